@@ -1,0 +1,5 @@
+"""Named states that a scenario sets before the load (``[state]``), where reaching them would take too long."""
+
+from chaos.presets.registry import Preset, PresetError, presets_for
+
+__all__ = ["Preset", "PresetError", "presets_for"]

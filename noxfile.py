@@ -1,0 +1,65 @@
+"""Sessions by name; each calls the same command line as everybody (``./crucible --help``)."""
+
+import sys
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.default_venv_backend = "none"
+
+
+def _crucible(session: nox.Session, *words: str) -> None:
+    session.run(sys.executable, "crucible.py", *words, *session.posargs, external=True)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything that CI runs."""
+    _crucible(session, "test")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and import contracts."""
+    _crucible(session, "test", "--only", "lint", "--only", "contracts")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict."""
+    _crucible(session, "test", "--only", "types")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Micro-benchmarks, then the figures of a whole node."""
+    words = ["-m", "pytest", "bench/micro", "--benchmark-only", "--benchmark-autosave"]
+    session.run(sys.executable, *words, external=True)
+    _crucible(session, "bench")
+
+
+@nox.session
+def peer(session: nox.Session) -> None:
+    """Apache Kafka's own tools against this broker, then its figures beside Kafka's (Java and Maven needed)."""
+    session.run(sys.executable, "-m", "bench.peers.jars", external=True)  # Says what to install if it cannot.
+    session.run(sys.executable, "-m", "pytest", "-m", "peer", "bench/peers/tests", external=True)
+    _crucible(session, "bench", "--peer", "kafka")
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Every scenario with real processes, control and mutants."""
+    _crucible(session, "run", "--all", "--with-mutants")
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """Thousands of seeds of every scenario in the simulator, then every scenario live."""
+    _crucible(session, "sim", "--all", "--seeds", "1000", "--with-mutants")
+    _crucible(session, "run", "--all", "--with-mutants")
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Judges and draws run folders again: ``nox -s report -- RUN_DIR``."""
+    _crucible(session, "report")
