@@ -1,0 +1,284 @@
+"""Decoders for kio's message classes: from the layout of one version straight to the class that handlers see.
+
+kio's own decoder is not used on bytes from a peer: it reserves memory for an array before it looks at what arrived
+(a count of 2^31 ends the process) and refuses unknown tagged fields. Here every length is checked first and unknown
+tagged fields are read past, at each level. Tests compare the results with kio's.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from struct import Struct
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from reference_broker.wire import reading
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.reading import Frame
+from reference_broker.wire.schema import NUMBERS, SchemaField, is_flexible_entity, schema_fields
+
+Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
+Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
+
+_NO_UUID: Final = bytes(16)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_FIXED_BYTES: Final[Mapping[str, int]] = {
+    **{kind: Struct(letter).size for kind, letter in NUMBERS.items()},
+    "int64": 8, "uint64": 8, "bool": 1, "error_code": 2, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8,
+    "datetime_i64": 8,
+}  # fmt: skip
+
+
+@cache
+def decoder(wire: type, target: type) -> Reader:
+    """Reads a ``wire`` struct and gives a ``target``: fields of the same name are taken over, others of ``wire`` are
+    dropped, others of ``target`` get the schema's default."""
+    wanted = {each.name: each for each in schema_fields(target)}
+    defaults = {name: each.default for name, each in wanted.items()}
+    steps = _steps(wire, wanted)
+    dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
+
+    def read(frame: Frame, offset: int) -> tuple[Any, int]:
+        values = defaults.copy()
+        for step in steps:
+            offset = step(frame, offset, values)
+        for name in dropped:
+            values.pop(name, None)
+        return target(**values), offset
+
+    return read
+
+
+def _steps(wire: type, wanted: Mapping[str, SchemaField]) -> tuple[Step, ...]:
+    flexible = is_flexible_entity(wire)
+    steps: list[Step] = []
+    numbers: list[SchemaField] = []
+    tags: dict[int, tuple[str, Reader]] = {}
+    for each in schema_fields(wire):
+        if each.tag is not None:
+            tags[each.tag] = (each.name, _field_reader(each, wanted.get(each.name), flexible))
+        elif each.kind in NUMBERS and not each.is_array:
+            numbers.append(each)
+        else:
+            if numbers:
+                steps.append(_number_step(numbers))
+                numbers = []
+            steps.append(_field_step(each, wanted.get(each.name), flexible))
+    if numbers:
+        steps.append(_number_step(numbers))
+    if flexible:
+        steps.append(_tags_step(tags))
+    return tuple(steps)
+
+
+def _number_step(run: list[SchemaField]) -> Step:
+    """Neighbouring numbers are read in one go."""
+    layout = Struct(">" + "".join(NUMBERS[each.kind] for each in run))
+    names = tuple(each.name for each in run)
+    size, unpack_from = layout.size, layout.unpack_from
+
+    def step(frame: Frame, offset: int, values: dict[str, Any]) -> int:
+        values.update(zip(names, unpack_from(frame, offset), strict=True))
+        return offset + size
+
+    return step
+
+
+def _field_step(each: SchemaField, target: SchemaField | None, flexible: bool) -> Step:
+    read = _field_reader(each, target, flexible)
+    name = each.name
+    # Null in a version that allows it, for a field that handlers never see as null.
+    refuses_null = each.nullable and target is not None and not target.nullable and target.kind != "records"
+    default = target.default if target is not None else None
+
+    def step(frame: Frame, offset: int, values: dict[str, Any]) -> int:
+        value, offset = read(frame, offset)
+        values[name] = default if refuses_null and value is None else value
+        return offset
+
+    return step
+
+
+def _tags_step(tags: Mapping[int, tuple[str, Reader]]) -> Step:
+    def step(frame: Frame, offset: int, values: dict[str, Any]) -> int:
+        count, offset = reading.read_uvarint(frame, offset)
+        for _ in range(count):
+            tag, offset, end = reading.read_tag(frame, offset)
+            known = tags.get(tag)
+            if known is not None:
+                values[known[0]], stop = known[1](frame, offset)
+                if stop != end:
+                    raise ProtocolError(f"tagged field {tag} has {end - offset} bytes, its value {stop - offset}")
+            offset = end
+        return offset
+
+    return step
+
+
+def _field_reader(each: SchemaField, target: SchemaField | None, flexible: bool) -> Reader:
+    if each.struct is not None:
+        same = target is not None and target.struct is not None
+        inner = decoder(each.struct, target.struct if same and target is not None and target.struct else each.struct)
+        if each.is_array:
+            return _array_reader(inner, least_bytes(each.struct), flexible, each.nullable)
+        return _nullable_struct_reader(inner) if each.nullable and each.tag is None else inner
+    if each.is_array:
+        item = _primitive_reader(each.kind, flexible, nullable=False)
+        return _array_reader(item, _least_primitive_bytes(each.kind, flexible), flexible, each.nullable)
+    return _primitive_reader(each.kind, flexible, each.nullable and each.tag is None)
+
+
+def _array_reader(item: Reader, least_item_bytes: int, flexible: bool, nullable: bool) -> Reader:
+    read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
+    check_count = reading.check_count
+    assert least_item_bytes > 0, "items without bytes could be claimed without end"
+
+    def read(frame: Frame, offset: int) -> tuple[Any, int]:
+        count, offset = read_length(frame, offset)
+        if count < 0 and nullable:
+            return None, offset
+        check_count(frame, offset, count, least_item_bytes)
+        items = []
+        for _ in range(count):
+            value, offset = item(frame, offset)
+            items.append(value)
+        return tuple(items), offset
+
+    return read
+
+
+def _nullable_struct_reader(inner: Reader) -> Reader:
+    """KIP-893: one byte before it, -1 for null and 1 for a value."""
+
+    def read(frame: Frame, offset: int) -> tuple[Any, int]:
+        marker = frame[offset]
+        if marker == 0xFF:
+            return None, offset + 1
+        if marker != 1:
+            raise ProtocolError(f"a nullable struct begins with {marker}")
+        return inner(frame, offset + 1)
+
+    return read
+
+
+def least_bytes(entity: type) -> int:
+    """The fewest bytes that a struct can have."""
+    flexible = is_flexible_entity(entity)
+    total = 1 if flexible else 0
+    for each in schema_fields(entity):
+        if each.tag is not None:
+            continue
+        if each.is_array:
+            total += 1 if flexible else 4
+        elif each.struct is not None:
+            total += 1 if each.nullable else least_bytes(each.struct)
+        else:
+            total += _least_primitive_bytes(each.kind, flexible)
+    return total
+
+
+def _least_primitive_bytes(kind: str, flexible: bool) -> int:
+    fixed = _FIXED_BYTES.get(kind)
+    if fixed is not None:
+        return fixed
+    if flexible:
+        return 1
+    return 2 if kind == "string" else 4
+
+
+def _primitive_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
+    if kind in NUMBERS:
+        return _number_reader(NUMBERS[kind])
+    if kind == "string":
+        if flexible:
+            return reading.read_compact_nullable_string if nullable else reading.read_compact_string
+        return reading.read_legacy_nullable_string if nullable else reading.read_legacy_string
+    if kind in ("bytes", "records"):
+        return _bytes_reader(flexible, nullable)
+    if kind == "datetime_i64":
+        return _read_nullable_datetime if nullable else _read_datetime
+    return _OTHERS[kind]()
+
+
+def _number_reader(letter: str) -> Reader:
+    layout = Struct(">" + letter)
+
+    def read(frame: Frame, offset: int) -> tuple[Any, int]:
+        return layout.unpack_from(frame, offset)[0], offset + layout.size
+
+    return read
+
+
+def _bytes_reader(flexible: bool, nullable: bool) -> Reader:
+    read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
+
+    def read(frame: Frame, offset: int) -> tuple[Any, int]:
+        length, offset = read_length(frame, offset)
+        if length < 0 and nullable:
+            return None, offset
+        end = reading.end_of(frame, offset, length, "a byte string")
+        return bytes(frame[offset:end]), end
+
+    return read
+
+
+def _read_bool(frame: Frame, offset: int) -> tuple[bool, int]:
+    return frame[offset] != 0, offset + 1
+
+
+def _read_uuid(frame: Frame, offset: int) -> tuple[UUID | None, int]:
+    end = reading.end_of(frame, offset, 16, "a UUID")
+    raw = bytes(frame[offset:end])
+    return None if raw == _NO_UUID else UUID(bytes=raw), end
+
+
+def _error_code_reader() -> Reader:
+    from kio.schema.errors import ErrorCode
+
+    codes = {int(each): each for each in ErrorCode}
+
+    def read(frame: Frame, offset: int) -> tuple[ErrorCode, int]:
+        (code,) = reading.INT16.unpack_from(frame, offset)
+        # As Kafka's own clients do with a code that is newer than they are.
+        return codes.get(code, ErrorCode.unknown_server_error), offset + 2
+
+    return read
+
+
+def _timedelta_reader(letter: str) -> Reader:
+    layout = Struct(">" + letter)
+
+    def read(frame: Frame, offset: int) -> tuple[timedelta, int]:
+        (duration_ms,) = layout.unpack_from(frame, offset)
+        try:
+            return timedelta(milliseconds=duration_ms), offset + layout.size
+        except OverflowError:
+            raise ProtocolError(f"a duration of {duration_ms} ms") from None
+
+    return read
+
+
+_INT64: Final = Struct(">q")
+
+
+def _read_datetime(frame: Frame, offset: int) -> tuple[datetime, int]:
+    (at_ms,) = _INT64.unpack_from(frame, offset)
+    if not 0 <= at_ms <= _MAX_DATETIME_MS:
+        raise ProtocolError(f"a timestamp of {at_ms} ms")
+    return _EPOCH + timedelta(milliseconds=at_ms), offset + 8
+
+
+def _read_nullable_datetime(frame: Frame, offset: int) -> tuple[datetime | None, int]:
+    if _INT64.unpack_from(frame, offset) == (-1,):
+        return None, offset + 8
+    return _read_datetime(frame, offset)
+
+
+_OTHERS: Final[Mapping[str, Callable[[], Reader]]] = {
+    "bool": lambda: _read_bool,
+    "uuid": lambda: _read_uuid,
+    "error_code": _error_code_reader,
+    "timedelta_i32": lambda: _timedelta_reader("i"),
+    "timedelta_i64": lambda: _timedelta_reader("q"),
+}

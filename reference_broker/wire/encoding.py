@@ -1,0 +1,263 @@
+"""Encoders for kio's message classes: from the class that handlers fill straight to the layout of one version.
+
+Equal to kio's encoder byte for byte (tests), several times faster, and laxer where it helps: wherever kio wants its
+ErrorCode, any number will do. A value that does not fit its field is a bug of ours and raises struct.error.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from operator import attrgetter
+from struct import Struct
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from reference_broker.wire.schema import NUMBERS, SchemaField, is_flexible_entity, schema_fields
+from reference_broker.wire.writing import INT32, compact_string, legacy_string, tagged, uvarint
+
+Writer: TypeAlias = Callable[[bytearray, Any], None]
+
+_LETTERS: Final[Mapping[str, str]] = {**NUMBERS, "bool": "?", "error_code": "h"}
+_INT64: Final = Struct(">q")
+_NO_UUID: Final = bytes(16)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@cache
+def encoder(wire: type, source: type) -> Writer:
+    """Writes a ``source`` in the layout of ``wire``: fields of the same name are written, others of ``wire`` get the
+    schema's default, others of ``source`` are left out (that version cannot say them)."""
+    given = {each.name: each for each in schema_fields(source)}
+    flexible = is_flexible_entity(wire)
+    steps = _steps(wire, given, flexible)
+
+    def write(out: bytearray, value: Any) -> None:
+        for step in steps:
+            step(out, value)
+
+    return write
+
+
+def _steps(wire: type, given: Mapping[str, SchemaField], flexible: bool) -> tuple[Writer, ...]:
+    steps: list[Writer] = []
+    run: list[SchemaField] = []
+    tags: list[tuple[int, Writer]] = []
+    for each in schema_fields(wire):
+        if each.tag is not None:
+            if each.name in given:
+                tags.append((each.tag, _tag_step(each, given[each.name], flexible)))
+        elif each.kind in _LETTERS and not each.is_array and each.name in given:
+            run.append(each)
+        else:
+            if run:
+                steps.append(_run_step(run))
+                run = []
+            steps.append(_field_step(each, given.get(each.name), flexible))
+    if run:
+        steps.append(_run_step(run))
+    if flexible:
+        steps.append(_tags_step([step for _, step in sorted(tags, key=lambda pair: pair[0])]))
+    return tuple(steps)
+
+
+def _run_step(run: list[SchemaField]) -> Writer:
+    """Neighbouring numbers are written in one go."""
+    pack = Struct(">" + "".join(_LETTERS[each.kind] for each in run)).pack
+    get = attrgetter(*(each.name for each in run))
+    if len(run) == 1:
+
+        def step_one(out: bytearray, value: Any) -> None:
+            out += pack(get(value))
+
+        return step_one
+
+    def step(out: bytearray, value: Any) -> None:
+        out += pack(*get(value))
+
+    return step
+
+
+def _field_step(each: SchemaField, source: SchemaField | None, flexible: bool) -> Writer:
+    write = _field_writer(each, source, flexible)
+    if source is None:
+        constant = bytearray()
+        write(constant, each.default)
+
+        def step_constant(out: bytearray, value: Any) -> None:  # noqa: ARG001  (every step has this shape)
+            out += constant
+
+        return step_constant
+    get = attrgetter(each.name)
+    if source.nullable and not each.nullable:
+        # This version cannot say null: it says the default.
+        default = each.default
+
+        def step_default(out: bytearray, value: Any) -> None:
+            inner = get(value)
+            write(out, default if inner is None else inner)
+
+        return step_default
+
+    def step(out: bytearray, value: Any) -> None:
+        write(out, get(value))
+
+    return step
+
+
+def _tag_step(each: SchemaField, source: SchemaField, flexible: bool) -> Writer:
+    """Writes the tagged field, or nothing when it has its default."""
+    assert each.tag is not None
+    tag = each.tag
+    write = _field_writer(each, source, flexible)
+    get = attrgetter(each.name)
+    default = bytearray()
+    if source.default is not None:
+        write(default, source.default)
+
+    def step(out: bytearray, value: Any) -> None:
+        inner = get(value)
+        if inner is None:
+            return
+        encoded = bytearray()
+        write(encoded, inner)
+        if encoded != default:
+            out += tagged(tag, bytes(encoded))
+
+    return step
+
+
+def _tags_step(tags: list[Writer]) -> Writer:
+    if not tags:
+
+        def step_none(out: bytearray, value: Any) -> None:  # noqa: ARG001
+            out.append(0)
+
+        return step_none
+
+    def step(out: bytearray, value: Any) -> None:
+        fields = bytearray()
+        count = 0
+        for write in tags:
+            before = len(fields)
+            write(fields, value)
+            count += len(fields) != before
+        out += uvarint(count)
+        out += fields
+
+    return step
+
+
+def _field_writer(each: SchemaField, source: SchemaField | None, flexible: bool) -> Writer:
+    if each.struct is not None:
+        inner = encoder(each.struct, source.struct if source is not None and source.struct else each.struct)
+        if each.is_array:
+            return _array_writer(inner, flexible, each.nullable)
+        return _nullable_struct_writer(inner) if each.nullable and each.tag is None else inner
+    nullable = each.nullable and not each.is_array and each.tag is None
+    write = _primitive_writer(each.kind, flexible, nullable)
+    return _array_writer(write, flexible, each.nullable) if each.is_array else write
+
+
+def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:
+    def write(out: bytearray, values: Any) -> None:
+        assert nullable or values is not None, "null in an array that the protocol does not let be null"
+        if flexible:
+            out += b"\0" if values is None else uvarint(len(values) + 1)
+        else:
+            out += INT32.pack(-1 if values is None else len(values))
+        for each in values or ():
+            item(out, each)
+
+    return write
+
+
+def _nullable_struct_writer(inner: Writer) -> Writer:
+    """KIP-893: one byte before it, -1 for null and 1 for a value."""
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            out.append(0xFF)
+        else:
+            out.append(1)
+            inner(out, value)
+
+    return write
+
+
+def _primitive_writer(kind: str, flexible: bool, nullable: bool) -> Writer:
+    letter = _LETTERS.get(kind)
+    if letter is not None:
+        return _number_writer(letter)
+    if kind in _OTHERS:
+        return _OTHERS[kind]
+    if kind == "string":
+        write: Writer = _write_compact_string if flexible else _write_legacy_string
+    else:
+        write = _write_compact_bytes if flexible else _write_legacy_bytes
+    return write if nullable else _never_null(write)
+
+
+def _never_null(write: Writer) -> Writer:
+    def write_value(out: bytearray, value: Any) -> None:
+        assert value is not None, "null in a field that the protocol does not let be null"
+        write(out, value)
+
+    return write_value
+
+
+def _number_writer(letter: str) -> Writer:
+    pack = Struct(">" + letter).pack
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack(value)
+
+    return write
+
+
+def _write_compact_string(out: bytearray, value: str | None) -> None:
+    out += compact_string(value)
+
+
+def _write_legacy_string(out: bytearray, value: str | None) -> None:
+    out += legacy_string(value)
+
+
+def _write_compact_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        out += uvarint(len(value) + 1)
+        out += value
+
+
+def _write_legacy_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+    else:
+        out += INT32.pack(len(value))
+        out += value
+
+
+def _write_uuid(out: bytearray, value: UUID | None) -> None:
+    out += _NO_UUID if value is None else value.bytes
+
+
+def _write_timedelta_i32(out: bytearray, value: timedelta) -> None:
+    out += INT32.pack(value // _MILLISECOND)
+
+
+def _write_timedelta_i64(out: bytearray, value: timedelta) -> None:
+    out += _INT64.pack(value // _MILLISECOND)
+
+
+def _write_datetime(out: bytearray, value: datetime | None) -> None:
+    out += _INT64.pack(-1 if value is None else (value - _EPOCH) // _MILLISECOND)
+
+
+_OTHERS: Final[Mapping[str, Writer]] = {
+    "uuid": _write_uuid,
+    "timedelta_i32": _write_timedelta_i32,
+    "timedelta_i64": _write_timedelta_i64,
+    "datetime_i64": _write_datetime,
+}

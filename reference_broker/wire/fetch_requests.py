@@ -1,0 +1,287 @@
+"""Codec of Fetch requests, versions 4-17. Source: FetchRequest.json.
+
+The directory ID of a follower's partition (version 17, tag 0) is read past: nothing here keeps replicas by directory.
+"""
+
+from collections.abc import Callable
+from struct import Struct, error
+from typing import Final, TypeAlias
+
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from reference_broker.wire.reading import (
+    Frame,
+    check_end,
+    end_of,
+    read_compact_count,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_legacy_count,
+    read_legacy_string,
+    read_tag,
+    read_uvarint,
+    skip_tagged_fields,
+)
+from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, tag_buffer, tagged, uvarint
+
+Partitions: TypeAlias = tuple[list[FetchPartition], int]
+
+_HEAD_4: Final = Struct(">iiiib")
+_HEAD_7: Final = Struct(">iiiibii")
+_HEAD_15: Final = Struct(">iiibii")
+_PARTITION_4: Final = Struct(">iqi")
+_PARTITION_5: Final = Struct(">iqqi")
+_PARTITION_9: Final = Struct(">iiqqi")
+_PARTITION_12: Final = Struct(">iiqiqi")
+_PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
+_REPLICA_STATE: Final = Struct(">iq")
+_REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
+_INT32: Final = Struct(">i")
+
+
+def decode_fetch_request(version: int, frame: Frame, offset: int) -> FetchRequest:
+    """The whole body. Raises ProtocolError."""
+    try:
+        request, offset = _decode(version, frame, offset)
+    except (error, IndexError):
+        raise ProtocolError("a Fetch request ends inside a field") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("a Fetch request holds a string that is not UTF-8") from None
+    if offset != len(frame):
+        check_end(frame, offset, "a Fetch request")
+    return request
+
+
+def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+    if version >= 15:
+        request = FetchRequest(-1, *_HEAD_15.unpack_from(frame, offset))
+        offset += _HEAD_15.size
+    elif version >= 7:
+        request = FetchRequest(*_HEAD_7.unpack_from(frame, offset))
+        offset += _HEAD_7.size
+    else:
+        request = FetchRequest(*_HEAD_4.unpack_from(frame, offset))
+        offset += 17
+    if version < 12:
+        return request, _decode_legacy_rest(version, request, frame, offset)
+    if frame[offset] == 1:
+        offset += 1
+    else:
+        request.topics, offset = _flexible_topics(version, frame, offset)
+    if frame[offset] == 1:
+        offset += 1
+    else:
+        request.forgotten, offset = _flexible_forgotten(version, frame, offset)
+    if frame[offset] == 1:
+        offset += 1
+    else:
+        request.rack_id, offset = read_compact_string(frame, offset)
+    if frame[offset] == 0:
+        return request, offset + 1
+    return request, _tagged_fields(version, request, frame, offset)
+
+
+def _decode_legacy_rest(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
+    read_partitions = _partitions_4 if version == 4 else _partitions_5 if version < 9 else _partitions_9
+    count, offset = read_legacy_count(frame, offset, 6)
+    for _ in range(count):
+        topic, offset = read_legacy_string(frame, offset)
+        partitions, offset = read_partitions(frame, offset)
+        request.topics.append(FetchTopic(topic, NO_TOPIC_ID, partitions))
+    if version >= 7:
+        count, offset = read_legacy_count(frame, offset, 6)
+        for _ in range(count):
+            topic, offset = read_legacy_string(frame, offset)
+            indexes, offset = _indexes(frame, *read_legacy_count(frame, offset, 4))
+            request.forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
+    if version >= 11:
+        request.rack_id, offset = read_legacy_string(frame, offset)
+    return offset
+
+
+def _tagged_fields(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, start, offset = read_tag(frame, offset)
+        if tag == 0:
+            request.cluster_id, stop = read_compact_nullable_string(frame, start)
+        elif tag == 1 and version >= 15:
+            request.replica_id, request.replica_epoch = _REPLICA_STATE.unpack_from(frame, start)
+            stop = skip_tagged_fields(frame, start + 12)
+        else:
+            continue
+        if stop != offset:
+            raise ProtocolError(f"tagged field {tag} has {offset - start} bytes, its value {stop - start}")
+    return offset
+
+
+def _indexes(frame: Frame, count: int, offset: int) -> tuple[list[int], int]:
+    return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
+
+
+def _flexible_topics(version: int, frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
+    by_id = version >= 13
+    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
+    topics = []
+    for _ in range(count):
+        topic, topic_id, offset = read_topic(by_id, frame, offset)
+        partitions, offset = _partitions_12(frame, offset)
+        topics.append(FetchTopic(topic, topic_id, partitions))
+        offset = offset + 1 if frame[offset] == 0 else skip_tagged_fields(frame, offset)
+    return topics, offset
+
+
+def _flexible_forgotten(version: int, frame: Frame, offset: int) -> tuple[list[ForgottenTopic], int]:
+    by_id = version >= 13
+    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
+    forgotten = []
+    for _ in range(count):
+        topic, topic_id, offset = read_topic(by_id, frame, offset)
+        indexes, offset = _indexes(frame, *read_compact_count(frame, offset, 4))
+        forgotten.append(ForgottenTopic(topic, topic_id, indexes))
+        offset = skip_tagged_fields(frame, offset)
+    return forgotten, offset
+
+
+def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]:
+    """A topic in a flexible version: its name or its ID (the other is empty), and the offset behind it."""
+    if by_id:
+        end = end_of(frame, offset, 16, "a topic ID")
+        return "", bytes(frame[offset:end]), end
+    topic, offset = read_compact_string(frame, offset)
+    return topic, NO_TOPIC_ID, offset
+
+
+def _partitions_4(frame: Frame, offset: int) -> Partitions:
+    count, offset = read_legacy_count(frame, offset, 16)
+    end = offset + 16 * count
+    return [FetchPartition(*row) for row in _PARTITION_4.iter_unpack(frame[offset:end])], end
+
+
+def _partitions_5(frame: Frame, offset: int) -> Partitions:
+    count, offset = read_legacy_count(frame, offset, 24)
+    end = offset + 24 * count
+    return [
+        FetchPartition(index, fetch_offset, max_bytes, -1, -1, log_start)
+        for index, fetch_offset, log_start, max_bytes in _PARTITION_5.iter_unpack(frame[offset:end])
+    ], end
+
+
+def _partitions_9(frame: Frame, offset: int) -> Partitions:
+    count, offset = read_legacy_count(frame, offset, 28)
+    end = offset + 28 * count
+    return [
+        FetchPartition(index, fetch_offset, max_bytes, leader_epoch, -1, log_start)
+        for index, leader_epoch, fetch_offset, log_start, max_bytes in _PARTITION_9.iter_unpack(frame[offset:end])
+    ], end
+
+
+def _partitions_12(frame: Frame, offset: int) -> Partitions:
+    count, offset = read_compact_count(frame, offset, 33)
+    end = offset + 33 * count
+    rows = _PARTITION_12_AND_TAGS.iter_unpack(frame[offset:end])
+    partitions = [
+        FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
+        for index, leader_epoch, fetch_offset, fetched_epoch, log_start, max_bytes, tags in rows
+        if tags == 0
+    ]
+    if len(partitions) == count:
+        return partitions, end
+    # A partition has tagged fields, and rows from it on were cut in the wrong places.
+    partitions = []
+    for _ in range(count):
+        index, leader_epoch, fetch_offset, fetched_epoch, log_start, max_bytes = _PARTITION_12.unpack_from(
+            frame, offset
+        )
+        offset = skip_tagged_fields(frame, offset + 32)
+        partitions.append(FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start))
+    return partitions, offset
+
+
+def encode_fetch_request(version: int, start: bytes, request: FetchRequest) -> Buffers:
+    """The whole frame. ``start``: four bytes for the length, and the header."""
+    output = Output(start)
+    out = output.small
+    r = request
+    if version >= 15:
+        out += _HEAD_15.pack(r.max_wait_ms, r.min_bytes, r.max_bytes, r.isolation_level, r.session_id, r.session_epoch)
+    elif version >= 7:
+        out += _HEAD_7.pack(
+            r.replica_id, r.max_wait_ms, r.min_bytes, r.max_bytes, r.isolation_level, r.session_id, r.session_epoch
+        )
+    else:
+        out += _HEAD_4.pack(r.replica_id, r.max_wait_ms, r.min_bytes, r.max_bytes, r.isolation_level)
+    if version >= 12:
+        _encode_flexible_rest(version, out, request)
+    else:
+        _encode_legacy_rest(version, out, request)
+    return output.finish()
+
+
+def _encode_legacy_rest(version: int, out: bytearray, request: FetchRequest) -> None:
+    pack = _LEGACY_PARTITIONS[version]
+    out += _INT32.pack(len(request.topics))
+    for topic in request.topics:
+        out += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
+        for partition in topic.partitions:
+            out += pack(partition)
+    if version >= 7:
+        out += _INT32.pack(len(request.forgotten))
+        for forgotten in request.forgotten:
+            count = len(forgotten.partitions)
+            out += legacy_string(forgotten.topic) + Struct(f">{count + 1}i").pack(count, *forgotten.partitions)
+    if version >= 11:
+        out += legacy_string(request.rack_id)
+
+
+def _encode_flexible_rest(version: int, out: bytearray, request: FetchRequest) -> None:
+    by_id = version >= 13
+    out += uvarint(len(request.topics) + 1)
+    for topic in request.topics:
+        out += topic.topic_id if by_id else compact_string(topic.topic)
+        out += uvarint(len(topic.partitions) + 1)
+        for p in topic.partitions:
+            out += _PARTITION_12_AND_TAGS.pack(
+                p.partition,
+                p.current_leader_epoch,
+                p.fetch_offset,
+                p.last_fetched_epoch,
+                p.log_start_offset,
+                p.partition_max_bytes,
+                0,
+            )
+        out.append(0)
+    out += uvarint(len(request.forgotten) + 1)
+    for forgotten in request.forgotten:
+        out += forgotten.topic_id if by_id else compact_string(forgotten.topic)
+        count = len(forgotten.partitions)
+        out += uvarint(count + 1) + Struct(f">{count}i").pack(*forgotten.partitions) + b"\0"
+    out += compact_string(request.rack_id)
+    fields = []
+    if request.cluster_id is not None:
+        fields.append(tagged(0, compact_string(request.cluster_id)))
+    if version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1):
+        state = _REPLICA_STATE_AND_NO_TAGS.pack(request.replica_id, request.replica_epoch, 0)
+        fields.append(tagged(1, state))
+    out += tag_buffer(fields)
+
+
+def _pack_4(p: FetchPartition) -> bytes:
+    return _PARTITION_4.pack(p.partition, p.fetch_offset, p.partition_max_bytes)
+
+
+def _pack_5(p: FetchPartition) -> bytes:
+    return _PARTITION_5.pack(p.partition, p.fetch_offset, p.log_start_offset, p.partition_max_bytes)
+
+
+def _pack_9(p: FetchPartition) -> bytes:
+    return _PARTITION_9.pack(
+        p.partition, p.current_leader_epoch, p.fetch_offset, p.log_start_offset, p.partition_max_bytes
+    )
+
+
+_LEGACY_PARTITIONS: Final[dict[int, Callable[[FetchPartition], bytes]]] = {
+    4: _pack_4,
+    **dict.fromkeys((5, 6, 7, 8), _pack_5),
+    **dict.fromkeys((9, 10, 11), _pack_9),
+}

@@ -1,0 +1,259 @@
+"""Codec of Fetch responses, versions 4-17. Source: FetchResponse.json."""
+
+from collections.abc import Sequence
+from struct import Struct, error
+from typing import Final
+
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchResponse,
+    FetchTopicResponse,
+    PartitionData,
+    SnapshotId,
+)
+from reference_broker.wire.fetch_requests import read_topic
+from reference_broker.wire.node_endpoints import read_endpoints, read_leader, write_endpoints, write_leader
+from reference_broker.wire.reading import (
+    Frame,
+    check_count,
+    check_end,
+    end_of,
+    read_compact_count,
+    read_compact_length,
+    read_legacy_count,
+    read_legacy_length32,
+    read_legacy_string,
+    read_tag,
+    read_uvarint,
+    skip_tagged_fields,
+)
+from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, tag_buffer, tagged, uvarint
+
+_START: Final = Struct(">ii")
+_START_12: Final = Struct(">iiB")
+_EMPTY_12: Final = Struct(">iiBihiBB")
+_EMPTY_12_BYTES: Final = _EMPTY_12.size - 4
+_THROTTLE: Final = Struct(">i")
+_HEAD_7: Final = Struct(">ihi")
+_INT32: Final = Struct(">i")
+_PARTITION_4: Final = Struct(">ihqq")
+_PARTITION_5: Final = Struct(">ihqqq")
+_ABORTED: Final = Struct(">qq")
+_ABORTED_AND_TAGS: Final = Struct(">qqB")
+_EPOCH_END: Final = Struct(">iq")
+_EPOCH_END_AND_TAGS: Final = Struct(">iqB")
+_SNAPSHOT: Final = Struct(">qi")
+_SNAPSHOT_AND_TAGS: Final = Struct(">qiB")
+
+
+def encode_fetch_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
+    """The whole frame; records from 4 KiB on are buffers of their own, not copied."""
+    throttle_ms, error_code, session_id = response.throttle_time_ms, response.error_code, response.session_id
+    if version < 12:
+        return _encode_legacy(version, correlation_id, response)
+    if not response.responses and not response.node_endpoints:
+        return [_EMPTY_12.pack(_EMPTY_12_BYTES, correlation_id, 0, throttle_ms, error_code, session_id, 1, 0)]
+    output = Output(_START_12.pack(0, correlation_id, 0))
+    output.small += _HEAD_7.pack(throttle_ms, error_code, session_id)
+    output.small += uvarint(len(response.responses) + 1)
+    by_id = version >= 13
+    for topic in response.responses:
+        output.small += topic.topic_id if by_id else compact_string(topic.topic)
+        output.small += uvarint(len(topic.partitions) + 1)
+        for partition in topic.partitions:
+            _encode_partition_12(output, partition)
+        output.small.append(0)
+    output.small += write_endpoints(0, response.node_endpoints if version >= 16 else ())
+    return output.finish()
+
+
+def _encode_partition_12(output: Output, p: PartitionData) -> None:
+    aborted = p.aborted_transactions
+    records = p.records
+    out = output.small
+    out += _PARTITION_5.pack(p.partition, p.error_code, p.high_watermark, p.last_stable_offset, p.log_start_offset)
+    out += uvarint(0 if aborted is None else len(aborted) + 1)
+    for each in aborted or ():
+        out += _ABORTED_AND_TAGS.pack(each.producer_id, each.first_offset, 0)
+    out += _INT32.pack(p.preferred_read_replica)
+    if records is None:
+        out.append(0)
+    else:
+        out += uvarint(len(records) + 1)
+        output.add_large(records)
+    if p.diverging_epoch is None and p.current_leader is None and p.snapshot_id is None:
+        output.small.append(0)
+    else:
+        output.small += _partition_tags(p)
+
+
+def _partition_tags(p: PartitionData) -> bytes:
+    fields = []
+    if (end := p.diverging_epoch) is not None and (end.epoch, end.end_offset) != (-1, -1):
+        fields.append(tagged(0, _EPOCH_END_AND_TAGS.pack(end.epoch, end.end_offset, 0)))
+    if p.current_leader is not None and (leader := write_leader(1, p.current_leader)):
+        fields.append(leader)
+    if (snapshot := p.snapshot_id) is not None and (snapshot.end_offset, snapshot.epoch) != (-1, -1):
+        fields.append(tagged(2, _SNAPSHOT_AND_TAGS.pack(snapshot.end_offset, snapshot.epoch, 0)))
+    return tag_buffer(fields)
+
+
+def _encode_legacy(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
+    output = Output(_START.pack(0, correlation_id))
+    if version >= 7:
+        output.small += _HEAD_7.pack(response.throttle_time_ms, response.error_code, response.session_id)
+    else:
+        output.small += _THROTTLE.pack(response.throttle_time_ms)
+    output.small += _INT32.pack(len(response.responses))
+    for topic in response.responses:
+        output.small += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
+        for partition in topic.partitions:
+            _encode_legacy_partition(version, output, partition)
+    return output.finish()
+
+
+def _encode_legacy_partition(version: int, output: Output, p: PartitionData) -> None:
+    aborted = p.aborted_transactions
+    records = p.records
+    out = output.small
+    if version >= 5:
+        out += _PARTITION_5.pack(p.partition, p.error_code, p.high_watermark, p.last_stable_offset, p.log_start_offset)
+    else:
+        out += _PARTITION_4.pack(p.partition, p.error_code, p.high_watermark, p.last_stable_offset)
+    out += _INT32.pack(-1 if aborted is None else len(aborted))
+    for each in aborted or ():
+        out += _ABORTED.pack(each.producer_id, each.first_offset)
+    if version >= 11:
+        out += _INT32.pack(p.preferred_read_replica)
+    out += _INT32.pack(-1 if records is None else len(records))
+    if records is not None:
+        output.add_large(records)
+
+
+def decode_fetch_response(version: int, frame: Frame, offset: int) -> FetchResponse:
+    """The whole body; records are views into the frame. Raises ProtocolError."""
+    try:
+        response, offset = _decode(version, frame, offset)
+    except (error, IndexError):
+        raise ProtocolError("a Fetch response ends inside a field") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("a Fetch response holds a string that is not UTF-8") from None
+    check_end(frame, offset, "a Fetch response")
+    return response
+
+
+def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
+    response = FetchResponse()
+    if version >= 7:
+        response.throttle_time_ms, response.error_code, response.session_id = _HEAD_7.unpack_from(frame, offset)
+        offset += 10
+    else:
+        (response.throttle_time_ms,) = _THROTTLE.unpack_from(frame, offset)
+        offset += 4
+    if version < 12:
+        count, offset = read_legacy_count(frame, offset, 6)
+        for _ in range(count):
+            topic, offset = read_legacy_string(frame, offset)
+            partitions, offset = _legacy_partitions(version, frame, offset)
+            response.responses.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
+        return response, offset
+    by_id = version >= 13
+    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
+    for _ in range(count):
+        topic, topic_id, offset = read_topic(by_id, frame, offset)
+        partitions, offset = _partitions_12(frame, offset)
+        offset = skip_tagged_fields(frame, offset)
+        response.responses.append(FetchTopicResponse(topic, topic_id, partitions))
+    return response, _tagged_fields(version, response, frame, offset)
+
+
+def _tagged_fields(version: int, response: FetchResponse, frame: Frame, offset: int) -> int:
+    if version < 16:
+        return skip_tagged_fields(frame, offset)
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, start, offset = read_tag(frame, offset)
+        if tag == 0:
+            response.node_endpoints, stop = read_endpoints(frame, start)
+            if stop != offset:
+                raise ProtocolError(f"node endpoints of {offset - start} bytes take {stop - start}")
+    return offset
+
+
+def _legacy_partitions(version: int, frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
+    head = _PARTITION_4 if version == 4 else _PARTITION_5
+    count, offset = read_legacy_count(frame, offset, head.size + 8)
+    partitions = []
+    for _ in range(count):
+        data = PartitionData(*head.unpack_from(frame, offset))
+        offset += head.size
+        aborted_count, offset = read_legacy_length32(frame, offset)
+        data.aborted_transactions, offset = _aborted(frame, offset, aborted_count, _ABORTED)
+        if version >= 11:
+            (data.preferred_read_replica,) = _INT32.unpack_from(frame, offset)
+            offset += 4
+        size, offset = read_legacy_length32(frame, offset)
+        data.records, offset = read_records(frame, offset, size)
+        partitions.append(data)
+    return partitions, offset
+
+
+def _partitions_12(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
+    count, offset = read_compact_count(frame, offset, _PARTITION_5.size + 1 + 4 + 1 + 1)
+    partitions = []
+    for _ in range(count):
+        data = PartitionData(*_PARTITION_5.unpack_from(frame, offset))
+        aborted_count, offset = read_compact_length(frame, offset + _PARTITION_5.size)
+        data.aborted_transactions, offset = _aborted(frame, offset, aborted_count, _ABORTED_AND_TAGS)
+        (data.preferred_read_replica,) = _INT32.unpack_from(frame, offset)
+        size, offset = read_compact_length(frame, offset + 4)
+        data.records, offset = read_records(frame, offset, size)
+        if frame[offset] == 0:
+            offset += 1
+        else:
+            offset = _read_partition_tags(data, frame, offset)
+        partitions.append(data)
+    return partitions, offset
+
+
+def read_records(frame: Frame, offset: int, size: int) -> tuple[Frame | None, int]:
+    """``size`` bytes of records as a view (or None for -1), and the offset behind them."""
+    if size < 0:
+        return None, offset
+    end = end_of(frame, offset, size, "records")
+    return frame[offset:end], end
+
+
+def _aborted(frame: Frame, offset: int, count: int, layout: Struct) -> tuple[Sequence[AbortedTransaction] | None, int]:
+    if count < 0:
+        return None, offset
+    check_count(frame, offset, count, layout.size)
+    aborted = []
+    for _ in range(count):
+        aborted.append(AbortedTransaction(*_ABORTED.unpack_from(frame, offset)))
+        offset += 16
+        if layout is _ABORTED_AND_TAGS:
+            offset = skip_tagged_fields(frame, offset)
+    return aborted, offset
+
+
+def _read_partition_tags(data: PartitionData, frame: Frame, offset: int) -> int:
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, start, offset = read_tag(frame, offset)
+        if tag == 0:
+            data.diverging_epoch = EpochEndOffset(*_EPOCH_END.unpack_from(frame, start))
+            stop = skip_tagged_fields(frame, start + 12)
+        elif tag == 1:
+            data.current_leader, stop = read_leader(frame, start)
+        elif tag == 2:
+            data.snapshot_id = SnapshotId(*_SNAPSHOT.unpack_from(frame, start))
+            stop = skip_tagged_fields(frame, start + 12)
+        else:
+            continue
+        if stop != offset:
+            raise ProtocolError(f"tagged field {tag} has {offset - start} bytes, its value {stop - start}")
+    return offset

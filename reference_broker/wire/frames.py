@@ -1,0 +1,76 @@
+"""From a stream of bytes to frames: a 4-byte length (int32, big endian), then that many bytes."""
+
+from reference_broker.wire.errors import ProtocolError
+
+_SMALL_BYTES = 1024
+"""Smaller pieces are put together as they come: a peer that sends single bytes must not cost an object for each."""
+
+
+class FrameReader:
+    """Fed with whatever arrives; gives whole frames without their length.
+
+    Holds what arrived and was not taken, never more: a length alone reserves nothing. ``max_frame_bytes`` bounds one
+    frame without its length (Kafka's ``socket.request.max.bytes``).
+    """
+
+    __slots__ = ("_chunk", "_frame_bytes", "_max_frame_bytes", "_parts", "_parts_bytes", "_position")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._chunk = b""
+        self._position = 0
+        """Read up to here of ``_chunk``; ``_parts`` came after ``_chunk`` and were not looked into yet."""
+        self._parts: list[bytes | bytearray] = []
+        self._parts_bytes = 0
+        self._frame_bytes = -1
+        """Length of the frame that is arriving; -1: its length is not known yet."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes in the order in which they arrived."""
+        if self._parts_bytes or self._position < len(self._chunk):
+            self._parts_bytes += len(data)
+            if len(data) >= _SMALL_BYTES:
+                self._parts.append(data)
+            elif self._parts and self._parts[-1].__class__ is bytearray:
+                self._parts[-1] += data
+            else:
+                self._parts.append(bytearray(data))
+        else:
+            self._chunk = data
+            self._position = 0
+
+    def next_frame(self) -> memoryview | None:
+        """The next frame, a read-only view that stays valid; None: it has not arrived whole.
+
+        Raises ProtocolError as soon as a length is known that is negative or beyond the limit.
+        """
+        available = len(self._chunk) - self._position + self._parts_bytes
+        if self._frame_bytes < 0:
+            if available < 4:
+                return None
+            if len(self._chunk) - self._position < 4:
+                self._gather()
+            self._frame_bytes = self._length()
+            self._position += 4
+            available -= 4
+        if available < self._frame_bytes:
+            return None
+        if len(self._chunk) - self._position < self._frame_bytes:
+            self._gather()
+        start = self._position
+        self._position = end = start + self._frame_bytes
+        self._frame_bytes = -1
+        return memoryview(self._chunk)[start:end]
+
+    def _length(self) -> int:
+        length = int.from_bytes(self._chunk[self._position : self._position + 4], "big", signed=True)
+        if not 0 <= length <= self._max_frame_bytes:
+            raise ProtocolError(f"a frame of {length} bytes; the limit is {self._max_frame_bytes}")
+        return length
+
+    def _gather(self) -> None:
+        """One copy of each byte per frame: called when a length, or a whole frame, is there but in pieces."""
+        self._chunk = b"".join((memoryview(self._chunk)[self._position :], *self._parts))
+        self._position = 0
+        self._parts = []
+        self._parts_bytes = 0

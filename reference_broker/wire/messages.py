@@ -1,0 +1,162 @@
+"""Frames to bodies and back, for every API.
+
+Fetch and Produce bodies are the values of ``wire.fetch`` and ``wire.produce``, with codecs written by hand. Every
+other body is kio's dataclass of the greatest version in ``apis.VERSIONS``, whatever the version on the wire; its
+codec is built on the API's first use, when kio's module is loaded.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from struct import Struct
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from reference_broker.wire import reshape
+from reference_broker.wire.apis import VERSIONS, ApiKey, api_name, is_known
+from reference_broker.wire.decoding import Reader, decoder
+from reference_broker.wire.encoding import Writer, encoder
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.fetch_requests import decode_fetch_request, encode_fetch_request
+from reference_broker.wire.fetch_responses import decode_fetch_response, encode_fetch_response
+from reference_broker.wire.headers import (
+    RequestHeader,
+    UnsupportedVersion,
+    read_request_header,
+    read_response_header,
+    write_request_header,
+    write_response_header,
+)
+from reference_broker.wire.produce import ProduceRequest, ProduceResponse
+from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
+from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
+from reference_broker.wire.reading import Frame, check_end, reading
+from reference_broker.wire.writing import Buffers
+
+Direction: TypeAlias = Literal["request", "response"]
+
+_FETCH: Final = int(ApiKey.FETCH)
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_UNSUPPORTED_VERSION: Final = int(Error.UNSUPPORTED_VERSION).to_bytes(2, "big")
+_LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
+"""librdkafka, asking for all topics in a flexible version, writes four bytes for the null array where one is right;
+what it means stands in the first bytes, and three are left over. Kafka ignores bytes behind any request."""
+_LENGTH: Final = Struct(">i")
+_NO_LENGTH: Final = bytes(4)
+
+
+def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> object:
+    """The body that begins at ``offset`` and must end with the frame.
+
+    Raises ProtocolError; UnsupportedVersion for an API or version that is not known here.
+    """
+    if not is_known(api_key, version):
+        raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
+    if api_key == _FETCH:
+        return decode_fetch_request(version, frame, offset)
+    if api_key == _PRODUCE:
+        return decode_produce_request(version, frame, offset)
+    return _decode(_codec(api_key, version, "request"), frame, offset, _LEFT_OVER_BYTES.get(api_key, 0))
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, body: object) -> Buffers:
+    """The frame with its length, as buffers to be written one after the other."""
+    if api_key == _FETCH:
+        assert isinstance(body, FetchResponse)
+        return encode_fetch_response(version, correlation_id, body)
+    if api_key == _PRODUCE:
+        assert isinstance(body, ProduceResponse)
+        return encode_produce_response(version, correlation_id, body)
+    start = _NO_LENGTH + write_response_header(api_key, version, correlation_id)
+    return _encode(_codec(api_key, version, "response"), start, body)
+
+
+def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, body: object) -> Buffers:
+    """The frame with its length, as buffers to be written one after the other."""
+    assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
+    start = _NO_LENGTH + write_request_header(RequestHeader(api_key, version, correlation_id, client_id))
+    if api_key == _FETCH:
+        assert isinstance(body, FetchRequest)
+        return encode_fetch_request(version, start, body)
+    if api_key == _PRODUCE:
+        assert isinstance(body, ProduceRequest)
+        return encode_produce_request(version, start, body)
+    return _encode(_codec(api_key, version, "request"), start, body)
+
+
+def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, object]:
+    """The correlation ID and the body. ``frame``: without its length.
+
+    Raises ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
+    error 35 (KIP-511), and is understood.
+    """
+    assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
+    correlation_id, offset = read_response_header(frame, api_key, version)
+    if api_key == _FETCH:
+        return correlation_id, decode_fetch_response(version, frame, offset)
+    if api_key == _PRODUCE:
+        return correlation_id, decode_produce_response(version, frame, offset)
+    if api_key == _API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED_VERSION:
+        version = 0
+    return correlation_id, _decode(_codec(api_key, version, "response"), frame, offset)
+
+
+def body_class(api_key: int, direction: Direction) -> type:
+    """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
+    return _kio_class(api_key, VERSIONS[ApiKey(api_key)][1], direction)
+
+
+class _Codec(NamedTuple):
+    read: Reader
+    write: Writer
+    up: Callable[[Any], Any] | None
+    down: Callable[[Any], Any] | None
+    what: str
+
+
+@cache
+def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
+    assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
+    body = body_class(api_key, direction)
+    wire = _kio_class(api_key, version, direction)
+    what = f"{_article(api_key)} {api_name(api_key)} {direction}"
+    change = (reshape.REQUESTS if direction == "request" else reshape.RESPONSES).get((api_key, version))
+    if change is None:
+        return _Codec(decoder(wire, body), encoder(wire, body), None, None, what)
+    up, down = change
+    return _Codec(
+        decoder(wire, wire), encoder(wire, wire), lambda old: up(old, body), lambda new: down(new, wire), what
+    )
+
+
+def _article(api_key: int) -> str:
+    return "an" if api_name(api_key)[0] in "AEIOU" else "a"
+
+
+def _kio_class(api_key: int, version: int, direction: Direction) -> type:
+    name = ApiKey(api_key).name.lower()
+    module = import_module(f"kio.schema.{name}.v{version}.{direction}")
+    found = getattr(module, api_name(api_key) + direction.capitalize())
+    assert isinstance(found, type)
+    return found
+
+
+def _decode(codec: _Codec, frame: Frame, offset: int, left_over_bytes: int = 0) -> object:
+    with reading(codec.what):
+        body, offset = codec.read(frame, offset)
+    if not left_over_bytes or len(frame) - offset != left_over_bytes:
+        check_end(frame, offset, codec.what)
+    return body if codec.up is None else codec.up(body)
+
+
+def _encode(codec: _Codec, start: bytes, body: object) -> Buffers:
+    out = bytearray(start)
+    codec.write(out, body if codec.down is None else codec.down(body))
+    _LENGTH.pack_into(out, 0, len(out) - 4)
+    return [bytes(out)]
+
+
+def _header_of(api_key: int, version: int, frame: Frame, offset: int) -> RequestHeader:
+    """The header before a body that cannot be decoded; its caller may have cut it off."""
+    return read_request_header(frame)[0] if offset else RequestHeader(api_key, version, -1, None)

@@ -1,0 +1,152 @@
+"""Reading primitive types from a frame at an offset; each gives the value and the offset behind it.
+
+A length is compared with what remains before anything is made from it. Reading a fixed-size number beyond the end
+raises struct.error or IndexError, which ``reading()`` turns into ProtocolError at the entrance (``messages``).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from struct import Struct, error
+from typing import Final, TypeAlias
+
+from reference_broker.wire.errors import ProtocolError, TruncatedError
+
+Frame: TypeAlias = bytes | memoryview
+
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Whatever bytes can make go wrong inside is a ProtocolError outside."""
+    try:
+        yield
+    except (error, IndexError):
+        raise ProtocolError(f"{what} ends inside a field") from None
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{what} holds a string that is not UTF-8") from None
+
+
+def read_uvarint(frame: Frame, offset: int) -> tuple[int, int]:
+    """An unsigned varint of at most 5 bytes."""
+    value = frame[offset]
+    offset += 1
+    if value < 0x80:
+        return value, offset
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = frame[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, offset
+    raise ProtocolError("a varint of more than 5 bytes")
+
+
+def read_compact_length(frame: Frame, offset: int) -> tuple[int, int]:
+    """The length of a compact string, byte string or array; -1 is null. Not yet compared with what remains."""
+    value, offset = read_uvarint(frame, offset)
+    return value - 1, offset
+
+
+def read_legacy_length16(frame: Frame, offset: int) -> tuple[int, int]:
+    """The int16 length of a string; -1 is null."""
+    (length,) = INT16.unpack_from(frame, offset)
+    return _checked(length), offset + 2
+
+
+def read_legacy_length32(frame: Frame, offset: int) -> tuple[int, int]:
+    """The int32 length of a byte string or array; -1 is null."""
+    (length,) = INT32.unpack_from(frame, offset)
+    return _checked(length), offset + 4
+
+
+def _checked(length: int) -> int:
+    if length < -1:
+        raise ProtocolError(f"a length of {length}")
+    return length
+
+
+def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
+    """Where a field of ``length`` bytes ends. Raises TruncatedError beyond the frame, ProtocolError for null (-1)."""
+    if length < 0:
+        raise ProtocolError(f"{what} is null where null is not allowed")
+    end = offset + length
+    if end > len(frame):
+        raise TruncatedError(what, length, len(frame) - offset)
+    return end
+
+
+def read_compact_string(frame: Frame, offset: int) -> tuple[str, int]:
+    length, offset = read_compact_length(frame, offset)
+    end = end_of(frame, offset, length, "a string")
+    return str(frame[offset:end], "utf-8"), end
+
+
+def read_compact_nullable_string(frame: Frame, offset: int) -> tuple[str | None, int]:
+    length, offset = read_compact_length(frame, offset)
+    if length < 0:
+        return None, offset
+    end = end_of(frame, offset, length, "a string")
+    return str(frame[offset:end], "utf-8"), end
+
+
+def read_legacy_string(frame: Frame, offset: int) -> tuple[str, int]:
+    length, offset = read_legacy_length16(frame, offset)
+    end = end_of(frame, offset, length, "a string")
+    return str(frame[offset:end], "utf-8"), end
+
+
+def read_legacy_nullable_string(frame: Frame, offset: int) -> tuple[str | None, int]:
+    length, offset = read_legacy_length16(frame, offset)
+    if length < 0:
+        return None, offset
+    end = end_of(frame, offset, length, "a string")
+    return str(frame[offset:end], "utf-8"), end
+
+
+def check_count(frame: Frame, offset: int, count: int, least_bytes: int) -> None:
+    """Raises unless ``count`` items of at least ``least_bytes`` each can follow. Null (-1) is refused."""
+    if count < 0:
+        raise ProtocolError("an array is null where null is not allowed")
+    if count * least_bytes > len(frame) - offset:
+        raise TruncatedError(f"an array of {count} items", count * least_bytes, len(frame) - offset)
+
+
+def read_compact_count(frame: Frame, offset: int, least_bytes: int) -> tuple[int, int]:
+    """The number of items of a compact array that is not null."""
+    count, offset = read_compact_length(frame, offset)
+    check_count(frame, offset, count, least_bytes)
+    return count, offset
+
+
+def read_legacy_count(frame: Frame, offset: int, least_bytes: int) -> tuple[int, int]:
+    """The number of items of an array that is not null."""
+    count, offset = read_legacy_length32(frame, offset)
+    check_count(frame, offset, count, least_bytes)
+    return count, offset
+
+
+def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
+    """One tagged field's tag, where its value begins and where it ends."""
+    tag, offset = read_uvarint(frame, offset)
+    size, offset = read_uvarint(frame, offset)
+    return tag, offset, end_of(frame, offset, size, "a tagged field")
+
+
+def skip_tagged_fields(frame: Frame, offset: int) -> int:
+    """The offset behind a tag buffer none of whose tags is known here."""
+    try:
+        count, offset = read_uvarint(frame, offset)
+        for _ in range(count):
+            _, _, offset = read_tag(frame, offset)
+    except IndexError:
+        raise ProtocolError("tagged fields reach beyond the frame") from None
+    return offset
+
+
+def check_end(frame: Frame, offset: int, what: str) -> None:
+    """Raises unless everything was read."""
+    if offset != len(frame):
+        raise ProtocolError(f"{what} has {len(frame) - offset} bytes behind its end")

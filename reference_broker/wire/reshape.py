@@ -1,0 +1,147 @@
+"""Messages that were given other fields in a later version, where copying by field name is not enough.
+
+Each pair turns the class of an old version into the class that handlers see (``up``) and back (``down``). What an
+old version cannot say is left out; several coordinators or keys where it has room for one are our bug.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.schema import schema_fields
+
+Change: TypeAlias = Callable[[Any, type], Any]
+
+
+class Reshape(NamedTuple):
+    """``up(old, new_class)`` and ``down(new, old_class)``."""
+
+    up: Change
+    down: Change
+
+
+def _build(target: type, **values: Any) -> Any:
+    """An instance of ``target`` from those values that it has fields for; the rest of its fields get their default."""
+    known = {each.name: each.default for each in schema_fields(target)}
+    return target(**{name: values.get(name, default) for name, default in known.items()})
+
+
+def _taken_over(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _item_class(entity: type, name: str) -> type:
+    """The class of the items of an array field."""
+    found = next(each.struct for each in schema_fields(entity) if each.name == name)
+    assert found is not None
+    return found
+
+
+def _metadata_request_up(old: Any, new: type) -> Any:
+    # Version 0 has no null: there, no topics means all.
+    item = _item_class(new, "topics")
+    topics = tuple(_build(item, **_taken_over(each)) for each in old.topics) or None
+    return _build(new, **(_taken_over(old) | {"topics": topics}))
+
+
+def _metadata_request_down(body: Any, old: type) -> Any:
+    assert body.topics is None or body.topics, "version 0 cannot ask for no topics"
+    item = _item_class(old, "topics")
+    return _build(old, topics=tuple(_build(item, **_taken_over(each)) for each in body.topics or ()))
+
+
+def _find_coordinator_request_up(old: Any, new: type) -> Any:
+    return _build(new, **(_taken_over(old) | {"coordinator_keys": (old.key,)}))
+
+
+def _find_coordinator_request_down(body: Any, old: type) -> Any:
+    (key,) = body.coordinator_keys
+    return _build(old, **(_taken_over(body) | {"key": key}))
+
+
+def _find_coordinator_response_up(old: Any, new: type) -> Any:
+    coordinator = _build(_item_class(new, "coordinators"), **_taken_over(old))
+    return _build(new, **(_taken_over(old) | {"coordinators": (coordinator,)}))
+
+
+def _find_coordinator_response_down(body: Any, old: type) -> Any:
+    (coordinator,) = body.coordinators
+    return _build(old, **(_taken_over(body) | _taken_over(coordinator)))
+
+
+def _delete_topics_request_up(old: Any, new: type) -> Any:
+    item = _item_class(new, "topics")
+    topics = tuple(_build(item, name=name) for name in old.topic_names)
+    return _build(new, **(_taken_over(old) | {"topics": topics}))
+
+
+def _delete_topics_request_down(body: Any, old: type) -> Any:
+    return _build(old, **(_taken_over(body) | {"topic_names": tuple(each.name for each in body.topics)}))
+
+
+def _in_partitions(value: Any, new: type, change: Callable[[Any, type], Any]) -> Any:
+    """Changes the partitions of a request that is an array of topics, each with an array of partitions."""
+    topic_class = _item_class(new, "topics")
+    partition_class = _item_class(topic_class, "partitions")
+    topics = tuple(
+        _build(
+            topic_class,
+            **(_taken_over(topic) | {"partitions": tuple(change(each, partition_class) for each in topic.partitions)}),
+        )
+        for topic in value.topics
+    )
+    return _build(new, **(_taken_over(value) | {"topics": topics}))
+
+
+def _end_quorum_epoch_up(old: Any, new: type) -> Any:
+    def change(partition: Any, target: type) -> Any:
+        item = _item_class(target, "preferred_candidates")
+        candidates = tuple(_build(item, candidate_id=each) for each in partition.preferred_successors)
+        return _build(target, **(_taken_over(partition) | {"preferred_candidates": candidates}))
+
+    return _in_partitions(old, new, change)
+
+
+def _end_quorum_epoch_down(body: Any, old: type) -> Any:
+    def change(partition: Any, target: type) -> Any:
+        successors = tuple(each.candidate_id for each in partition.preferred_candidates)
+        return _build(target, **(_taken_over(partition) | {"preferred_successors": successors}))
+
+    return _in_partitions(body, old, change)
+
+
+def _alter_partition_up(old: Any, new: type) -> Any:
+    def change(partition: Any, target: type) -> Any:
+        item = _item_class(target, "new_isr_with_epochs")
+        replicas = tuple(_build(item, broker_id=each) for each in partition.new_isr)
+        return _build(target, **(_taken_over(partition) | {"new_isr_with_epochs": replicas}))
+
+    return _in_partitions(old, new, change)
+
+
+def _alter_partition_down(body: Any, old: type) -> Any:
+    def change(partition: Any, target: type) -> Any:
+        replicas = tuple(each.broker_id for each in partition.new_isr_with_epochs)
+        return _build(target, **(_taken_over(partition) | {"new_isr": replicas}))
+
+    return _in_partitions(body, old, change)
+
+
+_FIND_COORDINATOR_REQUEST: Final = Reshape(_find_coordinator_request_up, _find_coordinator_request_down)
+_FIND_COORDINATOR_RESPONSE: Final = Reshape(_find_coordinator_response_up, _find_coordinator_response_down)
+_DELETE_TOPICS: Final = Reshape(_delete_topics_request_up, _delete_topics_request_down)
+
+REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
+    (ApiKey.METADATA, 0): Reshape(_metadata_request_up, _metadata_request_down),
+    **{(ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_REQUEST for version in range(4)},
+    **{(ApiKey.DELETE_TOPICS, version): _DELETE_TOPICS for version in range(1, 6)},
+    (ApiKey.END_QUORUM_EPOCH, 0): Reshape(_end_quorum_epoch_up, _end_quorum_epoch_down),
+    (ApiKey.ALTER_PARTITION, 2): Reshape(_alter_partition_up, _alter_partition_down),
+}
+"""By API key and version."""
+
+RESPONSES: Final[Mapping[tuple[int, int], Reshape]] = {
+    (ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_RESPONSE for version in range(4)
+}
+"""By API key and version."""

@@ -1,0 +1,184 @@
+"""Messages of all other APIs: against kio in each version, and through the greatest version's class."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from reference_broker.wire import reshape
+from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible
+from reference_broker.wire.decoding import decoder
+from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import Error
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import (
+    Direction,
+    body_class,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from reference_broker.wire.schema import schema_fields
+from reference_broker.wire.tests.strategies import entities, kio_bytes
+
+SERVED = (
+    ApiKey.LIST_OFFSETS,
+    ApiKey.METADATA,
+    ApiKey.API_VERSIONS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.VOTE,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.ALTER_PARTITION,
+)
+DIRECTIONS: tuple[Direction, ...] = ("request", "response")
+OTHERS = [key for key in VERSIONS if key not in (ApiKey.FETCH, ApiKey.PRODUCE)]
+SERVED_VERSIONS = [
+    (key, version, direction)
+    for key in SERVED
+    for version in range(VERSIONS[key][0], VERSIONS[key][1] + 1)
+    for direction in DIRECTIONS
+]
+ALL = list(HealthCheck)
+
+
+def schema_of(key: int, version: int, direction: Direction) -> type:
+    return (load_request_schema if direction == "request" else load_response_schema)(key, version)
+
+
+def check_equal_to_kio(schema: type, value: Any) -> None:
+    expected = kio_bytes(value)
+    out = bytearray()
+    encoder(schema, schema)(out, value)
+    assert bytes(out) == expected
+    assert decoder(schema, schema)(memoryview(expected), 0) == entity_reader(schema)(expected, 0)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("key", OTHERS)
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=ALL)
+@given(data=st.data())
+def test_every_api_is_coded_as_kio_codes_it(key: ApiKey, data: st.DataObject) -> None:
+    version = data.draw(st.integers(*VERSIONS[key]))
+    direction = data.draw(st.sampled_from(DIRECTIONS))
+    schema = schema_of(key, version, direction)
+    check_equal_to_kio(schema, data.draw(entities(schema)))
+
+
+def through_the_wire(key: int, version: int, direction: Direction, body: object) -> tuple[bytes, object]:
+    if direction == "request":
+        frame = b"".join(encode_request(key, version, 3, None, body))[4:]
+        header, offset = read_request_header(frame)
+        assert header == (key, version, 3, None)
+        return frame, decode_request(key, version, memoryview(frame), offset)
+    frame = b"".join(encode_response(key, version, 3, body))[4:]
+    correlation_id, decoded = decode_response(key, version, frame)
+    assert correlation_id == 3
+    return frame, decoded
+
+
+@pytest.mark.parametrize(("key", "version", "direction"), SERVED_VERSIONS)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=ALL)
+@given(data=st.data())
+def test_served_versions_round_trip(key: ApiKey, version: int, direction: Direction, data: st.DataObject) -> None:
+    """A message of each version, as kio writes it, becomes the one class and turns back into the same bytes."""
+    schema = schema_of(key, version, direction)
+    wire = data.draw(entities(schema))
+    changes = reshape.REQUESTS if direction == "request" else reshape.RESPONSES
+    change = changes.get((key, version))
+    read = decoder(schema, body_class(key, direction))
+    expected = kio_bytes(wire)
+    body = read(expected, 0)[0] if change is None else change.up(wire, body_class(key, direction))
+    check_classes(body, body_class(key, direction))
+    frame, decoded = through_the_wire(key, version, direction, body)
+    assert decoded == body
+    if not says_what_only_this_version_can(key, version):
+        assert frame.endswith(expected)
+
+
+def check_classes(value: Any, expected: type) -> None:
+    """All structs inside are those of the greatest version: handlers see no other."""
+    assert type(value) is expected
+    for each in schema_fields(expected):
+        inner = getattr(value, each.name)
+        if each.struct is not None and inner is not None:
+            for item in inner if each.is_array else (inner,):
+                check_classes(item, each.struct)
+
+
+def says_what_only_this_version_can(key: ApiKey, version: int) -> bool:
+    """Metadata 8-10 asks for the cluster's authorised operations; the greatest version cannot."""
+    return key == ApiKey.METADATA and 8 <= version <= 10
+
+
+def test_find_coordinator_has_one_shape() -> None:
+    old = load_request_schema(10, 3)(key="group", key_type=0)  # type: ignore[call-arg]
+    body: Any = decode_request(10, 3, kio_bytes(old), 0)
+    assert body.coordinator_keys == ("group",)
+    response_class: Any = body_class(10, "response")
+    from kio.schema.find_coordinator.v6.response import Coordinator
+
+    coordinator: Any = Coordinator(
+        key="group",
+        node_id=1,
+        host="h",
+        port=9,
+        error_code=0,
+        error_message=None,  # type: ignore[arg-type]
+    )
+    answer = response_class(throttle_time=read_default(response_class, "throttle_time"), coordinators=(coordinator,))
+    frame = b"".join(encode_response(10, 0, 1, answer))
+    assert frame == bytes.fromhex("00000011 00000001 0000 00000001 0001 68 00000009")
+
+
+def read_default(entity: type, name: str) -> Any:
+    return next(each.default for each in schema_fields(entity) if each.name == name)
+
+
+def test_no_topics_in_metadata_0_means_all() -> None:
+    body: Any = decode_request(3, 0, bytes(4), 0)
+    assert body.topics is None
+    assert body.allow_auto_topic_creation is True
+    assert b"".join(encode_request(3, 0, 1, None, body)).endswith(bytes(4))
+    asked: Any = decode_request(3, 1, bytes(4), 0)
+    assert asked.topics == ()
+
+
+@pytest.mark.parametrize("code", [Error.TOPIC_ALREADY_EXISTS, 36, ErrorCode.topic_already_exists])
+def test_an_error_code_may_be_any_number(code: Any) -> None:
+    response: Any = body_class(ApiKey.INIT_PRODUCER_ID, "response")
+    from datetime import timedelta
+
+    body = response(throttle_time=timedelta(0), error_code=code, producer_id=1, producer_epoch=2)
+    frame = b"".join(encode_response(ApiKey.INIT_PRODUCER_ID, 1, 5, body))
+    assert frame == bytes.fromhex("00000014 00000005 00000000 0024 0000000000000001 0002")
+    _, decoded = decode_response(ApiKey.INIT_PRODUCER_ID, 1, frame[4:])
+    assert decoded.error_code is ErrorCode.topic_already_exists  # type: ignore[attr-defined]
+
+
+def test_an_unknown_error_code_reads_as_unknown_server_error() -> None:
+    frame = bytes.fromhex("00000005 00000000 2713 0000000000000001 0002")
+    _, decoded = decode_response(ApiKey.INIT_PRODUCER_ID, 1, frame)
+    assert decoded.error_code is ErrorCode.unknown_server_error  # type: ignore[attr-defined]
+
+
+def test_flexible_versions_are_kios() -> None:
+    for key, (least, greatest) in VERSIONS.items():
+        for version in range(least, greatest + 1):
+            assert is_flexible(key, version) == load_request_schema(key, version).__flexible__
+            assert is_flexible(key, version) == load_response_schema(key, version).__flexible__
+    assert not is_flexible(ApiKey.FETCH, 1000)

@@ -1,0 +1,86 @@
+"""Writing primitive types that have no fixed size. Numbers are written by ``struct`` where they stand."""
+
+from struct import Struct
+from typing import Final, TypeAlias
+
+Buffers: TypeAlias = list[bytes | memoryview]
+
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+
+LARGE_BYTES: Final = 4096
+"""Records from this size on become a buffer of their own; smaller ones are copied, which is cheaper than one more
+element for the socket."""
+
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint. ``value`` is not negative."""
+    if value < 128:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_string(text: str | None) -> bytes:
+    """Length + 1 as varint, then UTF-8; null is 0."""
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def legacy_string(text: str | None) -> bytes:
+    """Length as int16, then UTF-8; null is -1. Raises struct.error beyond 32767 bytes."""
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    return INT16.pack(len(data)) + data
+
+
+def tagged(tag: int, value: bytes) -> bytes:
+    """One tagged field."""
+    return uvarint(tag) + uvarint(len(value)) + value
+
+
+def tag_buffer(fields: list[bytes]) -> bytes:
+    """The tag buffer of a struct: ``fields`` are ``tagged()``, in the order of their tags."""
+    return uvarint(len(fields)) + b"".join(fields)
+
+
+class Output:
+    """A frame being written: small things are copied together, large records stay where they are."""
+
+    __slots__ = ("buffers", "small", "total_bytes")
+
+    def __init__(self, start: bytes) -> None:
+        """``start``: the frame's length (to be set by ``finish``) and header."""
+        self.buffers: Buffers = []
+        self.small = bytearray(start)
+        self.total_bytes = 0
+
+    def add_large(self, data: bytes | memoryview) -> None:
+        """Adds bytes; from LARGE_BYTES on without a copy."""
+        if len(data) < LARGE_BYTES:
+            self.small += data
+            return
+        self.buffers.append(bytes(self.small))
+        self.buffers.append(data)
+        self.total_bytes += len(self.small) + len(data)
+        self.small = bytearray()
+
+    def finish(self) -> Buffers:
+        """All buffers, the length in the first four bytes."""
+        total_bytes = self.total_bytes + len(self.small) - 4
+        if not self.buffers:
+            INT32.pack_into(self.small, 0, total_bytes)
+            return [bytes(self.small)]
+        self.buffers[0] = INT32.pack(total_bytes) + self.buffers[0][4:]
+        if self.small:
+            self.buffers.append(bytes(self.small))
+        return self.buffers
