@@ -1,0 +1,58 @@
+"""Small text files in Kafka's checkpoint format: version, number of rows, rows; each line ends with a newline.
+
+A file is replaced by writing a second one and renaming it. Where losing the newest content on power loss is
+harmless (``replace``), the rename follows at once and an unreadable file counts as missing. Where it is not
+(``prepare``), the rename waits until the new content is durable (``settle``), and a reader prefers a whole new file.
+"""
+
+from collections.abc import Sequence
+
+from reference_broker.log.disk import Disk
+
+VERSION = "0"
+NEW_SUFFIX = ".new"
+
+
+class Checkpoint:
+    __slots__ = ("disk", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.disk = disk
+        self.path = path
+
+    @property
+    def new_path(self) -> str:
+        return self.path + NEW_SUFFIX
+
+    def replace(self, rows: Sequence[str]) -> None:
+        self.disk.write(self.new_path, _encode(rows))
+        self.disk.rename(self.new_path, self.path)
+
+    def prepare(self, rows: Sequence[str]) -> str:
+        """Writes the new file and returns its path, which must be synced before ``settle``."""
+        self.disk.write(self.new_path, _encode(rows))
+        return self.new_path
+
+    def settle(self) -> None:
+        """The new file is durable: it takes the place of the old one."""
+        if self.disk.exists(self.new_path):
+            self.disk.rename(self.new_path, self.path)
+
+    def read(self, names: Sequence[str]) -> list[str] | None:
+        """The newest whole content, given the names in the folder; None if there is none."""
+        for path in (self.new_path, self.path):
+            if path.rpartition("/")[2] in names:
+                rows = _decode(self.disk.read(path, 0, self.disk.size(path)))
+                if rows is not None:
+                    return rows
+        return None
+
+
+def _encode(rows: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (VERSION, str(len(rows)), *rows)).encode()
+
+
+def _decode(data: bytes) -> list[str] | None:
+    lines = data.decode(errors="replace").split("\n")
+    whole = len(lines) >= 3 and lines[0] == VERSION and lines[1] == str(len(lines) - 3) and lines[-1] == ""
+    return lines[2:-1] if whole else None

@@ -1,0 +1,49 @@
+"""Settings of one partition's log: Kafka's topic configurations, dots replaced by underscores."""
+
+from dataclasses import dataclass
+
+UNBOUNDED = 0x7FFFFFFFFFFFFFFF
+
+
+@dataclass(slots=True, frozen=True)
+class LogConfig:
+    """Defaults are Kafka's. Bytes and milliseconds; -1 in a retention means without limit."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 3_600_000
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    retention_bytes: int = -1
+    retention_ms: int = 7 * 24 * 3_600_000
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: str = "CreateTime"
+    """``CreateTime`` or ``LogAppendTime``."""
+    message_timestamp_before_max_ms: int = UNBOUNDED
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: str = "delete"
+    """``delete``, ``compact`` or both, separated by a comma."""
+    compression_type: str = "producer"
+    """Kept for DescribeConfigs; batches stay as the producer compressed them."""
+    delete_retention_ms: int = 24 * 3_600_000
+    flush_messages: int = UNBOUNDED
+    """Answer a produce only once at most this many records are not durable."""
+    flush_ms: int = UNBOUNDED
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    producer_id_expiration_ms: int = 86_400_000
+    """Broker setting ``producer.id.expiration.ms`` (P-7)."""
+    producer_id_expiration_check_interval_ms: int = 600_000
+    unknown_producer_id_policy: str = "reject"
+    """Broker setting ``crucible.unknown.producer.id.policy`` (P-5): ``reject`` or ``accept``."""
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy.split(",")
+
+    @property
+    def is_deleted(self) -> bool:
+        return "delete" in self.cleanup_policy.split(",")
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"

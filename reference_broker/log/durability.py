@@ -1,0 +1,49 @@
+"""Which bytes of one log may be lost in a power loss. The log says what changed; a sync point, taken when a sync
+starts, says what that sync will cover."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class SyncPoint(NamedTuple):
+    """Taken when a sync starts; given back when it has completed. ``paths``: the files to sync."""
+
+    paths: tuple[str, ...]
+    end_offset: int
+    change: int
+
+
+@dataclass(slots=True)
+class Durability:
+    """``dirty``: path -> number of its last change. ``synced_offset``: every record below it is durable."""
+
+    synced_offset: int = 0
+    dirty: dict[str, int] = field(default_factory=dict)
+    changes: int = 0
+    last_cut: int = 0
+    """Number of the last change that took records away: a sync started before it says nothing about what came after."""
+
+    def changed(self, path: str) -> None:
+        self.changes += 1
+        self.dirty[path] = self.changes
+
+    def cut(self, path: str, offset: int) -> None:
+        """A file lost its records from ``offset`` on."""
+        self.changed(path)
+        self.last_cut = self.changes
+        self.synced_offset = min(self.synced_offset, offset)
+
+    def deleted(self, path: str) -> None:
+        self.dirty.pop(path, None)
+
+    def point(self, end_offset: int) -> SyncPoint:
+        return SyncPoint(tuple(self.dirty), end_offset, self.changes)
+
+    def synced(self, point: SyncPoint) -> tuple[str, ...]:
+        """Every byte that was there at the point is durable. Returns the paths with nothing left to sync."""
+        clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
+        for path in clean:
+            del self.dirty[path]
+        if point.change >= self.last_cut:
+            self.synced_offset = max(self.synced_offset, point.end_offset)
+        return clean

@@ -1,0 +1,208 @@
+"""What a partition remembers of each idempotent producer (KIP-98; clauses P-1, P-5, P-6, P-7)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from reference_broker.records.batch import (
+    MAX_SEQUENCE,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidRecords,
+    add_sequence,
+)
+from reference_broker.records.control import ControlType
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import AbortedTransaction
+
+REMEMBERED_BATCHES = 5
+"""Kafka's number: a producer has at most five requests in flight, so a retry is one of the last five batches."""
+
+
+class BatchMark(NamedTuple):
+    """One remembered batch; a retry has the same first and last sequence."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """``marks``: the last five batches of this epoch, oldest first; empty after a marker that raised the epoch.
+
+    ``last_timestamp_ms``: largest record timestamp of the last batch (the producer's clock, or the append time).
+    ``current_txn_first_offset``: -1 while no transaction is open.
+    """
+
+    producer_epoch: int
+    marks: tuple[BatchMark, ...] = ()
+    last_timestamp_ms: int = -1
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.marks[-1].last_sequence if self.marks else NO_SEQUENCE
+
+
+@dataclass(slots=True)
+class ProducerStates:
+    """By producer ID. ``reject_unknown``: the policy of P-5. ``completed``: transactions as (first offset, marker's
+    offset) that hold the last stable offset until the high watermark has passed their marker."""
+
+    expiration_ms: int
+    reject_unknown: bool
+    by_id: dict[int, Producer] = field(default_factory=dict)
+    completed: list[tuple[int, int]] = field(default_factory=list)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """Producer ID -> first offset, for producers with an open transaction."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(first offset, marker's offset, producer ID) of aborted transactions, by marker."""
+    swept_ms: int = 0
+
+    def check(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
+        """Judges a client's batches without changing anything.
+
+        None: append them. A list: all were written before, these are their marks. Raises InvalidRecords:
+        INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (gap, overlap, duplicate older than five
+        batches, a new epoch that does not start at 0), UNKNOWN_PRODUCER_ID (P-5), INVALID_TXN_STATE.
+        """
+        if len(batches) == 1:
+            header = batches[0]
+            if header.producer_id < 0:
+                return None
+            mark = self._check_one(self.by_id.get(header.producer_id), header)
+            return None if mark is None else [mark]
+        return self._check_many(batches)
+
+    def _check_many(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
+        staged: dict[int, Producer] = {}
+        marks = []
+        for header in batches:
+            known = staged.get(header.producer_id) or self.by_id.get(header.producer_id)
+            mark = self._check_one(known, header) if header.producer_id >= 0 else None
+            if mark is not None:
+                marks.append(mark)
+                continue
+            producer = replace(known) if known is not None else Producer(header.producer_epoch)
+            _advance(producer, header, header.base_offset, NO_TIMESTAMP)
+            staged[header.producer_id] = producer
+        if marks and len(marks) != len(batches):
+            raise _out_of_order(batches[0], "some of the batches were written before, others were not")
+        return marks or None
+
+    def _check_one(self, producer: Producer | None, header: BatchHeader) -> BatchMark | None:
+        first, epoch = header.base_sequence, header.producer_epoch
+        if producer is None:
+            if first != 0 and self.reject_unknown:
+                raise InvalidRecords(
+                    Error.UNKNOWN_PRODUCER_ID,
+                    f"producer {header.producer_id} is not known here and sent sequence {first}, not 0",
+                )
+            return None
+        if epoch < producer.producer_epoch:
+            raise InvalidRecords(
+                Error.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.producer_epoch}, the batch {epoch}",
+            )
+        if epoch > producer.producer_epoch:
+            if first != 0:
+                raise _out_of_order(header, f"a new epoch starts at 0, not {first}")
+            return None
+        for mark in reversed(producer.marks):
+            if mark.first_sequence == first and mark.last_sequence == header.last_sequence:
+                return mark
+        expected = _next_sequence(producer.last_sequence)
+        if first != expected:
+            raise _out_of_order(header, f"expected sequence {expected}, got {first}")
+        if producer.current_txn_first_offset >= 0 and not header.is_transactional:
+            raise InvalidRecords(Error.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction")
+        return None
+
+    def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
+        """A data batch was written (or read from the log, or replicated): no checks."""
+        producer_id = header.producer_id
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            producer = self.by_id[producer_id] = Producer(header.producer_epoch)
+        _advance(producer, header, first_offset, timestamp_ms)
+        if producer.current_txn_first_offset >= 0:
+            self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
+
+    def record_marker(
+        self, header: BatchHeader, offset: int, timestamp_ms: int, type_: ControlType, coordinator_epoch: int
+    ) -> None:
+        """A transaction marker was written: the transaction is over; a higher epoch starts at sequence 0."""
+        assert type_ in (ControlType.ABORT, ControlType.COMMIT), type_
+        producer = self.by_id.setdefault(header.producer_id, Producer(header.producer_epoch))
+        if header.producer_epoch > producer.producer_epoch:
+            producer.producer_epoch = header.producer_epoch
+            producer.marks = ()
+        producer.last_timestamp_ms = timestamp_ms
+        producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
+        producer.current_txn_first_offset = -1
+        first = self.open_transactions.pop(header.producer_id, None)
+        if first is not None:
+            self.completed.append((first, offset))
+            if type_ == ControlType.ABORT:
+                self.aborted.append((first, offset, header.producer_id))
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """First offset of the earliest transaction that is open, or whose marker is not below the high watermark."""
+        if not self.open_transactions and not self.completed:
+            return None
+        self.completed = [(first, marker) for first, marker in self.completed if marker >= high_watermark]
+        return min((*self.open_transactions.values(), *(first for first, _ in self.completed)), default=None)
+
+    def aborted_between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        found = sorted((first, producer_id) for first, marker, producer_id in self.aborted if marker >= offset)
+        return [AbortedTransaction(producer_id, first) for first, producer_id in found if first < end_offset]
+
+    def forget_aborted_before(self, log_start_offset: int) -> None:
+        """Records before the log start are gone, and with them transactions that ended there."""
+        if self.aborted:
+            self.aborted = [entry for entry in self.aborted if entry[1] >= log_start_offset]
+
+    def expire(self, wall_ms: int) -> int:
+        """P-7: forgets producers without an open transaction whose last record is old enough; returns how many."""
+        self.swept_ms = wall_ms
+        expired = [
+            producer_id
+            for producer_id, producer in self.by_id.items()
+            if producer.current_txn_first_offset < 0 and wall_ms - producer.last_timestamp_ms >= self.expiration_ms
+        ]
+        for producer_id in expired:
+            del self.by_id[producer_id]
+        return len(expired)
+
+    def clear(self) -> None:
+        self.by_id.clear()
+        self.open_transactions.clear()
+        self.completed.clear()
+        self.aborted.clear()
+
+
+def _advance(producer: Producer, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
+    if header.producer_epoch != producer.producer_epoch:
+        producer.producer_epoch = header.producer_epoch
+        producer.marks = ()
+    last_offset = first_offset + header.last_offset_delta
+    mark = BatchMark(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp_ms)
+    producer.marks = (*producer.marks[1 - REMEMBERED_BATCHES :], mark)
+    producer.last_timestamp_ms = timestamp_ms
+    if header.is_transactional and producer.current_txn_first_offset < 0:
+        producer.current_txn_first_offset = first_offset
+
+
+def _next_sequence(last: int) -> int:
+    return 0 if last in (NO_SEQUENCE, MAX_SEQUENCE) else add_sequence(last, 1)
+
+
+def _out_of_order(header: BatchHeader, why: str) -> InvalidRecords:
+    return InvalidRecords(
+        Error.OUT_OF_ORDER_SEQUENCE_NUMBER, f"producer {header.producer_id}, epoch {header.producer_epoch}: {why}"
+    )

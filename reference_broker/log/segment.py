@@ -1,0 +1,184 @@
+"""One segment: a file of batches, its two indexes, and what is known of it without reading."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from reference_broker.log.disk import Disk
+from reference_broker.log.index import OffsetIndex, TimeIndex
+from reference_broker.records.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+    InvalidRecords,
+    read_header,
+)
+from reference_broker.wire.errors import Error
+
+NAME_DIGITS = 20
+WALK_CHUNK_BYTES = 64 * 1024
+MAX_KNOWN_POSITIONS = 32
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:0{NAME_DIGITS}d}"
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """``next_offset``: one past the last batch's last offset (``base_offset`` while empty). ``known``: positions of
+    offsets that readers stopped at and will come back to. Timestamps in ms, -1 = none."""
+
+    base_offset: int
+    path: str
+    offsets: OffsetIndex
+    times: TimeIndex
+    created_ms: int
+    next_offset: int
+    size_bytes: int = 0
+    bytes_since_entry: int = 0
+    first_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1
+    max_timestamp_offset: int = -1
+    """Last offset of the first batch that has the largest timestamp."""
+    max_timestamp_position: int = 0
+    known: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        return self.path, self.offsets.path, self.times.path
+
+    def add(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
+        """Takes note of a batch that stands at the end of the file."""
+        position = self.size_bytes
+        last_offset = base_offset + header.last_offset_delta
+        size = header.batch_length + LENGTH_OVERHEAD_BYTES
+        if position == 0:
+            self.first_timestamp_ms = max_timestamp_ms
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.max_timestamp_offset = last_offset
+            self.max_timestamp_position = position
+        if self.bytes_since_entry > index_interval_bytes:
+            base = self.base_offset
+            self.offsets.add(base_offset - base, last_offset - base, position)
+            self.add_time_entry()
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
+        self.size_bytes = position + size
+        self.next_offset = last_offset + 1
+
+    def add_time_entry(self) -> None:
+        if self.max_timestamp_offset >= 0:
+            self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+
+    def must_roll_for(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
+        """Whether ``size`` more bytes, up to ``last_offset``, belong into a new segment. Never true of an empty one."""
+        return self.size_bytes > 0 and (
+            self.size_bytes + size > segment_bytes
+            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
+            or (len(self.offsets) + 1) * 8 > segment_index_bytes
+        )
+
+    def is_due(self, segment_ms: int, wall_ms: int, timestamp_ms: int = -1) -> bool:
+        """Age: from the first batch's timestamp to ``timestamp_ms`` where both are known, else by the clock."""
+        if self.size_bytes == 0:
+            return False
+        if self.first_timestamp_ms >= 0 and timestamp_ms >= 0:
+            return timestamp_ms - self.first_timestamp_ms > segment_ms
+        return wall_ms - self.created_ms > segment_ms
+
+    def remember(self, offset: int, position: int) -> None:
+        if len(self.known) >= MAX_KNOWN_POSITIONS:
+            del self.known[next(iter(self.known))]
+        self.known[offset] = position
+
+    def position_of(self, disk: Disk, offset: int) -> int:
+        """Byte position of the batch that holds ``offset``, or of the first one after it."""
+        if offset >= self.next_offset:
+            return self.size_bytes
+        if offset <= self.base_offset:
+            return 0
+        position = self.known.get(offset)
+        if position is not None:
+            return position
+        start = self.offsets.floor(offset - self.base_offset)
+        for position, header in headers(disk, self.path, start, self.size_bytes, chunk_bytes=8192):
+            if header.last_offset >= offset:
+                self.remember(offset, position)
+                return position
+        raise AssertionError(f"{self.path}: offset {offset} < {self.next_offset} was not found from byte {start}")
+
+    def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
+        """Cuts the file at the start of a batch. Timestamps must be found anew by ``rescan_timestamps``."""
+        self.known.clear()
+        self.offsets.truncate(disk, size)  # Indexes first: should the disk fail half-way, they only know less.
+        self.times.truncate(disk, next_offset - self.base_offset)
+        disk.truncate(self.path, size)
+        self.size_bytes = size
+        self.next_offset = next_offset
+        self.bytes_since_entry = size - self.offsets.boundary_at_or_before(size)
+        self.rescan_timestamps(disk)
+
+    def rescan_timestamps(self, disk: Disk) -> None:
+        self.first_timestamp_ms = self.max_timestamp_ms = self.max_timestamp_offset = -1
+        self.max_timestamp_position = 0
+        for position, header in headers(disk, self.path, 0, self.size_bytes):
+            self.see_timestamp(position, header)
+
+    def see_timestamp(self, position: int, header: BatchHeader) -> None:
+        if position == 0:
+            self.first_timestamp_ms = header.max_timestamp_ms
+        if header.max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = header.max_timestamp_ms
+            self.max_timestamp_offset = header.last_offset
+            self.max_timestamp_position = position
+
+    def write_indexes(self, disk: Disk) -> tuple[str, ...]:
+        """Brings the index files up to date; returns the paths written."""
+        self.add_time_entry()
+        written = []
+        if self.offsets.write(disk):
+            written.append(self.offsets.path)
+        if self.times.write(disk):
+            written.append(self.times.path)
+        return tuple(written)
+
+    def delete(self, disk: Disk) -> None:
+        """The log file last: should the disk fail half-way, the segment is still whole."""
+        disk.delete(self.offsets.path)
+        disk.delete(self.times.path)
+        disk.delete(self.path)
+
+
+def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
+    """In memory; its file comes with the first append."""
+    start = f"{directory}/{segment_name(base_offset)}"
+    return Segment(
+        base_offset=base_offset,
+        path=f"{start}.log",
+        offsets=OffsetIndex(f"{start}.index"),
+        times=TimeIndex(f"{start}.timeindex"),
+        created_ms=created_ms,
+        next_offset=base_offset,
+    )
+
+
+def headers(
+    disk: Disk, path: str, position: int, end: int, chunk_bytes: int = WALK_CHUNK_BYTES
+) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of the batches in [position, end), reading little more than the headers.
+
+    Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
+    """
+    chunk, chunk_at = b"", position
+    while position < end:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            chunk_at, chunk = position, disk.read(path, position, min(chunk_bytes, end - position))
+        header = read_header(chunk, position - chunk_at)
+        size = header.size_bytes
+        if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
+            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: no batch at byte {position}")
+        yield position, header
+        position += size

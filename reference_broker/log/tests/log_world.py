@@ -1,0 +1,80 @@
+"""Helpers of the log's tests: batches, a fresh log on a disk in memory, restarts."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from reference_broker.log.appending import Appended, Origin
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.now import Now
+from reference_broker.log.partition_log import PartitionLog, RecordsRefused, open_log, run_to_end
+from reference_broker.records.batch import BatchHeader, iterate
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.errors import Error
+
+DIRECTORY = "events-0"
+START_MS = 1_700_000_000_000
+NOW = Now(0, START_MS)
+
+
+def at(ms: int) -> Now:
+    """``ms`` after the tests' start."""
+    return Now(ms * 1000, START_MS + ms)
+
+
+def opened(disk: MemoryDisk, config: LogConfig | None = None, *, now: Now = NOW, clean: bool = True) -> PartitionLog:
+    log = run_to_end(open_log(disk, DIRECTORY, config or LogConfig(), now, clean))
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: bytes = b"value", **how: int) -> bytes:
+    """``timestamps``: ms after the tests' start."""
+    times = timestamps or [0] * count
+    records = [Record(timestamp_ms=START_MS + time, key=b"k", value=value + b"%d" % n) for n, time in enumerate(times)]
+    return build(records, **how)  # type: ignore[arg-type]
+
+
+def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> Appended:
+    result = log.append(now, data, epoch)
+    log.advance_high_watermark(log.log_end_offset)
+    return result
+
+
+def sent(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: int) -> Appended:
+    """An idempotent producer's batch."""
+    data = batch_of(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    return appended(log, data, **how)  # type: ignore[arg-type]
+
+
+def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> Error:
+    """The error of such a batch, which changed nothing."""
+    end, size = log.log_end_offset, log.size_bytes
+    with pytest.raises(RecordsRefused) as refusal:
+        sent(log, producer_id, sequence, count, epoch=epoch)
+    assert (log.log_end_offset, log.size_bytes) == (end, size)
+    return refusal.value.error
+
+
+def marked(log: PartitionLog, data: bytes) -> Appended:
+    """A transaction marker, as the broker writes it."""
+    result = log.append(NOW, data, 0, origin=Origin.BROKER)
+    log.advance_high_watermark(log.log_end_offset)
+    return result
+
+
+def headers_of(data: bytes) -> list[BatchHeader]:
+    return [header for _, header in iterate(data)]
+
+
+def all_bytes(log: PartitionLog) -> bytes:
+    """The whole log, read as a client would."""
+    offset, parts = log.log_start_offset, []
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, log.log_end_offset, True)
+        assert data, f"nothing at offset {offset} of {log.log_end_offset}"
+        parts.append(data)
+        offset = headers_of(data)[-1].last_offset + 1
+    return b"".join(parts)

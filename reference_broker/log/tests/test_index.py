@@ -1,0 +1,59 @@
+"""The index files have Kafka's format, and know what the segment holds."""
+
+from itertools import pairwise
+from struct import iter_unpack
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, headers_of, opened
+from reference_broker.records.batch import iterate
+
+
+def test_entries_point_at_batches_and_are_an_interval_apart() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig(segment_bytes=4000, index_interval_bytes=300))
+    for number in range(60):
+        appended(log, batch_of(3, timestamps=[number, 7, number - 1]))
+    log.close_cleanly()
+    assert len(log.segments) > 1
+    for segment in log.segments:
+        batches = dict(iterate(bytes(disk.files[segment.path])))
+        entries = list(iter_unpack(">ii", disk.files[segment.offsets.path]))
+        assert entries
+        assert [(batches[at].last_offset - segment.base_offset, at) for _, at in entries] == entries
+        positions = [0, *(position for _, position in entries)]
+        assert all(later - earlier > 300 for earlier, later in pairwise(positions))
+        times = list(iter_unpack(">qi", disk.files[segment.times.path]))
+        largest = max(header.max_timestamp_ms for header in batches.values())
+        assert times[-1][0] == largest
+        for timestamp, offset in times:
+            before = [h.max_timestamp_ms for h in batches.values() if h.last_offset - segment.base_offset <= offset]
+            assert max(before) == timestamp
+
+
+def test_a_full_index_rolls_the_segment() -> None:
+    log = opened(MemoryDisk(), LogConfig(index_interval_bytes=0, segment_index_bytes=32))
+    for _ in range(20):
+        appended(log, batch_of(1))
+    assert len(log.segments) > 3
+    assert all(len(segment.offsets) <= 4 for segment in log.segments)
+
+
+def test_offsets_too_far_apart_for_32_bits_roll_the_segment() -> None:
+    log = opened(MemoryDisk())
+    appended(log, batch_of(1))
+    log.append_replicated(NOW, batch_of(1, base_offset=2**31 - 1, leader_epoch=0))
+    assert len(log.segments) == 1
+    log.append_replicated(NOW, batch_of(1, base_offset=2**31, leader_epoch=0))
+    assert log.bases == [0, 2**31]
+    assert headers_of(log.read(2**31, 1000, 2**31 + 1))[0].base_offset == 2**31
+
+
+def test_names_are_kafkas() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig(segment_bytes=200, index_interval_bytes=0))
+    for _ in range(3):
+        appended(log, batch_of(1, timestamps=[3]))
+    log.close_cleanly()
+    assert f"{DIRECTORY}/00000000000000000002.log" in disk.files
+    assert f"{DIRECTORY}/00000000000000000000.timeindex" in disk.files

@@ -1,0 +1,279 @@
+"""Idempotent producers: duplicates, gaps, epochs, unknown producers, expiry, and all of it after a restart."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.log.appending import Origin
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.partition_log import RecordsRefused
+from reference_broker.log.tests.log_world import (
+    START_MS,
+    all_bytes,
+    appended,
+    at,
+    batch_of,
+    marked,
+    opened,
+    refused,
+    sent,
+)
+from reference_broker.records.control import build_marker
+from reference_broker.wire.errors import Error
+
+LAST = 2**31 - 1
+ACCEPT = LogConfig(unknown_producer_id_policy="accept")
+
+
+@pytest.mark.clause("P-1")
+def test_each_producer_is_mapped_to_its_last_record() -> None:
+    log = opened(MemoryDisk())
+    sent(log, 1, 0, 3)
+    sent(log, 2, 0, 1, epoch=5)
+    sent(log, 1, 3, 2)
+    first, second = log.producers.by_id[1], log.producers.by_id[2]
+    assert (first.producer_epoch, first.last_sequence, first.marks[-1].last_offset) == (0, 4, 5)
+    assert first.marks[-1].first_offset == 4
+    assert first.last_timestamp_ms == at(0).wall_ms
+    assert first.current_txn_first_offset == -1
+    assert (second.producer_epoch, second.last_sequence, second.marks[-1].last_offset) == (5, 0, 3)
+
+
+@pytest.mark.clause("P-1")
+def test_an_open_transaction_is_remembered_until_its_marker() -> None:
+    log = opened(MemoryDisk())
+    appended(log, batch_of(1))
+    data = batch_of(2, producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
+    appended(log, data)
+    assert log.producers.by_id[9].current_txn_first_offset == 1
+    assert log.last_stable_offset == 1
+    assert refused(log, 9, 2, epoch=1) == Error.INVALID_TXN_STATE
+    marked(log, build_marker(commit=False, producer_id=9, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS))
+    assert log.producers.by_id[9].current_txn_first_offset == -1
+    assert log.last_stable_offset == log.log_end_offset == 4
+    assert [(a.producer_id, a.first_offset) for a in log.aborted_transactions(0, 4)] == [(9, 1)]
+    assert log.aborted_transactions(4, 9) == []
+    assert log.aborted_transactions(0, 1) == []
+
+
+def test_the_last_stable_offset_waits_for_the_markers_replication() -> None:
+    log = opened(MemoryDisk())
+    data = batch_of(2, producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
+    log.append(at(0), data, 0)
+    marker = build_marker(commit=True, producer_id=9, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS)
+    log.append(at(0), marker, 0, origin=Origin.BROKER)
+    log.advance_high_watermark(2)
+    assert log.last_stable_offset == 0
+    log.advance_high_watermark(3)
+    assert log.last_stable_offset == 3
+    assert log.aborted_transactions(0, 3) == []
+
+
+@pytest.mark.clause("P-6")
+def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets() -> None:
+    log = opened(MemoryDisk())
+    for number in range(7):
+        sent(log, 1, 2 * number, 2)
+    before = all_bytes(log)
+    for number in range(2, 7):
+        again = sent(log, 1, 2 * number, 2)
+        assert again.duplicate
+        assert (again.first_offset, again.last_offset) == (2 * number, 2 * number + 1)
+    assert refused(log, 1, 0, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 2, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert all_bytes(log) == before
+    assert not sent(log, 1, 14).duplicate
+
+
+def test_overlaps_and_gaps_are_out_of_order() -> None:
+    log = opened(MemoryDisk())
+    sent(log, 1, 0, 4)
+    sent(log, 1, 4, 4)
+    for sequence, count in ((4, 3), (4, 5), (5, 3), (2, 4), (7, 2), (9, 1), (LAST, 1)):
+        assert refused(log, 1, sequence, count) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(log, 1, 8)
+
+
+def test_sequences_wrap_between_and_inside_batches() -> None:
+    log = opened(MemoryDisk(), ACCEPT)
+    sent(log, 1, LAST - 9, 10)
+    assert refused(log, 1, 1) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(log, 1, 0, 10)
+    assert sent(log, 1, LAST - 9, 10).duplicate
+    sent(log, 2, LAST - 5, 10)
+    assert log.producers.by_id[2].last_sequence == 3
+    assert sent(log, 2, LAST - 5, 10).duplicate
+    sent(log, 2, 4)
+
+
+def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
+    log = opened(MemoryDisk())
+    sent(log, 1, 0, 5)
+    assert refused(log, 1, 5, epoch=1) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(log, 1, 0, 5, epoch=1)
+    assert refused(log, 1, 5, epoch=0) == Error.INVALID_PRODUCER_EPOCH
+    assert refused(log, 1, 0, 5, epoch=0) == Error.INVALID_PRODUCER_EPOCH
+    assert sent(log, 1, 0, 5, epoch=1).first_offset == 5
+    sent(log, 1, 5, epoch=1)
+
+
+def test_a_marker_with_a_higher_epoch_fences_and_demands_sequence_zero() -> None:
+    log = opened(MemoryDisk(), ACCEPT)
+    marked(log, build_marker(commit=False, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS))
+    assert refused(log, 1, 0, epoch=0) == Error.INVALID_PRODUCER_EPOCH
+    assert refused(log, 1, 17, epoch=1) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(log, 1, 0, epoch=1)
+    marked(log, build_marker(commit=False, producer_id=1, producer_epoch=2, coordinator_epoch=0, timestamp_ms=START_MS))
+    assert refused(log, 1, 1, epoch=1) == Error.INVALID_PRODUCER_EPOCH
+    assert refused(log, 1, 1, epoch=2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(log, 1, 0, epoch=2)
+
+
+@pytest.mark.clause("P-5")
+def test_an_unknown_producer_that_does_not_start_at_zero_is_rejected_and_nothing_written() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    assert refused(log, 1, 3) == Error.UNKNOWN_PRODUCER_ID
+    assert disk.files == {}
+    sent(log, 1, 0)
+    assert refused(log, 2, 1, epoch=4) == Error.UNKNOWN_PRODUCER_ID
+    sent(log, 2, 0, epoch=4)
+
+
+@pytest.mark.clause("P-5")
+def test_the_accepting_policy_appends_it() -> None:
+    log = opened(MemoryDisk(), ACCEPT)
+    sent(log, 1, 3)
+    assert refused(log, 1, 3, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(log, 1, 4)
+
+
+@pytest.mark.clause("P-5")
+def test_the_policy_can_be_changed_while_running() -> None:
+    log = opened(MemoryDisk())
+    log.config = replace(log.config, unknown_producer_id_policy="accept")
+    sent(log, 1, 3)
+    log.config = replace(log.config, unknown_producer_id_policy="reject")
+    assert refused(log, 2, 3) == Error.UNKNOWN_PRODUCER_ID
+
+
+@pytest.mark.clause("P-6")
+@pytest.mark.parametrize("clean", [True, False])
+def test_retries_after_a_restart_are_written_once(clean: bool) -> None:
+    disk = MemoryDisk()
+    config = LogConfig(segment_bytes=600)
+    log = opened(disk, config)
+    for number in range(8):
+        sent(log, 1, number)
+        sent(log, 2, 3 * number, 3)
+    if clean:
+        log.close_cleanly()
+    assert len(log.segments) > 2
+    again = opened(disk, config, clean=clean)
+    assert again.producers.by_id == log.producers.by_id
+    before = all_bytes(again)
+    assert sent(again, 1, 7).first_offset == sent(log, 1, 7).first_offset
+    assert sent(again, 2, 9, 3).duplicate
+    assert refused(again, 1, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert all_bytes(again) == before
+    assert not sent(again, 1, 8).duplicate
+
+
+@pytest.mark.clause("P-6")
+def test_a_follower_that_becomes_leader_knows_the_retries() -> None:
+    leader, follower = opened(MemoryDisk()), opened(MemoryDisk())
+    for number in range(6):
+        sent(leader, 1, number)
+    follower.append_replicated(at(0), all_bytes(leader))
+    assert follower.producers.by_id == leader.producers.by_id
+    assert sent(follower, 1, 4).duplicate
+    assert refused(follower, 1, 0) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(follower, 1, 6, epoch=0)
+
+
+def test_a_follower_accepts_gaps_and_unknown_producers() -> None:
+    follower = opened(MemoryDisk())
+    for offset, sequence in ((0, 5), (1, 9)):
+        data = batch_of(1, base_offset=offset, leader_epoch=0, producer_id=1, producer_epoch=0, base_sequence=sequence)
+        follower.append_replicated(at(0), data)
+    assert follower.producers.by_id[1].last_sequence == 9
+
+
+@pytest.mark.clause("P-6")
+def test_truncation_takes_the_producers_last_batches_back() -> None:
+    log = opened(MemoryDisk())
+    for number in range(8):
+        sent(log, 1, number)
+    log.truncate_to(5)
+    assert log.producers.by_id[1].last_sequence == 4
+    assert sent(log, 1, 0).duplicate
+    sent(log, 1, 5)
+
+
+@pytest.mark.clause("P-7")
+def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
+    log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
+    sent(log, 1, 0)
+    assert log.expire_producers(at(999)) == 0
+    assert sent(log, 1, 0).duplicate
+    assert log.expire_producers(at(1000)) == 1
+    assert refused(log, 1, 1) == Error.UNKNOWN_PRODUCER_ID
+    assert not sent(log, 1, 0).duplicate
+
+
+@pytest.mark.clause("P-7")
+def test_an_open_transaction_keeps_its_producer() -> None:
+    log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
+    appended(log, batch_of(1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
+    assert log.expire_producers(at(10**9)) == 0
+    marker = build_marker(
+        commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=at(500).wall_ms
+    )
+    marked(log, marker)
+    assert log.expire_producers(at(1499)) == 0
+    assert log.expire_producers(at(1500)) == 1
+
+
+@pytest.mark.clause("P-7")
+def test_an_active_partition_forgets_by_itself_and_a_restart_forgets_too() -> None:
+    disk = MemoryDisk()
+    config = LogConfig(producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=5000)
+    log = opened(disk, config)
+    sent(log, 1, 0)
+    sent(log, 2, 0, now=at(4999))
+    assert 1 in log.producers.by_id
+    sent(log, 3, 0, now=at(5000))
+    assert 1 not in log.producers.by_id
+    assert list(opened(disk, config, now=at(999)).producers.by_id) == [1, 2, 3]
+    assert opened(disk, config, now=at(1000)).producers.by_id == {}
+
+
+def test_several_batches_of_one_append_are_judged_in_turn() -> None:
+    log = opened(MemoryDisk())
+    first = batch_of(2, producer_id=1, producer_epoch=0, base_sequence=0)
+    second = batch_of(2, producer_id=1, producer_epoch=0, base_sequence=2)
+    third = batch_of(2, producer_id=1, producer_epoch=0, base_sequence=5)
+    other = batch_of(1, producer_id=2, producer_epoch=0, base_sequence=0)
+    appended(log, first + second + other)
+    again = appended(log, first + second + other)
+    assert again.duplicate
+    assert (again.first_offset, again.last_offset) == (0, 4)
+    for data in (second + third, third):
+        with pytest.raises(RecordsRefused) as refusal:
+            appended(log, data)
+        assert refusal.value.error == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.log_end_offset == 5
+
+
+def test_checking_changes_nothing() -> None:
+    log = opened(MemoryDisk())
+    sent(log, 1, 0)
+    disk = log.disk
+    assert isinstance(disk, MemoryDisk)
+    disk.fail_after = 0
+    with pytest.raises(OSError, match="made to fail"):
+        sent(log, 1, 1)
+    disk.fail_after = None
+    assert log.producers.by_id[1].last_sequence == 0
+    assert not sent(log, 1, 1).duplicate

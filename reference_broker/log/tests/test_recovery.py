@@ -1,0 +1,291 @@
+"""Opening a log after clean and unclean ends: torn tails, lost index files, checkpoints."""
+
+from contextlib import suppress
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.disk import DiskError
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.partition_log import PartitionLog, open_log
+from reference_broker.log.tests.log_world import (
+    DIRECTORY,
+    NOW,
+    all_bytes,
+    appended,
+    at,
+    batch_of,
+    headers_of,
+    opened,
+    sent,
+)
+
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
+FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"
+
+
+def filled(disk: MemoryDisk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
+    log = opened(disk, config)
+    for number in range(batches):
+        appended(log, batch_of(2, timestamps=[number, number]), epoch=number // 5)
+    return log
+
+
+def log_files(disk: MemoryDisk) -> list[str]:
+    return sorted(path for path in disk.files if path.endswith(".log"))
+
+
+def same(one: PartitionLog, other: PartitionLog) -> None:
+    assert (one.log_start_offset, one.log_end_offset) == (other.log_start_offset, other.log_end_offset)
+    assert (one.epochs.epochs, one.epochs.starts) == (other.epochs.epochs, other.epochs.starts)
+    assert one.bases == other.bases
+    assert all_bytes(one) == all_bytes(other)
+    for timestamp in range(at(0).wall_ms - 1, at(20).wall_ms):
+        assert one.offset_for_timestamp(timestamp) == other.offset_for_timestamp(timestamp)
+    assert one.offset_of_max_timestamp() == other.offset_of_max_timestamp()
+
+
+@pytest.mark.parametrize("config", [SMALL, LogConfig()])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_reopened_log_is_the_same(config: LogConfig, clean: bool) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, config)
+    if clean:
+        log.close_cleanly()
+    again = opened(disk.copy(), config, clean=clean)
+    same(again, log)
+    assert again.recovered.cut_bytes == 0
+    assert (again.recovered.verified_bytes > 0) is not clean
+    appended(log, batch_of(3, timestamps=[1, 30, 2]), epoch=9)
+    appended(again, batch_of(3, timestamps=[1, 30, 2]), epoch=9)
+    same(again, log)
+
+
+def test_a_torn_tail_at_every_byte_of_the_last_batch_costs_that_batch_only() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig())
+    sent(log, 1, 0, 2)
+    sent(log, 1, 2, 2)
+    whole = bytes(disk.files[FIRST_FILE])
+    kept = len(whole) - headers_of(whole)[-1].size_bytes
+    for size in range(kept, len(whole)):
+        torn = disk.copy()
+        del torn.files[FIRST_FILE][size:]
+        again = opened(torn, clean=False)
+        assert again.log_end_offset == 2
+        assert bytes(torn.files[FIRST_FILE]) == whole[:kept] == all_bytes(again)
+        assert again.recovered.cut_bytes == size - kept
+        assert again.producers.by_id[1].last_sequence == 1
+        assert not sent(again, 1, 2, 2).duplicate
+        assert all_bytes(again) == whole
+
+
+def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig())
+    for number in range(3):
+        appended(log, batch_of(1, timestamps=[number]))
+    whole = bytes(disk.files[FIRST_FILE])
+    kept = len(whole) - headers_of(whole)[-1].size_bytes
+    for position in range(kept, len(whole)):
+        damaged = disk.copy()
+        damaged.files[FIRST_FILE][position] ^= 0x80
+        end = opened(damaged, clean=False).log_end_offset
+        # The base offset and the leader epoch lie outside the CRC: Kafka cannot see damage there either.
+        if position - kept in range(8, 12) or position - kept >= 16:
+            assert end == 2
+
+
+def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
+    for tail in (bytes(1000), b"\xff" * 1000, b"x" * 61, bytes(30)):
+        disk = MemoryDisk()
+        log = filled(disk, LogConfig())
+        before = all_bytes(log)
+        disk.append(FIRST_FILE, [tail])
+        again = opened(disk, clean=False)
+        assert all_bytes(again) == before
+        assert again.recovered.cut_bytes == len(tail)
+
+
+def test_segments_behind_a_cut_go() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    assert len(log.segments) >= 4
+    damaged = log.segments[1]
+    disk.files[damaged.path][80] ^= 1
+    again = opened(disk, SMALL, clean=False)
+    assert again.log_end_offset == damaged.base_offset
+    assert again.recovered.deleted_segments == len(log.segments) - 2
+    assert log_files(disk) == [log.segments[0].path, damaged.path]
+    assert again.latest_epoch == log.epoch_at(damaged.base_offset - 1)
+    appended(again, batch_of(1))
+    same(opened(disk.copy(), SMALL, clean=False), again)
+
+
+def test_a_segment_that_lost_whole_batches_is_cut_there_too() -> None:
+    """A power loss may take the end of an unsynced segment and leave the segment after it: no hole may stay."""
+    disk = MemoryDisk()
+    log = filled(disk)
+    shorter = log.segments[1]
+    whole = bytes(disk.files[shorter.path])
+    del disk.files[shorter.path][headers_of(whole)[0].size_bytes :]
+    again = opened(disk, SMALL, clean=False)
+    assert again.log_end_offset == shorter.base_offset + 2
+    assert log_files(disk) == [log.segments[0].path, shorter.path]
+    assert len(headers_of(all_bytes(again))) == again.log_end_offset // 2
+
+
+def test_an_empty_segment_behind_lost_batches_goes() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig(), batches=3)
+    log.roll(NOW)
+    del disk.files[FIRST_FILE][headers_of(bytes(disk.files[FIRST_FILE]))[0].size_bytes :]
+    assert opened(disk, clean=False).log_end_offset == 2
+
+
+def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    damaged = log.segments[1]
+    disk.files[damaged.path][-30] ^= 1
+    expected = opened(disk.copy(), SMALL, clean=False)
+    for changes in range(30):
+        dying = disk.copy()
+        dying.fail_after = changes
+        with suppress(DiskError):
+            opened(dying, SMALL, clean=False)
+        dying.fail_after = None
+        same(opened(dying, SMALL, clean=False), expected)
+
+
+def test_durable_segments_are_not_read_again_after_a_crash() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for number in range(12):
+        appended(log, batch_of(2, timestamps=[number, number]))
+        log.mark_synced(log.sync_point())
+    appended(log, batch_of(2))
+    again = opened(disk.copy(), SMALL, clean=False)
+    same(again, log)
+    assert 0 < again.recovered.verified_bytes <= 3 * 300 < log.size_bytes
+    assert again.synced_offset >= log.bases[-3]
+
+
+def test_truncated_and_rewritten_records_are_scanned_again() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for _ in range(12):
+        appended(log, batch_of(2))
+        log.mark_synced(log.sync_point())
+    point = log.recovery_point
+    assert point > 4
+    log.truncate_to(4)
+    for _ in range(10):
+        appended(log, batch_of(2))
+    assert log.log_end_offset > point
+    damaged = log.segments[1]
+    disk.files[damaged.path][70] ^= 1
+    assert opened(disk, SMALL, clean=False).log_end_offset == damaged.base_offset
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
+def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.close_cleanly()
+    for path in [path for path in disk.files if path.endswith(suffix)]:
+        if content is None:
+            disk.delete(path)
+        else:
+            disk.write(path, content)
+    same(opened(disk, SMALL), log)
+
+
+def test_a_clean_start_that_meets_damage_recovers_all_the_same() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for number in range(12):
+        sent(log, 1, number)
+    log.close_cleanly()
+    last = log.segments[-1]
+    del disk.files[last.path][-1:]
+    again = opened(disk, SMALL)
+    assert again.log_end_offset == log.log_end_offset - 1
+    assert [mark.first_sequence for mark in again.producers.by_id[1].marks] == [6, 7, 8, 9, 10]
+
+
+def test_stray_index_files_are_deleted() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    disk.write(f"{DIRECTORY}/{9999:020d}.index", bytes(8))
+    opened(disk, SMALL)
+    assert log_files(disk) == [segment.path for segment in log.segments]
+    assert not disk.exists(f"{DIRECTORY}/{9999:020d}.index")
+
+
+def test_an_empty_partition_has_no_files_and_stays_empty() -> None:
+    disk = MemoryDisk()
+    for clean in (True, False):
+        log = opened(disk, clean=clean)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        assert log.read(0, 100) == b""
+        assert log.unsynced_paths() == ()
+        log.close_cleanly()
+    assert disk.files == {}
+
+
+def test_recovery_is_cut_into_slices() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig())
+    for _ in range(20):
+        appended(log, batch_of(1, value=bytes(100_000)))
+    for clean in (True, False):
+        slices = list(open_log(disk.copy(), DIRECTORY, LogConfig(), NOW, clean))
+        assert 5 <= len(slices) <= 8
+
+
+def test_the_log_start_survives_a_crash_whether_synced_or_not() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig())
+    log.delete_records_before(5)
+    assert opened(disk.copy(), clean=False).log_start_offset == 5
+    log.mark_synced(log.sync_point())
+    log.delete_records_before(7)
+    assert opened(disk.copy(), clean=False).log_start_offset == 7
+    new = next(path for path in log.unsynced_paths() if "log-start" in path)
+    content = bytes(disk.files[new])
+    for size in range(len(content)):
+        torn = disk.copy()
+        del torn.files[new][size:]
+        assert opened(torn, clean=False).log_start_offset == 5
+    log.mark_synced(log.sync_point())
+    assert log.unsynced_paths() == ()
+    assert not disk.exists(new)
+    assert opened(disk.copy()).log_start_offset == 7
+
+
+def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig())
+    log.delete_records_before(20)
+    del disk.files[FIRST_FILE][300:]
+    again = opened(disk, clean=False)
+    assert (again.log_start_offset, again.log_end_offset) == (20, 20)
+    assert appended(again, batch_of(2)).first_offset == 20
+    same(opened(disk.copy(), clean=False), again)
+
+
+@pytest.mark.parametrize("rows", [b"", b"0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n3 9\n", b"1\n1\n0 0\n"])
+def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes) -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
+    same(opened(disk.copy(), SMALL, clean=False), log)
+    same(opened(disk.copy(), SMALL, clean=True), log)
+
+
+def test_the_epoch_file_has_kafkas_format() -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"

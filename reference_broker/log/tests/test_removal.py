@@ -1,0 +1,336 @@
+"""Truncation, deletion from the start, retention, durability marks, disks that fail."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.disk import DiskError
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
+from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.log.tests.log_world import NOW, START_MS, all_bytes, appended, at, batch_of, headers_of, opened
+from reference_broker.records.batch import checksum, validate
+from reference_broker.records.control import build_control, leader_change
+from reference_broker.wire.errors import Error
+
+THREE_EACH = LogConfig(segment_bytes=300, index_interval_bytes=80, retention_ms=-1)
+
+
+def filled(disk: MemoryDisk, config: LogConfig = THREE_EACH, batches: int = 12) -> PartitionLog:
+    log = opened(disk, config)
+    for number in range(batches):
+        appended(log, batch_of(2, timestamps=[number, number]))
+    return log
+
+
+def test_retention_by_bytes_keeps_at_least_that_much() -> None:
+    log = filled(MemoryDisk())
+    total, first = log.size_bytes, log.segments[0].size_bytes
+    log.config = replace(THREE_EACH, retention_bytes=total - first + 1)
+    assert log.enforce_retention(NOW) == 0
+    log.config = replace(THREE_EACH, retention_bytes=total - first)
+    assert log.enforce_retention(NOW) == 1
+    assert log.log_start_offset == 6
+    with pytest.raises(OffsetOutOfRange):
+        log.read(5, 100)
+
+
+def test_retention_by_bytes_never_deletes_the_active_segment() -> None:
+    log = filled(MemoryDisk())
+    log.config = replace(THREE_EACH, retention_bytes=0)
+    log.enforce_retention(at(10**12))
+    assert len(log.segments) == 1
+    assert log.log_start_offset < log.log_end_offset == 24
+
+
+def test_an_active_segment_that_is_too_old_is_rolled_and_deleted_as_in_kafka() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.config = replace(THREE_EACH, retention_ms=1000)
+    newest = log.segments[-1].max_timestamp_ms - START_MS
+    log.enforce_retention(at(newest + 1000))
+    assert log.log_start_offset < 24
+    log.enforce_retention(at(newest + 1001))
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (24, 24, 0)
+    assert log.enforce_retention(at(10**12)) == 0, "an empty segment stays"
+    assert opened(disk, clean=False).log_end_offset == 24
+
+
+def test_an_old_active_segment_stays_while_not_all_of_it_is_committed() -> None:
+    log = filled(MemoryDisk())
+    log.high_watermark = 23
+    log.config = replace(THREE_EACH, retention_ms=1000)
+    log.enforce_retention(at(10**12))
+    assert log.log_start_offset < 23
+
+
+def test_retention_by_age_looks_at_the_largest_timestamp() -> None:
+    log = filled(MemoryDisk())
+    log.config = replace(THREE_EACH, retention_ms=1000)
+    newest = log.segments[0].max_timestamp_ms - START_MS
+    assert log.enforce_retention(at(newest + 1000)) == 0
+    assert log.enforce_retention(at(newest + 1001)) == 1
+
+
+def test_retention_stops_at_the_high_watermark() -> None:
+    log = filled(MemoryDisk())
+    log.high_watermark = 11
+    log.config = replace(THREE_EACH, retention_bytes=0)
+    assert log.enforce_retention(NOW) == 1
+    assert log.log_start_offset == 6
+
+
+def test_compacted_topics_lose_only_what_is_below_the_log_start() -> None:
+    log = filled(MemoryDisk(), replace(THREE_EACH, cleanup_policy="compact", retention_bytes=0))
+    assert log.enforce_retention(at(10**12)) == 0
+
+
+def test_records_are_not_deleted_beyond_the_high_watermark() -> None:
+    log = filled(MemoryDisk())
+    log.high_watermark = 4
+    with pytest.raises(OffsetOutOfRange):
+        log.delete_records_before(5)
+    assert log.delete_records_before(4) == 4
+    assert log.delete_records_before(1) == 4
+
+
+def test_segments_age_by_record_time_and_by_the_clock() -> None:
+    log = opened(MemoryDisk(), LogConfig(segment_ms=1000))
+    appended(log, batch_of(1, timestamps=[0]))
+    appended(log, batch_of(1, timestamps=[1000]))
+    assert len(log.segments) == 1
+    appended(log, batch_of(1, timestamps=[1001]))
+    assert log.bases == [0, 2]
+    assert not log.roll_if_due(at(1000))
+    assert log.roll_if_due(at(1001))
+    assert not log.roll_if_due(at(10**9))
+    assert log.bases == [0, 2, 3]
+    assert appended(log, batch_of(1)).first_offset == 3
+
+
+def test_an_empty_rolled_segment_keeps_the_end_offset_over_a_restart() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.roll(NOW)
+    log.config = replace(THREE_EACH, retention_bytes=0)
+    log.enforce_retention(NOW)
+    assert log.size_bytes == 0
+    for clean in (True, False):
+        again = opened(disk.copy(), clean=clean)
+        assert (again.log_start_offset, again.log_end_offset) == (24, 24)
+
+
+def test_a_sync_covers_what_was_appended_before_it() -> None:
+    log = opened(MemoryDisk())
+    appended(log, batch_of(3))
+    point = log.sync_point()
+    appended(log, batch_of(2))
+    assert log.appended_since_sync == 5
+    log.mark_synced(point)
+    assert (log.synced_offset, log.appended_since_sync) == (3, 2)
+    assert log.unsynced_paths() == point.paths
+    log.mark_synced(log.sync_point())
+    assert (log.synced_offset, log.unsynced_paths()) == (5, ())
+
+
+def test_a_sync_from_before_a_truncation_says_nothing_about_what_came_after() -> None:
+    log = opened(MemoryDisk())
+    appended(log, batch_of(1))
+    log.mark_synced(log.sync_point())
+    appended(log, batch_of(1))
+    appended(log, batch_of(1))
+    point = log.sync_point()
+    log.truncate_to(1)
+    appended(log, batch_of(1))
+    appended(log, batch_of(1))
+    log.mark_synced(point)
+    assert log.synced_offset == 1
+    assert log.unsynced_paths() != ()
+    log.truncate_to(0)
+    assert log.synced_offset == 0
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_a_failed_append_leaves_the_log_as_it_was(roll: bool) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, batches=3 if roll else 2)
+    before, end = all_bytes(log), log.log_end_offset
+    for fail_after in range(6):
+        disk.fail_after = fail_after
+        try:
+            appended(log, batch_of(2), epoch=1)
+        except DiskError:
+            assert (all_bytes(log), log.log_end_offset) == (before, end)
+            disk.fail_after = None
+            assert all_bytes(opened(disk.copy(), THREE_EACH, clean=False)) == before
+        else:
+            break
+    disk.fail_after = None
+    assert log.log_end_offset == end + 2
+    assert all_bytes(opened(disk, THREE_EACH, clean=False)) == all_bytes(log)
+
+
+def test_several_batches_are_written_by_one_disk_append_or_not_at_all() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    appended(log, batch_of(1))
+    before = disk.appends
+    result = appended(log, batch_of(2) + batch_of(3))
+    assert disk.appends == before + 1
+    assert (result.first_offset, result.last_offset) == (1, 5)
+    damaged = bytearray(batch_of(1))
+    damaged[-1] ^= 1
+    with pytest.raises(RecordsRefused) as refusal:
+        log.append(NOW, batch_of(1) + bytes(damaged), 0)
+    assert refusal.value.error == Error.CORRUPT_MESSAGE
+    assert (log.log_end_offset, disk.appends) == (6, before + 1)
+    assert [header.base_offset for header in headers_of(all_bytes(log))] == [0, 1, 3]
+
+
+def test_append_time_is_stamped_and_returned() -> None:
+    log = opened(MemoryDisk(), LogConfig(message_timestamp_type="LogAppendTime"))
+    result = appended(log, batch_of(2, timestamps=[5, 9], producer_id=1, producer_epoch=0, base_sequence=0), now=at(77))
+    assert result.log_append_time_ms == START_MS + 77
+    ((_, header),) = validate(all_bytes(log))
+    assert header.max_timestamp_ms == START_MS + 77
+    assert header.is_log_append_time
+    found = log.offset_for_timestamp(START_MS + 60)
+    assert found is not None
+    assert (found.offset, found.timestamp_ms) == (0, START_MS + 77)
+    again = appended(log, batch_of(2, timestamps=[5, 9], producer_id=1, producer_epoch=0, base_sequence=0), now=at(99))
+    assert (again.duplicate, again.log_append_time_ms) == (True, START_MS + 77)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", Error.INVALID_RECORD),
+        (b"x" * 100, Error.CORRUPT_MESSAGE),
+        (batch_of(1, value=bytes(2_000_000)), Error.MESSAGE_TOO_LARGE),
+        (batch_of(1, timestamps=[4_000_000]), Error.INVALID_TIMESTAMP),
+        (build_control([leader_change(1, [1], [1], 0)]), Error.INVALID_RECORD),
+    ],
+)
+def test_what_is_refused_leaves_no_file(data: bytes, error: Error) -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    with pytest.raises(RecordsRefused) as refusal:
+        log.append(NOW, data, 0)
+    assert refusal.value.error == error
+    assert disk.files == {}
+
+
+def test_a_produce_larger_than_a_segment_is_refused() -> None:
+    log = opened(MemoryDisk(), LogConfig(segment_bytes=200))
+    with pytest.raises(RecordsRefused) as refusal:
+        log.append(NOW, batch_of(1) * 3, 0)
+    assert refusal.value.error == Error.RECORD_LIST_TOO_LARGE
+
+
+def test_the_broker_may_append_control_batches_of_any_size() -> None:
+    log = opened(MemoryDisk())
+    log.append(
+        NOW,
+        build_control([leader_change(1, [1], [1], 0)]) + batch_of(1, value=bytes(2_000_000)),
+        4,
+        origin=Origin.BROKER,
+    )
+    first, second = headers_of(all_bytes(log))
+    assert (first.is_control, first.leader_epoch, second.base_offset) == (True, 4, 1)
+
+
+def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
+    leader, follower = filled(MemoryDisk()), opened(MemoryDisk(), THREE_EACH)
+    data = all_bytes(leader)
+    follower.append_replicated(NOW, data)
+    assert all_bytes(follower) == data
+    assert follower.bases[0] == 0
+    assert len(follower.segments) > 2
+    for bad in (data, data[:-1]):
+        with pytest.raises(RecordsRefused):
+            follower.append_replicated(NOW, bad)
+    assert all_bytes(follower) == data
+
+
+def test_what_was_known_of_truncated_records_is_forgotten() -> None:
+    log = opened(MemoryDisk(), LogConfig(index_interval_bytes=1 << 20))
+    for number in range(4):
+        appended(log, batch_of(1, timestamps=[number]))
+    for offset in range(4):
+        log.read(offset, 1)
+    log.truncate_to(1)
+    for number in range(1, 4):
+        appended(log, batch_of(1, timestamps=[0], value=bytes(number)))
+    for offset in range(4):
+        assert headers_of(log.read(offset, 1))[0].base_offset == offset
+    largest = log.offset_of_max_timestamp()
+    assert (largest.offset, largest.timestamp_ms) == (0, START_MS)
+    assert log.offset_for_timestamp(START_MS + 1) is None
+
+
+def test_every_offset_is_found_whatever_the_index_knows() -> None:
+    for interval in (0, 100, 300, 1 << 20):
+        disk = MemoryDisk()
+        config = LogConfig(index_interval_bytes=interval, segment_bytes=5000)
+        log = opened(disk, config)
+        for number in range(60):
+            appended(log, batch_of(1 + number % 3, value=bytes(number % 7)))
+        log.close_cleanly()
+        for each in (log, opened(disk, config), opened(disk, config, clean=False)):
+            for offset in range(each.log_end_offset):
+                header = headers_of(each.read(offset, 1))[0]
+                assert header.base_offset <= offset <= header.last_offset
+                assert headers_of(each.read(offset, 1 << 16))[0] == header
+
+
+def test_epoch_ends() -> None:
+    log = opened(MemoryDisk())
+    for epoch in (1, 1, 4, 6):
+        appended(log, batch_of(2), epoch=epoch)
+    ends = {epoch: log.end_offset_for_epoch(epoch) for epoch in range(-1, 8)}
+    assert {epoch: (end.epoch, end.end_offset) for epoch, end in ends.items()} == {
+        -1: (-1, -1),
+        0: (0, 0),
+        1: (1, 4),
+        2: (1, 4),
+        3: (1, 4),
+        4: (4, 6),
+        5: (4, 6),
+        6: (6, 8),
+        7: (-1, -1),
+    }
+    log.assign_leader_epoch(9)
+    assert log.end_offset_for_epoch(6).end_offset == log.end_offset_for_epoch(9).end_offset == 8
+    log.truncate_to(6)
+    assert log.latest_epoch == 4
+    log.delete_records_before(4)
+    assert log.epochs.epochs == [4]
+    assert log.end_offset_for_epoch(3).end_offset == 4
+
+
+def test_a_read_is_one_disk_read_where_the_reader_follows_on() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig(index_interval_bytes=400))
+    for _ in range(200):
+        appended(log, batch_of(1))
+    offset = 0
+    while offset < 200:
+        reads = disk.reads
+        offset = headers_of(log.read(offset, 1000))[-1].last_offset + 1
+        assert disk.reads == reads + 1
+    reads = disk.reads
+    appended(log, batch_of(1))
+    log.read(200, 1000)
+    assert disk.reads == reads + 1
+
+
+def test_a_batch_that_holds_no_records_is_found_by_its_header() -> None:
+    log = opened(MemoryDisk())
+    data = bytearray(batch_of(2, timestamps=[3, 5]))
+    data[61] = 0x7F
+    data[17:21] = checksum(bytes(data[21:])).to_bytes(4, "big")
+    appended(log, bytes(data))
+    found = log.offset_for_timestamp(START_MS)
+    assert found is not None
+    assert (found.offset, found.timestamp_ms) == (0, START_MS + 5)

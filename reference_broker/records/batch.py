@@ -1,0 +1,200 @@
+"""Record batches (magic 2) as views over bytes: header, walking, CRC-32C, patching. No record is decoded here.
+
+Layout: Kafka's DefaultRecordBatch (KIP-98). The CRC covers everything from the attributes to the end, so base
+offset and partition leader epoch can be set without computing it again.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c as _crc32c
+
+from reference_broker.wire.errors import Error
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC = 2
+HEADER_BYTES = 61
+LENGTH_OVERHEAD_BYTES = 12
+"""Base offset and length, which the length field does not count."""
+UNPATCHED_FROM = 16
+"""Bytes before this position are base offset, length and leader epoch: what the broker sets."""
+CRC_FROM = 21
+"""The CRC covers the bytes from here (the attributes) on."""
+
+COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+KNOWN_ATTRIBUTES = COMPRESSION_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+NO_TIMESTAMP = -1
+MAX_SEQUENCE = 0x7FFFFFFF
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_PREFIX = Struct(">qii")
+_AFTER_CRC = Struct(">hiqqqhii")
+_MAGIC_AND_CRC = Struct(">bI")
+_OFFSET_AND_LENGTH = Struct(">qi")
+
+
+class InvalidRecords(Exception):  # noqa: N818 - the name is the contract between rooms
+    """Bytes that may not be appended or cannot be read. ``error`` is Kafka's code for them."""
+
+    def __init__(self, error: Error, message: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+        self.record_errors = record_errors
+        """(index of the record in its batch, what is wrong with it)."""
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records, in their order. Offsets and timestamps (ms) as stored."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return self.batch_length + LENGTH_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; after 2^31-1 comes 0. -1 where the batch has none."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return add_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def compression(self) -> int:
+        """Codec number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd (5..7 do not exist)."""
+        return self.attributes & COMPRESSION_MASK
+
+
+def add_sequence(sequence: int, count: int) -> int:
+    """``count`` further in the circle 0..2^31-1."""
+    return (sequence + count) & MAX_SEQUENCE
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Raises InvalidRecords (CORRUPT_MESSAGE) if fewer than 61 bytes are there."""
+    if len(buffer) - position < HEADER_BYTES:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch header needs 61 bytes, {len(buffer) - position} are left")
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def write_header(header: BatchHeader) -> bytes:
+    return _HEADER.pack(*header)
+
+
+def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch. Raises InvalidRecords (CORRUPT_MESSAGE) where a length does not fit."""
+    position, end = 0, len(buffer)
+    while position < end:
+        header = read_header(buffer, position)
+        size = header.batch_length + LENGTH_OVERHEAD_BYTES
+        if size < HEADER_BYTES or position + size > end:
+            raise InvalidRecords(
+                Error.CORRUPT_MESSAGE, f"batch at byte {position} claims {size} bytes, {end - position} are left"
+            )
+        yield position, header
+        position += size
+
+
+def validate(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
+    """Checks magic, lengths and CRC of every batch and returns (position, header) pairs.
+
+    Raises InvalidRecords: CORRUPT_MESSAGE, or UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before magic 2.
+    """
+    view = memoryview(buffer)
+    batches = []
+    position, end = 0, len(view)
+    while position < end:
+        header = _checked(view, position, end)
+        batches.append((position, header))
+        position += header.batch_length + LENGTH_OVERHEAD_BYTES
+    return batches
+
+
+def _checked(view: memoryview, position: int, end: int) -> BatchHeader:
+    left = end - position
+    if left > UNPATCHED_FROM and view[position + UNPATCHED_FROM] != MAGIC:
+        magic = view[position + UNPATCHED_FROM]
+        error = Error.UNSUPPORTED_FOR_MESSAGE_FORMAT if magic < MAGIC else Error.CORRUPT_MESSAGE
+        raise InvalidRecords(error, f"batch at byte {position} has magic {magic}, not 2")
+    header = read_header(view, position)
+    size = header.batch_length + LENGTH_OVERHEAD_BYTES
+    if size < HEADER_BYTES or size > left:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"batch at byte {position} claims {size} bytes, {left} are left")
+    if checksum(view[position + CRC_FROM : position + size]) != header.crc:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"batch at byte {position} has a wrong CRC")
+    return header
+
+
+def checksum(covered: Buffer) -> int:
+    """CRC-32C of a batch's bytes from the attributes on."""
+    return int(_crc32c(covered))
+
+
+def patched_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
+    """The batch's first 16 bytes with the broker's values; the rest of the batch stays as it came."""
+    return _PREFIX.pack(base_offset, header.batch_length, leader_epoch)
+
+
+def patched_log_append_time(
+    batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, log_append_time_ms: int
+) -> bytes:
+    """The batch's 61 header bytes with LogAppendTime set, which changes attributes, max timestamp and CRC."""
+    attributes = header.attributes | LOG_APPEND_TIME
+    after_crc = _AFTER_CRC.pack(
+        attributes, header.last_offset_delta, header.base_timestamp_ms, log_append_time_ms, *header[9:]
+    )
+    crc = int(_crc32c(batch[HEADER_BYTES : header.size_bytes], checksum(after_crc)))
+    return _PREFIX.pack(base_offset, header.batch_length, leader_epoch) + _MAGIC_AND_CRC.pack(MAGIC, crc) + after_crc
+
+
+def patched(
+    batch: Buffer, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
+) -> list[Buffer]:
+    """One batch with the broker's values, as two buffers: the new head, and a view of the unchanged rest."""
+    view = memoryview(batch)
+    header = read_header(view)
+    if log_append_time_ms is None:
+        return [patched_prefix(header, base_offset, leader_epoch), view[UNPATCHED_FROM:]]
+    head = patched_log_append_time(view, header, base_offset, leader_epoch, log_append_time_ms)
+    return [head, view[HEADER_BYTES:]]

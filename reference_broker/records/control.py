@@ -1,0 +1,150 @@
+"""Control batches: transaction markers (KIP-98), leader changes (KIP-595) and snapshot delimiters (KIP-630).
+
+A control record's key is int16 version, int16 type; its value a message of Kafka's schemas, which kio gives
+(LeaderChangeMessage.json, SnapshotHeaderRecord.json, SnapshotFooterRecord.json, EndTxnMarker.json).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from io import BytesIO
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from reference_broker.records.batch import NO_LEADER_EPOCH, BatchHeader, Buffer, InvalidRecords
+from reference_broker.records.builder import build
+from reference_broker.records.reader import read_records
+from reference_broker.records.record import Record
+from reference_broker.wire.errors import Error
+
+if TYPE_CHECKING:
+    from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
+    from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+    from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
+
+_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+
+
+class ControlType(IntEnum):
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+@dataclass(slots=True, frozen=True)
+class ControlRecord:
+    """``type``: a ControlType, or a number that this version does not know. ``value``: the message's bytes."""
+
+    type: int
+    version: int
+    value: bytes
+
+
+def control_record(type_: ControlType, value: bytes, timestamp_ms: int) -> Record:
+    return Record(timestamp_ms=timestamp_ms, key=_KEY.pack(0, type_), value=value)
+
+
+def build_control(records: Sequence[Record], *, base_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH) -> bytes:
+    """A control batch of the controllers' log or of a snapshot (no producer)."""
+    return build(records, base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
+
+
+def build_marker(
+    *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+) -> bytes:
+    """A transaction marker of a data partition."""
+    type_ = ControlType.COMMIT if commit else ControlType.ABORT
+    record = control_record(type_, _MARKER_VALUE.pack(0, coordinator_epoch), timestamp_ms)
+    return build(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, is_control=True, is_transactional=True
+    )
+
+
+def read_control(record: Record) -> ControlRecord:
+    """Raises InvalidRecords (CORRUPT_MESSAGE) if the key is not a control key."""
+    if record.key is None or len(record.key) < _KEY.size:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, "a control record without a control key")
+    version, type_ = _KEY.unpack_from(record.key)
+    return ControlRecord(type_, version, record.value or b"")
+
+
+def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] | None:
+    """(COMMIT or ABORT, coordinator epoch) of a transaction marker; None for any other control batch, also one whose
+    record cannot be read: it ends no transaction."""
+    if header.record_count < 1:
+        return None
+    try:
+        control = read_control(next(read_records(batch)))
+    except InvalidRecords:
+        return None
+    if control.type not in (ControlType.ABORT, ControlType.COMMIT) or len(control.value) < _MARKER_VALUE.size:
+        return None
+    return ControlType(control.type), int(_MARKER_VALUE.unpack_from(control.value)[1])
+
+
+def encode_message(message: object) -> bytes:
+    """The bytes of a kio message (LeaderChangeMessage, SnapshotHeaderRecord ...), without a version in front."""
+    from kio.serial import entity_writer
+
+    out = BytesIO()
+    entity_writer(type(message))(out, message)  # type: ignore[type-var]
+    return out.getvalue()
+
+
+def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int], timestamp_ms: int) -> Record:
+    """What a new leader of the controllers' log appends first."""
+    from kio.schema.leader_change_message.v0.data import LeaderChangeMessage, Voter
+    from kio.schema.types import BrokerId
+    from kio.static.primitive import i16, i32
+
+    message = LeaderChangeMessage(
+        version=i16(0),
+        leader_id=BrokerId(leader_id),
+        voters=tuple(Voter(voter_id=i32(voter)) for voter in voters),
+        granting_voters=tuple(Voter(voter_id=i32(voter)) for voter in granting),
+    )
+    return control_record(ControlType.LEADER_CHANGE, encode_message(message), timestamp_ms)
+
+
+def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> Record:
+    """First record of a snapshot (S-16)."""
+    from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
+    from kio.static.primitive import i16, i64
+
+    message = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(last_contained_log_timestamp_ms))
+    return control_record(ControlType.SNAPSHOT_HEADER, encode_message(message), timestamp_ms)
+
+
+def snapshot_footer(timestamp_ms: int) -> Record:
+    """Last record of a snapshot (S-16)."""
+    from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+    from kio.static.primitive import i16
+
+    value = encode_message(SnapshotFooterRecord(version=i16(0)))
+    return control_record(ControlType.SNAPSHOT_FOOTER, value, timestamp_ms)
+
+
+def decode_leader_change(control: ControlRecord) -> "LeaderChangeMessage":
+    from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
+    from kio.serial import entity_reader
+
+    return entity_reader(LeaderChangeMessage)(control.value, 0)[0]
+
+
+def decode_snapshot_header(control: ControlRecord) -> "SnapshotHeaderRecord":
+    from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
+    from kio.serial import entity_reader
+
+    return entity_reader(SnapshotHeaderRecord)(control.value, 0)[0]
+
+
+def decode_snapshot_footer(control: ControlRecord) -> "SnapshotFooterRecord":
+    from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+    from kio.serial import entity_reader
+
+    return entity_reader(SnapshotFooterRecord)(control.value, 0)[0]

@@ -1,0 +1,108 @@
+"""What a broker demands of batches before it appends them. Compressed or not, records are decoded for compacted
+topics only, whose records need keys."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reference_broker.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    KNOWN_ATTRIBUTES,
+    LENGTH_OVERHEAD_BYTES,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    InvalidRecords,
+)
+from reference_broker.records.reader import read_records
+from reference_broker.wire.errors import Error
+
+MIN_RECORD_BYTES = 7
+"""Length, attributes, two deltas, key length, value length, header count: one byte each."""
+LAST_CODEC = 4
+
+
+@dataclass(slots=True, frozen=True)
+class Rules:
+    """``before_max_ms`` / ``after_max_ms``: how far a CreateTime timestamp may lie behind / ahead of the clock."""
+
+    max_message_bytes: int
+    before_max_ms: int
+    after_max_ms: int
+    create_time: bool
+    keys_needed: bool
+
+
+def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
+    """Judges a client's batch by its header. Raises InvalidRecords with Kafka's error code.
+
+    Timestamps are judged by the header's first and largest one (Kafka looks at each record).
+    """
+    size = header.batch_length + LENGTH_OVERHEAD_BYTES
+    if size > rules.max_message_bytes:
+        raise InvalidRecords(Error.MESSAGE_TOO_LARGE, f"batch of {size} bytes, {rules.max_message_bytes} allowed")
+    _check_shape(header, size)
+    _check_producer(header)
+    if rules.create_time:
+        _check_timestamps(header, rules, now_ms)
+
+
+def _check_shape(header: BatchHeader, size: int) -> None:
+    attributes, count = header.attributes, header.record_count
+    if attributes & ~KNOWN_ATTRIBUTES:
+        raise InvalidRecords(Error.INVALID_RECORD, f"batch attributes {attributes:#06x} have unknown bits")
+    if attributes & (CONTROL | DELETE_HORIZON):
+        raise InvalidRecords(Error.INVALID_RECORD, "clients may not send control batches or delete horizons")
+    if attributes & LOG_APPEND_TIME:
+        raise InvalidRecords(Error.INVALID_TIMESTAMP, "clients may not set append times")
+    codec = attributes & COMPRESSION_MASK
+    if codec > LAST_CODEC:
+        raise InvalidRecords(Error.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {codec} does not exist")
+    if count < 1 or count != header.last_offset_delta + 1:
+        raise InvalidRecords(
+            Error.INVALID_RECORD, f"batch of {count} records has last offset delta {header.last_offset_delta}"
+        )
+    if codec == 0 and count * MIN_RECORD_BYTES > size - HEADER_BYTES:
+        raise InvalidRecords(Error.INVALID_RECORD, f"{count} records do not fit {size - HEADER_BYTES} bytes")
+
+
+def _check_producer(header: BatchHeader) -> None:
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            raise InvalidRecords(
+                Error.INVALID_RECORD,
+                f"producer {header.producer_id} sent epoch {header.producer_epoch}, sequence {header.base_sequence}",
+            )
+    elif header.producer_id != -1 or header.producer_epoch != -1 or header.base_sequence != -1:
+        raise InvalidRecords(Error.INVALID_RECORD, "epoch or sequence without a producer ID")
+    elif header.is_transactional:
+        raise InvalidRecords(Error.INVALID_RECORD, "a transactional batch without a producer ID")
+
+
+def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
+    latest, first = header.max_timestamp_ms, header.base_timestamp_ms
+    if latest < NO_TIMESTAMP or first < NO_TIMESTAMP:
+        raise InvalidRecords(Error.INVALID_TIMESTAMP, f"timestamps {first} and {latest} are negative")
+    if latest != NO_TIMESTAMP and latest - now_ms > rules.after_max_ms:
+        raise InvalidRecords(
+            Error.INVALID_TIMESTAMP, f"timestamp {latest} is {latest - now_ms} ms ahead, {rules.after_max_ms} allowed"
+        )
+    if first != NO_TIMESTAMP and now_ms - first > rules.before_max_ms:
+        raise InvalidRecords(
+            Error.INVALID_TIMESTAMP, f"timestamp {first} is {now_ms - first} ms old, {rules.before_max_ms} allowed"
+        )
+
+
+def check_keys(batches: Sequence[Buffer]) -> None:
+    """Compacted topics: raises InvalidRecords (INVALID_RECORD) naming each record without a key."""
+    for batch in batches:
+        missing = tuple(
+            (index, "a compacted topic needs keys")
+            for index, record in enumerate(read_records(batch))
+            if record.key is None
+        )
+        if missing:
+            raise InvalidRecords(Error.INVALID_RECORD, f"{len(missing)} records have no key", missing)

@@ -1,0 +1,95 @@
+"""What a client may send, judged by the header."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.records.batch import BatchHeader, InvalidRecords, read_header
+from reference_broker.records.builder import build
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record
+from reference_broker.records.rules import Rules, check_client_batch, check_keys
+from reference_broker.wire.errors import Error
+
+NOW_MS = 1_700_000_000_000
+RULES = Rules(
+    max_message_bytes=1000, before_max_ms=2**63 - 1, after_max_ms=3_600_000, create_time=True, keys_needed=False
+)
+GOOD = read_header(build([Record(timestamp_ms=NOW_MS, value=b"v")] * 3))
+IDEMPOTENT = read_header(
+    build([Record(timestamp_ms=NOW_MS, value=b"v")] * 3, producer_id=4, producer_epoch=0, base_sequence=0)
+)
+
+
+def refusal(header: BatchHeader, rules: Rules = RULES) -> Error:
+    with pytest.raises(InvalidRecords) as refused:
+        check_client_batch(header, rules, NOW_MS)
+    return refused.value.error
+
+
+def test_good_batches_pass() -> None:
+    for header in (GOOD, IDEMPOTENT, IDEMPOTENT._replace(attributes=0x10), GOOD._replace(max_timestamp_ms=-1)):
+        check_client_batch(header, RULES, NOW_MS)
+
+
+def test_size_limit_counts_the_whole_batch() -> None:
+    check_client_batch(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes), NOW_MS)
+    assert refusal(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes - 1)) == Error.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"record_count": 0, "last_offset_delta": -1},
+        {"record_count": 2},
+        {"record_count": -1},
+        {"last_offset_delta": 3},
+        {"record_count": 1000, "last_offset_delta": 999},
+        {"attributes": 0x20},
+        {"attributes": 0x40},
+        {"attributes": 0x80},
+        {"attributes": -1},
+        {"attributes": 0x10},
+        {"producer_id": 3},
+        {"producer_epoch": 3},
+        {"base_sequence": 3},
+        {"producer_id": -2},
+    ],
+)
+def test_shapes_that_are_invalid(change: dict[str, int]) -> None:
+    assert refusal(GOOD._replace(**change)) == Error.INVALID_RECORD
+
+
+@pytest.mark.parametrize("change", [{"producer_epoch": -1}, {"base_sequence": -1}])
+def test_a_producer_id_needs_epoch_and_sequence(change: dict[str, int]) -> None:
+    assert refusal(IDEMPOTENT._replace(**change)) == Error.INVALID_RECORD
+
+
+def test_unknown_codec() -> None:
+    assert refusal(GOOD._replace(attributes=5)) == Error.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_append_time_is_not_the_clients_to_set() -> None:
+    assert refusal(GOOD._replace(attributes=0x08)) == Error.INVALID_TIMESTAMP
+
+
+def test_timestamps_too_far_from_the_clock() -> None:
+    edge = GOOD._replace(max_timestamp_ms=NOW_MS + 3_600_000)
+    check_client_batch(edge, RULES, NOW_MS)
+    assert refusal(edge._replace(max_timestamp_ms=NOW_MS + 3_600_001)) == Error.INVALID_TIMESTAMP
+    day = replace(RULES, before_max_ms=86_400_000)
+    old = GOOD._replace(base_timestamp_ms=NOW_MS - 86_400_000)
+    check_client_batch(old, day, NOW_MS)
+    assert refusal(old._replace(base_timestamp_ms=NOW_MS - 86_400_001), day) == Error.INVALID_TIMESTAMP
+    assert refusal(GOOD._replace(max_timestamp_ms=-2)) == Error.INVALID_TIMESTAMP
+    check_client_batch(old._replace(base_timestamp_ms=0), replace(day, create_time=False), NOW_MS)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_compacted_topics_name_each_record_without_a_key(codec: Compression) -> None:
+    keyed, bare = Record(key=b"k", value=b"v"), Record(value=b"v")
+    check_keys([build([keyed, keyed], compression=codec)])
+    with pytest.raises(InvalidRecords) as refused:
+        check_keys([build([bare, keyed, bare], compression=codec)])
+    assert refused.value.error == Error.INVALID_RECORD
+    assert [index for index, _ in refused.value.record_errors] == [0, 2]

@@ -1,0 +1,41 @@
+"""Zigzag variable-length integers, as records use them (Kafka's ByteUtils.writeVarint / writeVarlong)."""
+
+from reference_broker.records.batch import Buffer, InvalidRecords
+from reference_broker.wire.errors import Error
+
+MAX_VARINT_BYTES = 10
+
+
+def zigzag(value: int) -> bytes:
+    """Small magnitudes take few bytes: -64..63 one, -8192..8191 two."""
+    rest = (value << 1) ^ (value >> 63)
+    if rest < 0x80:
+        return _ONE_BYTE[rest]
+    out = bytearray()
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
+    """(value, next position). Raises InvalidRecords (CORRUPT_MESSAGE) at the end of the buffer or beyond 10 bytes."""
+    try:
+        byte = buffer[position]
+        position += 1
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position
+        result = byte & 0x7F
+        for shift in range(7, 7 * MAX_VARINT_BYTES, 7):
+            byte = buffer[position]
+            position += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (result >> 1) ^ -(result & 1), position
+    except IndexError as error:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, "a record ends inside a number") from error
+    raise InvalidRecords(Error.CORRUPT_MESSAGE, "a record holds a number of more than 10 bytes")
+
+
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
