@@ -1,0 +1,170 @@
+"""A node's configuration: Kafka's own names where Kafka has the setting, ``crucible.`` before ours.
+
+One frozen value; ``BrokerConfig.parse`` refuses unknown keys and bad values in one sentence. Where a default
+differs from Kafka's, DIFFERENT_DEFAULTS says why. Field = key with dots as underscores; the unit is in the name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from reference_broker.log.config import LogConfig
+from reference_broker.model.broker_keys import BROKER_KEYS, OTHER_UNITS
+from reference_broker.model.config_key import LONG_MAX, ConfigError, ConfigKey, Value, parse_all
+from reference_broker.model.topic_config import BROKER_SYNONYMS, TOPIC_KEYS, parse_topic_configs
+
+__all__ = ["DIFFERENT_DEFAULTS", "BrokerConfig", "ConfigError"]
+
+DIFFERENT_DEFAULTS: Mapping[str, str] = {
+    "max.connections": "Kafka has no limit; everything here has one, and 10,000 sockets fit a usual file limit.",
+    "log.flush.interval.ms": "Kafka says null for never; here never is the largest number, so that the type stays.",
+    "log.retention.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
+    "log.roll.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Checked settings of one node. ``given``: names of the keys that were set, the rest are defaults."""
+
+    advertised_listeners: str = ""
+    auto_create_topics_enable: bool = True
+    compression_type: str = "producer"
+    connections_max_idle_ms: int = 600_000
+    crucible_max_open_files: int = 0
+    crucible_max_parked_requests: int = 100_000
+    crucible_request_log_enable: bool = False
+    crucible_unknown_producer_id_policy: str = "reject"
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+    fetch_max_bytes: int = 57_671_680
+    log_cleaner_delete_retention_ms: int = 86_400_000
+    log_cleaner_max_compaction_lag_ms: int = LONG_MAX
+    log_cleaner_min_cleanable_ratio: float = 0.5
+    log_cleaner_min_compaction_lag_ms: int = 0
+    log_cleanup_policy: str = "delete"
+    log_flush_interval_messages: int = LONG_MAX
+    log_flush_interval_ms: int = LONG_MAX
+    log_index_interval_bytes: int = 4096
+    log_index_size_max_bytes: int = 10_485_760
+    log_message_timestamp_after_max_ms: int = 3_600_000
+    log_message_timestamp_before_max_ms: int = LONG_MAX
+    log_message_timestamp_type: str = "CreateTime"
+    log_preallocate: bool = False
+    log_retention_bytes: int = -1
+    log_retention_check_interval_ms: int = 300_000
+    log_retention_ms: int = 604_800_000
+    log_roll_jitter_ms: int = 0
+    log_roll_ms: int = 604_800_000
+    log_segment_bytes: int = 1_073_741_824
+    log_segment_delete_delay_ms: int = 60_000
+    max_connections: int = 10_000
+    max_incremental_fetch_session_cache_slots: int = 1000
+    max_request_partition_size_limit: int = 2000
+    message_max_bytes: int = 1_048_588
+    metadata_log_segment_bytes: int = 1_073_741_824
+    metadata_log_segment_ms: int = 604_800_000
+    min_insync_replicas: int = 1
+    num_partitions: int = 1
+    producer_id_expiration_check_interval_ms: int = 600_000
+    producer_id_expiration_ms: int = 86_400_000
+    socket_request_max_bytes: int = 104_857_600
+    unclean_leader_election_enable: bool = False
+    given: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(pairs: Mapping[str, str]) -> "BrokerConfig":
+        """From key=value text. Raises ConfigError with one sentence."""
+        known = {**BROKER_KEYS, **{name: unit.key for name, unit in OTHER_UNITS.items()}}
+        values = parse_all(known, pairs, "broker")
+        for name, unit in OTHER_UNITS.items():
+            value = values.pop(name, None)
+            if value is not None and unit.stands_for not in values and not _finer_given(name, values):
+                values[unit.stands_for] = -1 if value == -1 else int(value) * unit.factor
+        return _built(values)
+
+    def value(self, name: str) -> Value:
+        """By Kafka's name, for example ``log.segment.bytes``."""
+        found: Value = getattr(self, name.replace(".", "_"))
+        return found
+
+    def topic_values(self, topic_configs: Mapping[str, str]) -> dict[str, Value]:
+        """All settings of a topic by topic config name: its own where set, else this node's."""
+        values: dict[str, Value] = {name: self.value(BROKER_SYNONYMS[name]) for name in TOPIC_KEYS}
+        values.update(parse_topic_configs(topic_configs))
+        return values
+
+    def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
+        """What the log of a topic with these configs is opened with."""
+        values = {name.replace(".", "_"): value for name, value in self.topic_values(topic_configs).items()}
+        values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
+        values["producer_id_expiration_check_interval_ms"] = self.producer_id_expiration_check_interval_ms
+        values["unknown_producer_id_policy"] = self.crucible_unknown_producer_id_policy
+        known = {field.name for field in fields(LogConfig)}
+        chosen: dict[str, Any] = {name: value for name, value in values.items() if name in known}
+        return LogConfig(**chosen)
+
+    def topic_defaults(self) -> LogConfig:
+        """The log settings of a topic that sets nothing."""
+        return self.log_config({})
+
+    def describe(self) -> tuple[tuple[ConfigKey, Value, bool], ...]:
+        """(key, value, was it given) of every setting, by name."""
+        return tuple((key, self.value(name), name in self.given) for name, key in BROKER_KEYS.items())
+
+    def advertised(self) -> tuple[str, int] | None:
+        """(host, port) told to clients instead of the listen address; None where not configured."""
+        if not self.advertised_listeners:
+            return None
+        host, _, port = self.advertised_listeners.rpartition("://")[2].rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
+    """Milliseconds win over minutes, minutes over hours, as in Kafka."""
+    return name.endswith(".hours") and name.removesuffix(".hours") + ".minutes" in values
+
+
+def _built(values: dict[str, Value]) -> BrokerConfig:
+    given = tuple(name for name in BROKER_KEYS if name in values)
+    settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
+    config = BrokerConfig(given=given, **settings)
+    _check_listener(config)
+    _check_together(config)
+    return config
+
+
+def _check_listener(config: BrokerConfig) -> None:
+    text = config.advertised_listeners
+    if not text:
+        return
+    scheme, separator, address = text.rpartition("://")
+    host, colon, port = address.rpartition(":")
+    good = bool(host) and bool(colon) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if not good or (separator and scheme != "PLAINTEXT"):
+        raise ConfigError(f"advertised.listeners is {text!r}: give one PLAINTEXT://HOST:PORT.")
+
+
+def _check_together(config: BrokerConfig) -> None:
+    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
+        raise ConfigError(
+            f"log.cleaner.min.compaction.lag.ms is {config.log_cleaner_min_compaction_lag_ms}, above "
+            f"log.cleaner.max.compaction.lag.ms {config.log_cleaner_max_compaction_lag_ms}: lower it."
+        )
+    if config.message_max_bytes > config.socket_request_max_bytes:
+        raise ConfigError(
+            f"message.max.bytes is {config.message_max_bytes}, above socket.request.max.bytes "
+            f"{config.socket_request_max_bytes}: no request could carry such a batch; lower it."
+        )
+    if config.default_replication_factor < config.min_insync_replicas:
+        raise ConfigError(
+            f"min.insync.replicas is {config.min_insync_replicas}, above default.replication.factor "
+            f"{config.default_replication_factor}: no write with acks=all could succeed; lower it."
+        )
+
+
+assert [field.name for field in fields(BrokerConfig)] == [
+    *(name.replace(".", "_") for name in BROKER_KEYS),
+    "given",
+], "each field of BrokerConfig needs its key in broker_keys, in order"
+assert all(BrokerConfig().value(name) == key.default for name, key in BROKER_KEYS.items())

@@ -1,0 +1,121 @@
+"""One setting: its type, range and meaning; how its text becomes a value, and the sentence when it does not.
+
+Kinds and their numbers are those of DescribeConfigs (Kafka's ConfigDef.Type).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+Value = bool | int | float | str
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A refused configuration, in one sentence that names the key and what to do."""
+
+
+class Kind(IntEnum):
+    """The type of a value, as DescribeConfigs numbers it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+_LIMITS = {
+    Kind.SHORT: (-(2**15), 2**15 - 1),
+    Kind.INT: (-(2**31), INT_MAX),
+    Kind.LONG: (-(2**63), LONG_MAX),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """``name`` as Kafka spells it; ``at_least`` / ``at_most`` inclusive; ``choices`` for strings and lists."""
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    at_least: int | float | None = None
+    at_most: int | float | None = None
+    choices: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> Value:
+        """Raises ConfigError where ``text`` is no value of this key."""
+        text = text.strip()
+        if self.kind is Kind.BOOLEAN:
+            return self._boolean(text)
+        if self.kind is Kind.STRING:
+            return self._choice(text)
+        if self.kind is Kind.LIST:
+            return ",".join(self._choice(part.strip()) for part in text.split(","))
+        return self._number(text)
+
+    def text(self, value: Value) -> str:
+        """As DescribeConfigs shows it: booleans in lower case."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value)
+
+    def _boolean(self, text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{self.name} is {text!r}: give true or false.")
+        return text.lower() == "true"
+
+    def _choice(self, text: str) -> str:
+        if self.choices and text not in self.choices:
+            raise ConfigError(f"{self.name} is {text!r}: give {' or '.join(self.choices)}.")
+        return text
+
+    def _number(self, text: str) -> int | float:
+        try:
+            value = float(text) if self.kind is Kind.DOUBLE else int(text)
+        except ValueError:
+            raise ConfigError(f"{self.name} is {text!r}: give {self._range()}.") from None
+        low, high = _LIMITS.get(self.kind, (None, None))
+        least = low if self.at_least is None else self.at_least
+        most = high if self.at_most is None else self.at_most
+        if not (least is None or value >= least) or not (most is None or value <= most):
+            raise ConfigError(f"{self.name} is {text}: give {self._range()}.")
+        return value
+
+    def _range(self) -> str:
+        what = "a number" if self.kind is Kind.DOUBLE else "a whole number"
+        if self.at_least is not None and self.at_most is not None:
+            return f"{what} from {self.at_least} to {self.at_most}"
+        if self.at_least is not None:
+            return f"{what} of at least {self.at_least}"
+        return f"{what} that fits {self.kind.name.lower()}"
+
+
+def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
+    """Values by key name. Raises ConfigError for an unknown key (``what`` says of what kind) or a bad value."""
+    values: dict[str, Value] = {}
+    for name, text in pairs.items():
+        key = keys.get(name)
+        if key is None:
+            near = _nearest(name, keys)
+            hint = f"did you mean {near}?" if near else "remove it."
+            raise ConfigError(f"Unknown {what} config name: {name}; {hint}")
+        values[name] = key.parse(text)
+    return values
+
+
+def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str | None:
+    """The key that shares the most dot-separated words with ``name``; None if fewer than half of them."""
+    words = name.replace("_", ".").replace("-", ".").lower().split(".")
+    best, most = None, 0
+    for known in keys:
+        parts = known.split(".")
+        shared = sum(1 for word in words if word in parts) * 2 - abs(len(parts) - len(words))
+        if shared > most:
+            best, most = known, shared
+    return best if most * 2 >= len(words) else None

@@ -1,0 +1,191 @@
+"""Changes on top of one metadata image, and the image that they lead to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from reference_broker.model.metadata_image import (
+    TOPIC_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    Provenance,
+    TopicImage,
+)
+
+
+class MetadataFault(Exception):  # noqa: N818 - the word of Kafka's fault handlers
+    """Records that cannot follow each other: the metadata log is damaged, or we wrote it wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """``before`` None: created; ``after`` None: removed. ``partitions``: indexes that are new or changed."""
+
+    before: TopicImage | None
+    after: TopicImage | None
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A topic being changed: ``base`` None where this delta creates it."""
+
+    name: str
+    topic_id: bytes
+    base: TopicImage | None
+    partitions: dict[int, PartitionImage] = field(default_factory=dict)
+
+    def partition(self, index: int) -> PartitionImage | None:
+        changed = self.partitions.get(index)
+        if changed is not None or self.base is None or not 0 <= index < len(self.base.partitions):
+            return changed
+        return self.base.partitions[index]
+
+    def frozen(self) -> TopicImage:
+        partitions = [] if self.base is None else list(self.base.partitions)
+        for index in sorted(self.partitions):
+            if index < len(partitions):
+                partitions[index] = self.partitions[index]
+            elif index == len(partitions):
+                partitions.append(self.partitions[index])
+            else:
+                raise MetadataFault(f"topic {self.name} has partition {index} but no partition {len(partitions)}")
+        return TopicImage(self.name, self.topic_id, tuple(partitions))
+
+
+@dataclass(slots=True)
+class MetadataDelta:
+    """Filled by the methods below in the order of the records, then built once.
+
+    After ``build``, ``topics`` holds what happened to topics: removals first, then changes by order of first record.
+    ``configs`` / ``brokers`` / ``features`` hold changed entries only; None means removed.
+    """
+
+    image: MetadataImage
+    topics: tuple[TopicChange, ...] = ()
+    configs: dict[tuple[int, str], dict[str, str] | None] = field(default_factory=dict)
+    brokers: dict[int, BrokerImage | None] = field(default_factory=dict)
+    features: dict[str, int | None] = field(default_factory=dict)
+    next_producer_id: int | None = None
+    _drafts: dict[bytes, _Draft] = field(default_factory=dict)
+    _removed: dict[bytes, TopicImage] = field(default_factory=dict)
+
+    def put_topic(self, name: str, topic_id: bytes) -> None:
+        if topic_id in self._drafts or self._current_id(name) is not None:
+            raise MetadataFault(f"topic {name} is created although it exists")
+        self._drafts[topic_id] = _Draft(name, topic_id, None)
+
+    def put_partition(self, topic_id: bytes, index: int, partition: PartitionImage) -> None:
+        self._draft(topic_id).partitions[index] = partition
+
+    def partition(self, topic_id: bytes, index: int) -> PartitionImage:
+        """Its state with the changes so far."""
+        draft = self._draft(topic_id)
+        found = draft.partition(index)
+        if found is None:
+            raise MetadataFault(f"topic {draft.name} has no partition {index} to change")
+        return found
+
+    def remove_topic(self, topic_id: bytes) -> None:
+        draft = self._draft(topic_id)
+        del self._drafts[topic_id]
+        if draft.base is not None:
+            self._removed[topic_id] = draft.base
+        if self._config((TOPIC_RESOURCE, draft.name)):
+            self.configs[TOPIC_RESOURCE, draft.name] = None
+
+    def set_config(self, resource: tuple[int, str], name: str, value: str | None) -> None:
+        """``value`` None removes the setting."""
+        changed = self.configs.get(resource)
+        if changed is None:
+            changed = self.configs[resource] = dict(self._config(resource))
+        if value is None:
+            changed.pop(name, None)
+        else:
+            changed[name] = value
+
+    def put_broker(self, broker: BrokerImage) -> None:
+        self.brokers[broker.broker_id] = broker
+
+    def broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        """Its state with the changes so far."""
+        found = self.brokers[broker_id] if broker_id in self.brokers else self.image.brokers.get(broker_id)
+        if found is None or found.broker_epoch != broker_epoch:
+            raise MetadataFault(f"broker {broker_id} with epoch {broker_epoch} is not registered")
+        return found
+
+    def set_feature(self, name: str, level: int) -> None:
+        """Level 0 removes it."""
+        self.features[name] = level or None
+
+    def build(self, provenance: Provenance) -> MetadataImage:
+        """The image after these changes; ``provenance``: the last record's."""
+        image = self.image
+        changed = [(draft.base, draft.frozen(), tuple(draft.partitions)) for draft in self._drafts.values()]
+        self.topics = (
+            *(TopicChange(topic, None) for topic in self._removed.values()),
+            *(TopicChange(before, after, partitions) for before, after, partitions in changed),
+        )
+        topics, topic_names = image.topics, image.topic_names
+        if self.topics:
+            topics, topic_names = self._topic_maps()
+        return replace(
+            image,
+            provenance=provenance,
+            features=_merged(image.features, self.features),
+            brokers=_merged(image.brokers, self.brokers),
+            topics=topics,
+            topic_names=topic_names,
+            configs=_merged(image.configs, {key: value or None for key, value in self.configs.items()}),
+            next_producer_id=image.next_producer_id if self.next_producer_id is None else self.next_producer_id,
+        )
+
+    def _topic_maps(self) -> tuple[dict[str, TopicImage], dict[bytes, str]]:
+        topics, topic_names = dict(self.image.topics), dict(self.image.topic_names)
+        for change in self.topics:
+            if change.after is not None:
+                topics[change.after.name] = change.after
+                topic_names[change.after.topic_id] = change.after.name
+            elif change.before is not None:
+                del topics[change.before.name]
+                del topic_names[change.before.topic_id]
+        return topics, topic_names
+
+    def _current_id(self, name: str) -> bytes | None:
+        for topic_id, draft in self._drafts.items():
+            if draft.name == name:
+                return topic_id
+        topic = self.image.topics.get(name)
+        return None if topic is None or topic.topic_id in self._removed else topic.topic_id
+
+    def _draft(self, topic_id: bytes) -> _Draft:
+        draft = self._drafts.get(topic_id)
+        if draft is not None:
+            return draft
+        base = self.image.topic_by_id(topic_id)
+        if base is None or topic_id in self._removed:
+            raise MetadataFault(f"there is no topic with ID {topic_id.hex()}")
+        draft = self._drafts[topic_id] = _Draft(base.name, topic_id, base)
+        return draft
+
+    def _config(self, resource: tuple[int, str]) -> Mapping[str, str]:
+        if resource in self.configs:
+            return self.configs[resource] or {}
+        return self.image.configs.get(resource, {})
+
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+def _merged(base: Mapping[KeyT, ValueT], changes: Mapping[KeyT, ValueT | None]) -> Mapping[KeyT, ValueT]:
+    if not changes:
+        return base
+    merged = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged

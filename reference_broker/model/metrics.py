@@ -1,0 +1,133 @@
+"""Counters, gauges and histograms under Kafka's MBean names; pure values, cheap on the hot path.
+
+Who counts keeps the object and writes its attribute (``produced.value += n``); nothing is looked up by name
+while serving. ``kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions`` is ``gauge("kafka.server",
+"FetchSessionCache", "NumIncrementalFetchSessions")`` and is exposed to Prometheus as
+``kafka_server_fetchsessioncache_numincrementalfetchsessions``. Kafka's meters (names ending in PerSec) expose
+their count: ``...PerSec`` becomes ``..._total``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+_SUB_BITS = 5
+_SUB = 1 << _SUB_BITS
+
+
+@dataclass(slots=True, eq=False)
+class Counter:
+    """Only grows."""
+
+    value: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Gauge:
+    """Goes up and down."""
+
+    value: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Histogram:
+    """Log-linear: 32 buckets for each doubling, so a percentile is at most 1/32 too high. Values below 64 are exact.
+
+    ``buckets``: bucket number -> count. Negative values count as 0.
+    """
+
+    count: int = 0
+    sum: int = 0
+    largest: int = 0
+    buckets: dict[int, int] = field(default_factory=dict)
+
+    def record(self, value: int) -> None:
+        value = max(value, 0)
+        self.count += 1
+        self.sum += value
+        if value > self.largest:
+            self.largest = value
+        shift = max(value.bit_length() - 1 - _SUB_BITS, 0)
+        bucket = (shift << _SUB_BITS) + (value >> shift)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+
+    def percentile(self, share: float) -> int:
+        """The smallest bucket's upper edge that ``share`` (0..1) of the values do not exceed; 0 without values."""
+        rank, seen = max(1, -int(-share * self.count // 1)), 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= rank:
+                return min(upper_edge(bucket), self.largest)
+        return 0
+
+
+def upper_edge(bucket: int) -> int:
+    """The largest value that falls into this bucket."""
+    if bucket < 2 * _SUB:
+        return bucket
+    shift = (bucket >> _SUB_BITS) - 1
+    return ((bucket - (shift << _SUB_BITS) + 1) << shift) - 1
+
+
+Metric: TypeAlias = Counter | Gauge | Histogram
+MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """``domain`` kafka.server, ``kind`` the MBean's type, ``labels`` its further keys, such as topic."""
+
+    domain: str
+    kind: str
+    name: str
+    labels: Labels
+    metric: Metric
+
+    @property
+    def mbean(self) -> str:
+        """Kafka's name, for example ``kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=a``."""
+        rest = "".join(f",{key}={value}" for key, value in self.labels)
+        return f"{self.domain}:type={self.kind},name={self.name}{rest}"
+
+    @property
+    def prometheus_name(self) -> str:
+        joined = f"{self.domain}_{self.kind}_{self.name}".replace(".", "_").replace("-", "_").lower()
+        if isinstance(self.metric, Counter):
+            return joined.removesuffix("persec") + "_total"
+        return joined
+
+
+@dataclass(slots=True)
+class Metrics:
+    """All metrics of a node, in the order in which they were made."""
+
+    named: dict[tuple[str, str, str, Labels], Named] = field(default_factory=dict)
+
+    def counter(self, domain: str, kind: str, name: str, **labels: str) -> Counter:
+        """The counter of this name; made at the first call."""
+        return self._get(Counter, domain, kind, name, labels)
+
+    def gauge(self, domain: str, kind: str, name: str, **labels: str) -> Gauge:
+        return self._get(Gauge, domain, kind, name, labels)
+
+    def histogram(self, domain: str, kind: str, name: str, **labels: str) -> Histogram:
+        return self._get(Histogram, domain, kind, name, labels)
+
+    def remove(self, domain: str, kind: str, name: str, **labels: str) -> None:
+        """Forgets a metric, such as that of a deleted topic; an unknown one is no error."""
+        self.named.pop((domain, kind, name, tuple(labels.items())), None)
+
+    def rows(self) -> Iterator[Named]:
+        yield from self.named.values()
+
+    def _get(
+        self, what: type[MetricT], domain: str, kind: str, name: str, labels: dict[str, str]
+    ) -> MetricT:
+        key = (domain, kind, name, tuple(labels.items()))
+        named = self.named.get(key)
+        if named is None:
+            named = self.named[key] = Named(domain, kind, name, key[3], what())
+        assert isinstance(named.metric, what), f"{named.mbean} is a {type(named.metric).__name__} elsewhere"
+        return named.metric
