@@ -1,0 +1,94 @@
+"""What an API handler works on: the node's state, and the few verbs that reach outside it.
+
+A handler is ``handle(broker, call, body) -> object | None``: the response body now, or None after it has kept
+``call`` to respond later (parked fetch, write that waits for a sync). Handlers never touch events or effects.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from reference_broker.apis.card import Card
+from reference_broker.log.disk import Disk
+from reference_broker.log.now import Now
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.fetch_session_cache import FetchSessionCache
+from reference_broker.model.metadata_cache import EMPTY_CACHE, MetadataCache
+from reference_broker.model.metrics import Metrics
+from reference_broker.model.partitions import Partitions
+from reference_broker.model.producer_ids import ProducerIds
+from reference_broker.model.traffic import Traffic
+from reference_broker.raft.controller import Controller
+
+
+class Outside(Protocol):
+    """What the core does for handlers, as effects."""
+
+    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
+        """Calls ``fire`` once at or after the deadline; returns a number for cancel_timer."""
+        ...
+
+    def cancel_timer(self, timer: int) -> None:
+        """The timer's ``fire`` will not be called; unknown or fired numbers are no error."""
+        ...
+
+    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
+        """Calls ``done`` when all bytes appended so far to ``paths`` are durable."""
+        ...
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        """Adds a line to the trace."""
+        ...
+
+
+@dataclass(slots=True)
+class Broker:
+    """The state of one node. ``now`` is the instant of the event being handled, set by the core."""
+
+    node_id: int
+    config: BrokerConfig
+    now: Now
+    random: Random
+    disk: Disk
+    outside: Outside
+    metrics: Metrics
+    partitions: Partitions
+    controller: Controller
+    fetch_sessions: FetchSessionCache
+    metadata: MetadataCache = EMPTY_CACHE
+    """What clients are told about the cluster; fed by ``apis.metadata_feed``."""
+    producer_ids: ProducerIds = field(default_factory=ProducerIds)
+    topic_answers: dict[str, object] = field(default_factory=dict)
+    """What Metadata said of a topic, by name, for as long as the topic stays as it is (``apis.k03_metadata``)."""
+    cards: tuple[Card, ...] = ()
+    """Of the APIs that it serves, by API key."""
+    traffic: Traffic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic.of(self.metrics)
+
+
+class Call(Protocol):
+    """One request being answered."""
+
+    connection: int
+    client_id: str
+    api_version: int
+    closed: bool
+    """Answered already, or the connection is gone: responding is no error and does nothing."""
+
+    def respond(self, body: object | None, *, api_version: int | None = None) -> None:
+        """Answers the request; None: no frame is sent (produce with acks=0), the request is done.
+
+        ``api_version``: of the answer, where it is not the request's (ApiVersions for an unknown version).
+        """
+        ...
+
+    def close(self, reason: str) -> None:
+        """Ends the connection instead of answering: the peer broke the protocol."""
+        ...
+
+    def on_closed(self, forget: Callable[[], None]) -> None:
+        """Calls ``forget`` if the connection closes before the answer."""
+        ...

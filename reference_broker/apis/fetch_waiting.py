@@ -1,0 +1,164 @@
+"""One accepted fetch: answered at once, or when enough can be read, something fails, or its time is over.
+
+It waits on its session alone (a full fetch on the draft of one): a partition that changes marks itself there, and
+only that partition is looked at. An answer costs what is marked plus what is sent.
+"""
+
+from dataclasses import dataclass, field
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.fetch_answer import response, with_leaders
+from reference_broker.apis.fetch_reading import Look, Reader, look, read_records, reader_of
+from reference_broker.model.fetch_session import CachedPartition, FetchSession, divergence
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+
+MAX_MISSES = 16
+"""An answer stops reading after so many partitions whose own limit their next batch exceeds."""
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """``creates``: a full fetch that asks for a session. ``looks``: one for each marked partition of the session.
+
+    ``urgent``: an error or a divergence that is new, has changed, or that this request asked for; a lasting one rides
+    in each answer but ends no wait. Fetches that wait are bounded by the connections: one for each.
+    """
+
+    broker: Broker
+    call: Call
+    session: FetchSession
+    request: FetchRequest
+    creates: bool = False
+    urgent: bool = False
+    timer: int | None = None
+    reader: Reader = field(init=False)
+    max_bytes: int = field(init=False)
+    min_bytes: int = field(init=False)
+    looks: dict[CachedPartition, Look] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.reader = reader_of(self.request)
+        self.max_bytes = min(max(self.request.max_bytes, 0), self.broker.config.fetch_max_bytes)
+        self.min_bytes = min(self.request.min_bytes, self.max_bytes)
+
+    def begin(self) -> FetchResponse | None:
+        """The answer, or None: it waits and responds later."""
+        self.session.read_as(self.reader)
+        for cached in self.session.changed:
+            self._look(cached)
+        if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
+            return self._answer()
+        self._wait()
+        return None
+
+    def partition_marked(self, cached: CachedPartition) -> None:
+        self._look(cached)
+        if self._is_answerable():
+            self._respond()
+        else:
+            cached.watch(self.broker.partitions)
+
+    def abandon(self, error_code: int) -> None:
+        self._stop_waiting()
+        self.call.respond(FetchResponse(error_code=int(error_code)))
+
+    def _look(self, cached: CachedPartition) -> None:
+        found = look(self.broker, cached, self.reader)
+        self.session.assess(cached, found.available_bytes)
+        self.looks[cached] = found
+        data = found.data
+        failing = data.error_code != 0 or data.diverging_epoch is not None
+        news = data.error_code != cached.sent_error or divergence(data) != cached.sent_divergence
+        self.urgent = self.urgent or (failing and (news or cached.named))
+
+    def _is_answerable(self) -> bool:
+        return self.urgent or self.session.available_bytes >= self.min_bytes
+
+    def _wait(self) -> None:
+        self.session.waiter = self
+        for cached in self.session.changed:
+            cached.watch(self.broker.partitions)
+        deadline_us = self.broker.now.mono_us + self.request.max_wait_ms * 1000
+        self.timer = self.broker.outside.set_timer(deadline_us, self._respond)
+        self.call.on_closed(self._forget)
+
+    def _stop_waiting(self) -> None:
+        if self.timer is not None:
+            self.broker.outside.cancel_timer(self.timer)
+            self.timer = None
+        self.session.waiter = None
+
+    def _forget(self) -> None:
+        """The connection closed: nothing was sent, so every mark stays."""
+        self._stop_waiting()
+        if not self.session.session_id:
+            self.session.release()
+
+    def _respond(self) -> None:
+        self.call.respond(self._answer())
+
+    def _answer(self) -> FetchResponse:
+        if self.session.waiter is self:
+            self._refresh_errors()
+        self._stop_waiting()
+        told = self._collect()
+        kept = self.session.session_id != 0 or (
+            self.creates and self.broker.fetch_sessions.admit(self.session, self.broker.now)
+        )
+        answer = response(self.session, told)
+        if kept:
+            self._settle(told)
+        else:
+            self.session.release()
+        return with_leaders(self.broker, self.call.api_version, answer)
+
+    def _refresh_errors(self) -> None:
+        """Why a partition is not led here may have changed without a change of any partition that is."""
+        for cached, found in list(self.looks.items()):
+            if found.data.error_code:
+                self._look(cached)
+
+    def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
+        """What the answer tells, in list order: what was read within the limits, and all that is news."""
+        told = self._read_within_limits()
+        for cached in self.session.changed:
+            data = self.looks[cached].data
+            if self.session.revision.reports(cached, data):
+                told[cached] = data
+        return sorted(told.items(), key=lambda item: item[0].order)
+
+    def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
+        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits."""
+        told: dict[CachedPartition, PartitionData] = {}
+        missed: list[CachedPartition] = []
+        left, first = self.max_bytes, True
+        while (left > 0 or first) and len(missed) < MAX_MISSES and self.session.available_bytes:
+            cached = self.session.take_with_data()
+            if cached is None:
+                break
+            found = self.looks.get(cached) or look(self.broker, cached, self.reader)
+            read_records(cached, found, min(cached.max_bytes, left), first)
+            data = found.data
+            if data.records:
+                first = False
+                left -= len(data.records)
+            if data.records or data.error_code:
+                told[cached] = data
+                continue
+            missed.append(cached)
+            if left < cached.max_bytes:
+                break
+        for cached in missed:
+            self.session.queue(cached)
+        return told
+
+    def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
+        """In list order, so that those that move to its end keep their order among themselves."""
+        partitions, session = self.broker.partitions, self.session
+        marked = session.answered()
+        for cached, data in told:
+            session.settle(cached, data, partitions)
+        mentioned = dict(told)
+        for cached in marked:
+            if cached not in mentioned:
+                session.settle(cached, None, partitions)

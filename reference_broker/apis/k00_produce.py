@@ -1,0 +1,146 @@
+"""Produce: appends record batches to partitions (KIP-98 batches, KIP-516 topic IDs)."""
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.flushing import must_be_durable, plan_timed_flush, sync_in_background, sync_then
+from reference_broker.log.disk import DiskError
+from reference_broker.log.partition_log import RecordsRefused
+from reference_broker.model.partitions import Partition
+from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+    RecordError,
+)
+
+CARD = Card(
+    api_key=ApiKey.PRODUCE,
+    min_version=3,
+    max_version=13,
+    behaviour="Batches are validated by header and CRC and appended as the bytes that came. acks=0 is not answered; "
+    "an error then closes the connection, as in Kafka. With one replica acks=1 and acks=all are the same: "
+    "answered when appended, or when synced if the flush policy (log.flush.interval.messages) says so.",
+    simplifications="Transactional produce is refused until transactions are served.",
+    kips=(98, 101, 467, 516),
+)
+
+
+def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
+    """Every partition of the request gets its own error code; one refused partition does not stop the others."""
+    assert isinstance(body, ProduceRequest)
+    written: list[tuple[Partition, bool]] = []
+    responses = [_append_topic(broker, body, topic, written) for topic in body.topics]
+    response = ProduceResponse(responses)
+    for partition, is_new in written:
+        if is_new:
+            partition.changed()
+    due = [partition for partition, _ in written if must_be_durable(partition)]
+    if body.acks == 0:
+        for partition in due:
+            sync_in_background(broker, partition)
+        _finish_unacknowledged(call, response)
+        return None
+    if not due:
+        return response
+    sync_then(broker, due, lambda: call.respond(response))
+    return None
+
+
+def _append_topic(
+    broker: Broker, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool]]
+) -> ProduceTopicResponse:
+    answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
+    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
+
+
+def _append(
+    broker: Broker,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    wanted: ProducePartition,
+    written: list[tuple[Partition, bool]],
+) -> ProducePartitionResponse:
+    """``written`` gets the partition, and whether something new was written there: a duplicate changes nothing, but is
+    not acknowledged before its first writing may be."""
+    index = wanted.partition
+    if request.acks not in (-1, 0, 1):
+        return _refused(index, Error.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+    if request.transactional_id is not None:
+        return _refused(index, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+    by_id = topic.topic_id != NO_TOPIC_ID
+    if by_id:
+        partition = broker.partitions.by_id.get((topic.topic_id, index))
+    else:
+        partition = broker.partitions.by_name.get((topic.topic, index))
+    if partition is None:
+        unknown_id = by_id and topic.topic_id not in broker.partitions.topic_names
+        return _refused(index, Error.UNKNOWN_TOPIC_ID if unknown_id else Error.UNKNOWN_TOPIC_OR_PARTITION)
+    traffic = broker.traffic
+    if wanted.records is None or len(wanted.records) == 0:
+        return _refused(index, Error.INVALID_RECORD, "a produce needs a record batch for each partition it names")
+    if _batch_bytes(wanted.records) < len(wanted.records):
+        return _refused(index, Error.INVALID_RECORD, "a produce may hold only one record batch for each partition")
+    if _is_transactional(wanted.records):
+        return _refused(index, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+    log = partition.log
+    segments = len(log.segments)
+    try:
+        appended = log.append(broker.now, wanted.records, partition.leader_epoch)
+    except RecordsRefused as refused:
+        traffic.failed_produce_requests.value += 1
+        return ProducePartitionResponse(
+            index,
+            refused.error,
+            log_start_offset=log.log_start_offset if refused.error == Error.UNKNOWN_PRODUCER_ID else -1,
+            record_errors=[RecordError(at, text) for at, text in refused.record_errors],
+            error_message=refused.message,
+        )
+    except DiskError as failure:
+        broker.outside.note("append_failed", ("partition", f"{partition.topic}-{index}"), ("reason", str(failure)))
+        return _refused(index, Error.KAFKA_STORAGE_ERROR, str(failure))
+    written.append((partition, not appended.duplicate))
+    if not appended.duplicate:
+        log.advance_high_watermark(log.log_end_offset)
+        plan_timed_flush(broker, partition)
+        if len(log.segments) > segments > 0:
+            sync_in_background(broker, partition)
+        traffic.bytes_in.value += len(wanted.records)
+        traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
+    return ProducePartitionResponse(
+        index,
+        Error.NONE,
+        base_offset=appended.first_offset,
+        log_append_time_ms=appended.log_append_time_ms,
+        log_start_offset=appended.log_start_offset,
+    )
+
+
+def _batch_bytes(records: bytes | memoryview) -> int:
+    """What the first batch's length field says it takes; whether that is right is the log's to judge."""
+    return int.from_bytes(records[8:12], "big", signed=True) + 12
+
+
+def _is_transactional(records: bytes | memoryview) -> bool:
+    """Such a batch would open a transaction that nobody can end. The attributes are big-endian at byte 21."""
+    return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
+
+
+def _refused(index: int, error: Error, message: str | None = None) -> ProducePartitionResponse:
+    return ProducePartitionResponse(index, error, error_message=message)
+
+
+def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
+    """acks=0: no answer. The client learns of an error by losing the connection, as from Kafka."""
+    for topic in response.responses:
+        for answer in topic.partitions:
+            if answer.error_code != Error.NONE:
+                call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
+                return
+    call.respond(None)

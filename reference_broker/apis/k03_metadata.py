@@ -1,0 +1,180 @@
+"""Metadata: brokers, topics, leaders; creates topics that are asked for, where that is on (KIP-516, KIP-320)."""
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.proposing import (
+    NO_THROTTLE,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    Refusal,
+    as_uuid,
+    propose,
+)
+from reference_broker.apis.topic_creation import DEFAULT, PlannedTopic, WantedTopic, plan_topic
+from reference_broker.apis.topic_description import described
+from reference_broker.apis.topic_names import is_internal, name_problem
+from reference_broker.model.metadata_cache import MetadataCache
+from reference_broker.model.metadata_image import BrokerImage, PartitionImage, TopicImage
+from reference_broker.wire.apis import ApiKey
+
+CARD = Card(
+    api_key=ApiKey.METADATA,
+    min_version=0,
+    max_version=13,
+    behaviour="All topics: null, or the empty list in version 0. Topics by ID from version 12. A topic that is to be "
+    "created is answered UNKNOWN_TOPIC_OR_PARTITION at once, as in Kafka; clients ask again.",
+    simplifications="In version 0 an offline replica is not an error of its own (there is one replica).",
+    kips=(4, 320, 430, 516, 526),
+)
+
+TOPIC_IDS_FROM = 12
+MOST_CREATED_AT_ONCE = 100
+"""Topics that one request starts to create; the others are asked for again. Each is a change of its own."""
+
+_NO_ID: UUID | None = None
+
+
+def handle(broker: Broker, call: Call, body: object) -> MetadataResponse:
+    """Topics in the request's order, each once; all topics in the order in which they were created."""
+    assert isinstance(body, MetadataRequest)
+    cache = broker.metadata
+    operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
+    if body.topics is None or (call.api_version == 0 and not body.topics):
+        topics = [_found(broker, topic, operations) for topic in cache.topics.values()]
+    else:
+        topics = _asked(broker, call.api_version, body, body.topics, operations)
+    return MetadataResponse(
+        throttle_time=NO_THROTTLE,
+        brokers=tuple(
+            MetadataResponseBroker(node_id=BrokerId(one.broker_id), host=one.host, port=i32(one.port), rack=one.rack)
+            for one in cache.live_brokers()
+        ),
+        cluster_id=cache.cluster_id,
+        controller_id=BrokerId(cache.controller_id),
+        topics=tuple(topics),
+        error_code=ErrorCode.none,
+    )
+
+
+def _asked(
+    broker: Broker, api_version: int, body: MetadataRequest, topics: tuple[MetadataRequestTopic, ...], operations: int
+) -> list[MetadataResponseTopic]:
+    cache = broker.metadata
+    answers: list[MetadataResponseTopic] = []
+    missing: list[str] = []
+    for entry in dict.fromkeys(topics):
+        topic_id = None if entry.topic_id is None else entry.topic_id.bytes
+        if topic_id is not None and api_version >= TOPIC_IDS_FROM:
+            name = cache.topic_names.get(topic_id)
+            topic = None if name is None else cache.topics[name]
+        elif topic_id is not None or entry.name is None:
+            answers.append(_error(ErrorCode.invalid_request, entry.name or TopicName(""), entry.topic_id))
+            continue
+        else:
+            topic = cache.topics.get(entry.name)
+        if topic is not None:
+            answers.append(_found(broker, topic, operations))
+        elif topic_id is not None:
+            answers.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))
+        else:
+            assert entry.name is not None, "an entry has a name or an ID"
+            missing.append(entry.name)
+            answers.append(_missing(entry.name))
+    if body.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+        return _created(broker, answers, missing)
+    return answers
+
+
+def _missing(name: str) -> MetadataResponseTopic:
+    allowed = name_problem(name) is None
+    error = ErrorCode.unknown_topic_or_partition if allowed else ErrorCode.invalid_topic_exception
+    return _error(error, TopicName(name), _NO_ID)
+
+
+def _created(
+    broker: Broker, answers: list[MetadataResponseTopic], missing: list[str]
+) -> list[MetadataResponseTopic]:
+    """Starts their creation; a topic that cannot be created is answered with the reason."""
+    refused: dict[str, ErrorCode] = {}
+    created = 0
+    for name in missing:
+        if created == MOST_CREATED_AT_ONCE:
+            break
+        plan = plan_topic(broker, WantedTopic(name, DEFAULT, DEFAULT))
+        if isinstance(plan, PlannedTopic):
+            propose(broker, plan.records, _nobody_waits)
+            created += 1
+        elif plan.error is not ErrorCode.topic_already_exists:
+            refused[name] = plan.error
+    return [
+        _error(refused[answer.name], answer.name, _NO_ID) if answer.name in refused else answer for answer in answers
+    ]
+
+
+def _nobody_waits(_refusal: Refusal | None) -> None:
+    """The client asks again, and creation starts anew if it failed."""
+
+
+def _error(error: ErrorCode, name: TopicName | None, topic_id: UUID | None) -> MetadataResponseTopic:
+    internal = name is not None and is_internal(name)
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=internal, partitions=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """``topic`` and ``brokers``: what it was made from; it holds as long as they are the same objects."""
+
+    topic: TopicImage
+    brokers: tuple[BrokerImage, ...]
+    operations: int
+    answer: MetadataResponseTopic
+
+
+def _found(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    """Made once for each state of a topic: 10,000 partitions cost 0.1 s to describe, and many clients ask."""
+    cache = broker.metadata
+    known = broker.topic_answers.get(topic.name)
+    if isinstance(known, _Answer) and known.topic is topic and known.brokers is cache.brokers:
+        same = known.operations == operations
+        return known.answer if same else replace(known.answer, topic_authorized_operations=i32(operations))
+    answer = _described(cache, topic, operations)
+    broker.topic_answers[topic.name] = _Answer(topic, cache.brokers, operations, answer)
+    return answer
+
+
+def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=TopicName(topic.name),
+        topic_id=as_uuid(topic.topic_id),
+        is_internal=is_internal(topic.name),
+        partitions=tuple(_partition(cache, index, one) for index, one in enumerate(topic.partitions)),
+        topic_authorized_operations=i32(operations),
+    )
+
+
+def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    told = described(cache, partition)
+    return MetadataResponsePartition(
+        error_code=told.error,
+        partition_index=i32(index),
+        leader_id=BrokerId(told.leader),
+        leader_epoch=i32(told.leader_epoch),
+        replica_nodes=tuple(BrokerId(one) for one in partition.replicas),
+        isr_nodes=tuple(BrokerId(one) for one in partition.isr),
+        offline_replicas=tuple(BrokerId(one) for one in told.offline),
+    )

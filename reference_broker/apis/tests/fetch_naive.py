@@ -1,0 +1,320 @@
+"""What fetches must be answered, computed anew each time by walking over everything, from the clauses' words."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from reference_broker.apis.tests.fetch_world import FakeCall, World
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchResponse
+
+Key = tuple[str | bytes, int]
+MIN_MS = 120_000
+
+
+@dataclass(eq=False)
+class Part:
+    key: Key
+    name: str
+    offset: int = 0
+    max_bytes: int = 0
+    leader_epoch: int = -1
+    last_epoch: int = -1
+    sent_watermark: int = -1
+    sent_log_start: int = -1
+    sent_error: int = 0
+    sent_divergence: tuple[int, int] | None = None
+    named: bool = False
+
+
+@dataclass(eq=False)
+class Session:
+    by_id: bool
+    follower: bool
+    number: int = 0
+    epoch: int = 1
+    created_ms: int = 0
+    used_ms: int = 0
+    parts: list[Part] = field(default_factory=list)
+
+
+@dataclass
+class State:
+    error: int
+    watermark: int = -1
+    stable: int = -1
+    log_start: int = -1
+    divergence: tuple[int, int] | None = None
+    available: int = 0
+    end: int = 0
+
+
+@dataclass(eq=False)
+class Waiting:
+    call: FakeCall
+    request: FetchRequest
+    session: Session
+    deadline_us: int
+
+
+class Naive:
+    """``abandoned``: calls that must have been answered with this top-level error by now."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sessions: dict[int, Session] = {}
+        self.waiting: list[Waiting] = []
+        self.abandoned: dict[FakeCall, int] = {}
+        self.evictions = 0
+
+    # requests
+
+    def request(self, call: FakeCall, request: FetchRequest) -> None:
+        """Judges what the handler did with it."""
+        by_id = call.api_version >= 13
+        if request.session_epoch in (0, -1):
+            self.drop(request.session_id)
+            session = Session(by_id, request.replica_id >= 0)
+        else:
+            found = self.sessions.get(request.session_id)
+            if found is None or request.session_epoch < 1:
+                return expect_error(call, Error.FETCH_SESSION_ID_NOT_FOUND)
+            if found.epoch != request.session_epoch:
+                return expect_error(call, Error.INVALID_FETCH_SESSION_EPOCH)
+            if found.by_id != by_id:
+                return expect_error(call, Error.FETCH_SESSION_TOPIC_ID_ERROR)
+            session = found
+            self.abandon(session, Error.INVALID_FETCH_SESSION_EPOCH)
+            session.epoch = session.epoch % (2**31 - 1) + 1
+            session.used_ms = self.world.broker.now.wall_ms
+        self.apply(session, request)
+        if request.session_epoch > 0 and not session.parts:
+            self.drop(request.session_id)
+            assert (call.answer.error_code, call.answer.session_id, call.answer.responses) == (0, 0, [])
+            return None
+        fetch = Waiting(call, request, session, self.world.broker.now.mono_us + request.max_wait_ms * 1000)
+        states = [self.state(session, part, request) for part in session.parts]
+        urgent = any(is_urgent(part, state) for part, state in zip(session.parts, states, strict=True))
+        if urgent or self.has_enough(fetch) or request.max_wait_ms <= 0 or not session.parts:
+            self.answered(fetch)
+        else:
+            assert call.waiting, "answered although there is nothing to say"
+            self.waiting.append(fetch)
+        return None
+
+    def apply(self, session: Session, request: FetchRequest) -> None:
+        for part in session.parts:
+            part.named = False
+        for topic in request.topics:
+            for one in topic.partitions:
+                key = (topic.topic_id if session.by_id else topic.topic, one.partition)
+                part = next((part for part in session.parts if part.key == key), None)
+                if part is None:
+                    part = Part(key, topic.topic)
+                    session.parts.append(part)
+                part.offset, part.max_bytes, part.named = one.fetch_offset, one.partition_max_bytes, True
+                part.leader_epoch, part.last_epoch = one.current_leader_epoch, one.last_fetched_epoch
+        gone = [
+            (topic.topic_id if session.by_id else topic.topic, index)
+            for topic in request.forgotten
+            for index in topic.partitions
+        ]
+        session.parts = [part for part in session.parts if part.key not in gone]
+
+    # what happens meanwhile
+
+    def happened(self, answered: list[FakeCall], touched: Any = None, arrived: bool = False) -> None:
+        """``answered``: calls answered by this event, in order; ``touched``: the partition that changed."""
+        due = [fetch for fetch in self.waiting if self.is_due(fetch, touched, arrived)]
+        for call in answered:
+            fetch = next((fetch for fetch in due if fetch.call is call), None)
+            if fetch is not None and call.answer.error_code == 0:
+                self.waiting.remove(fetch)
+                due.remove(fetch)
+                self.answered(fetch)
+        for call in answered:
+            if call.answer.error_code:
+                assert self.abandoned.pop(call) == call.answer.error_code
+        left = [fetch for fetch in due if fetch in self.waiting]
+        assert not left, f"{len(left)} fetches should have been answered"
+        assert not self.abandoned, "an abandoned fetch still waits"
+        assert all(fetch.call.waiting for fetch in self.waiting), "answered too early"
+
+    def is_due(self, fetch: Waiting, touched: Any, arrived: bool) -> bool:
+        if fetch.deadline_us <= self.world.broker.now.mono_us:
+            return True
+        for part in fetch.session.parts:
+            if touched is not None and self.concerns(fetch.session, part, touched, arrived):
+                state = self.state(fetch.session, part, fetch.request)
+                if is_urgent(part, state) or self.has_enough(fetch):
+                    return True
+        return False
+
+    def concerns(self, session: Session, part: Part, touched: Any, arrived: bool) -> bool:
+        if part.key[1] != touched.index:
+            return False
+        if not session.by_id:
+            return part.key[0] == touched.topic
+        return part.key[0] == touched.topic_id or (arrived and part.name == touched.topic)
+
+    def hung_up(self, call: FakeCall) -> None:
+        self.waiting = [fetch for fetch in self.waiting if fetch.call is not call]
+
+    # answers
+
+    def answered(self, fetch: Waiting) -> None:
+        """The call must have been answered now, with exactly what there is to say."""
+        session, request = fetch.session, fetch.request
+        told = self.say(session, request)
+        number = next((number for number, one in self.sessions.items() if one is session), 0)
+        if request.session_epoch == 0 and not number:
+            number = self.create(session, fetch.call.answer.session_id)
+        assert normal(fetch.call.answer) == (0, number, [line(session, part, *what) for part, *what in told])
+        for part, state, records in told:
+            part.sent_watermark, part.sent_log_start = state.watermark, state.log_start
+            part.sent_error, part.sent_divergence = state.error, state.divergence
+            if records:
+                session.parts.remove(part)
+                session.parts.append(part)
+
+    def say(self, session: Session, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
+        read = self.read(session, request)
+        told = []
+        for part in session.parts:
+            state, records = self.state(session, part, request), read.get(part, b"")
+            news = (state.watermark, state.log_start) != (part.sent_watermark, part.sent_log_start)
+            if records or news or state.error or state.divergence:
+                told.append((part, state, records))
+        return told
+
+    def read(self, session: Session, request: FetchRequest) -> dict[Part, bytes]:
+        read: dict[Part, bytes] = {}
+        left, missed = request.max_bytes, 0
+        for part in session.parts:
+            if (left <= 0 and read) or missed == 16:
+                break
+            state = self.state(session, part, request)
+            if not state.available:
+                continue
+            log = self.led(session, part).log
+            records = log.read(part.offset, min(part.max_bytes, left), state.end, not read)
+            if records:
+                read[part] = records
+                left -= len(records)
+            elif left < part.max_bytes:
+                break
+            else:
+                missed += 1
+        return read
+
+    def has_enough(self, fetch: Waiting) -> bool:
+        there = sum(self.state(fetch.session, part, fetch.request).available for part in fetch.session.parts)
+        return there >= min(fetch.request.min_bytes, fetch.request.max_bytes)
+
+    def led(self, session: Session, part: Part) -> Any:
+        partitions = self.world.partitions
+        return (partitions.by_id if session.by_id else partitions.by_name).get(part.key)
+
+    def state(self, session: Session, part: Part, request: FetchRequest) -> State:
+        partition = self.led(session, part)
+        if partition is None:
+            return State(self.why_missing(session, part))
+        part.name = partition.topic
+        if part.leader_epoch >= 0 and part.leader_epoch != partition.leader_epoch:
+            return State(74 if part.leader_epoch < partition.leader_epoch else 75)
+        log = partition.log
+        if part.offset < log.log_start_offset:
+            return State(1)
+        state = State(0, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        if part.last_epoch >= 0:
+            end = log.end_offset_for_epoch(part.last_epoch)
+            if end.end_offset < 0:
+                return State(1)
+            if end.epoch < part.last_epoch or end.end_offset < part.offset:
+                state.divergence = (end.epoch, end.end_offset)
+                return state
+        if part.offset > log.log_end_offset:
+            return State(1)
+        state.end = log.last_stable_offset if request.isolation_level else log.high_watermark
+        if request.replica_id >= 0:
+            state.end = log.log_end_offset
+        if part.offset < state.end:
+            state.available = max(1, min(part.max_bytes, log.bytes_between(part.offset, state.end)))
+        return state
+
+    def why_missing(self, session: Session, part: Part) -> int:
+        image = self.world.controller.image
+        if session.by_id:
+            topic = image.topic_by_id(part.key[0])
+            if topic is None:
+                return 103 if part.name in image.topics else 100
+            part.name = topic.name
+        else:
+            topic = image.topics.get(part.key[0])
+        return 3 if topic is None or part.key[1] >= len(topic.partitions) else 6
+
+    # slots
+
+    def create(self, session: Session, number: int) -> int:
+        now = self.world.broker.now.wall_ms
+        if len(self.sessions) >= self.world.slots:
+            victim = self.victim(session, now)
+            if victim is None:
+                return 0
+            self.drop(victim)
+            self.evictions += 1
+        assert 1 <= number <= 2**31 - 1
+        assert number not in self.sessions
+        session.created_ms = session.used_ms = now
+        self.sessions[number] = session
+        return number
+
+    def victim(self, new: Session, now: int) -> int | None:
+        idle = {number: old for number, old in self.sessions.items() if now - old.used_ms > MIN_MS}
+        if idle:
+            return min(idle, key=lambda number: (idle[number].used_ms, number))
+        others = {
+            number: old
+            for number, old in self.sessions.items()
+            if (new.follower and not old.follower)
+            or (now - old.created_ms > MIN_MS and len(new.parts) > len(old.parts))
+        }
+        return min(others, key=lambda n: (others[n].follower, len(others[n].parts), n)) if others else None
+
+    def drop(self, number: int) -> None:
+        session = self.sessions.pop(number, None)
+        if session is not None:
+            self.abandon(session, Error.FETCH_SESSION_ID_NOT_FOUND)
+
+    def abandon(self, session: Session, error: int) -> None:
+        for fetch in [fetch for fetch in self.waiting if fetch.session is session]:
+            self.waiting.remove(fetch)
+            self.abandoned[fetch.call] = error
+
+
+def is_urgent(part: Part, state: State) -> bool:
+    failing = bool(state.error or state.divergence)
+    return failing and (part.named or (state.error, state.divergence) != (part.sent_error, part.sent_divergence))
+
+
+def expect_error(call: FakeCall, error: int) -> None:
+    assert normal(call.answer) == (error, 0, [])
+
+
+Line = tuple[Any, ...]
+
+
+def line(session: Session, part: Part, state: State, records: bytes) -> Line:
+    topic = ("", part.key[0]) if session.by_id else (part.key[0], NO_TOPIC_ID)
+    numbers = (state.error, state.watermark, state.stable, state.log_start)
+    return (*topic, part.key[1], *numbers, state.divergence, records)
+
+
+def normal(answer: FetchResponse) -> tuple[int, int, list[Line]]:
+    lines = []
+    for topic in answer.responses:
+        for one in topic.partitions:
+            ended = one.diverging_epoch
+            divergence = None if ended is None else (ended.epoch, ended.end_offset)
+            numbers = (one.error_code, one.high_watermark, one.last_stable_offset, one.log_start_offset)
+            lines.append((topic.topic, topic.topic_id, one.partition, *numbers, divergence, one.records))
+    return answer.error_code, answer.session_id, lines

@@ -1,0 +1,322 @@
+"""A broker of fakes around the fetch handlers: partitions with small logs, timers that fire when told, a trace."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from reference_broker.apis import k01_fetch
+from reference_broker.apis.broker import Broker
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.now import Now
+from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog, open_log, run_to_end
+from reference_broker.model.fetch_session_cache import FetchSessionCache
+from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.model.metrics import Metrics
+from reference_broker.model.partitions import Partition, Partitions
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+LARGE = 1 << 20
+
+
+@dataclass
+class FakeBatch:
+    base_offset: int
+    last_offset: int
+    epoch: int
+    data: bytes
+
+
+@dataclass
+class FakeLog:
+    """What the handlers use of a PartitionLog. ``touches`` counts the calls; ``lso_hold``: an open transaction."""
+
+    batches: list[FakeBatch] = field(default_factory=list)
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    high_watermark: int = 0
+    lso_hold: int | None = None
+    touches: int = 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark if self.lso_hold is None else min(self.lso_hold, self.high_watermark)
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.batches[-1].epoch if self.batches else -1
+
+    def append(self, records: int, size_bytes: int, epoch: int) -> None:
+        base = self.log_end_offset
+        text = b"%d@%d." % (base, epoch)
+        data = (text * (size_bytes // len(text) + 1))[:size_bytes]
+        self.batches.append(FakeBatch(base, base + records - 1, epoch, data))
+        self.log_end_offset = base + records
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
+        self.touches += 1
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+        found = b""
+        for batch in self.batches:
+            if batch.last_offset < offset or batch.base_offset >= end_offset:
+                continue
+            if len(found) + len(batch.data) > max_bytes and not (at_least_one and not found):
+                break
+            found += batch.data
+        return found
+
+    def bytes_between(self, offset: int, end_offset: int) -> int:
+        self.touches += 1
+        return sum(len(b.data) for b in self.batches if b.last_offset >= offset and b.base_offset < end_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        if not self.batches or epoch > self.latest_epoch:
+            return EpochEndOffset(-1, -1)
+        below = [batch for batch in self.batches if batch.epoch <= epoch]
+        if not below:
+            return EpochEndOffset(epoch, self.batches[0].base_offset)
+        end = min((b.base_offset for b in self.batches if b.epoch > epoch), default=self.log_end_offset)
+        return EpochEndOffset(below[-1].epoch, end)
+
+    def truncate_to(self, offset: int) -> None:
+        self.batches = [batch for batch in self.batches if batch.last_offset < offset]
+        self.log_end_offset = self.batches[-1].last_offset + 1 if self.batches else self.log_start_offset
+        self.high_watermark = min(self.high_watermark, self.log_end_offset)
+
+    def delete_records_before(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self.batches = [batch for batch in self.batches if batch.last_offset >= offset]
+
+
+class FakeOutside:
+    def __init__(self) -> None:
+        self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
+        self.notes: list[tuple[str, dict[str, int | str]]] = []
+        self.set = 0
+
+    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
+        self.set += 1
+        self.timers[self.set] = (deadline_us, fire)
+        return self.set
+
+    def cancel_timer(self, timer: int) -> None:
+        self.timers.pop(timer, None)
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        self.notes.append((what, dict(fields)))
+
+    def noted(self, what: str) -> list[dict[str, int | str]]:
+        return [fields for name, fields in self.notes if name == what]
+
+
+class FakeCall:
+    """``answers``: at most one."""
+
+    def __init__(self, connection: int, client_id: str, api_version: int) -> None:
+        self.connection = connection
+        self.client_id = client_id
+        self.api_version = api_version
+        self.closed = False
+        self.answers: list[Any] = []
+        self.forget: Callable[[], None] | None = None
+
+    def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
+        if self.closed:
+            return
+        assert not self.answers, "answered twice"
+        self.closed = True
+        self.answers.append(body)
+
+    def close(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def on_closed(self, forget: Callable[[], None]) -> None:
+        self.forget = forget
+
+    def hang_up(self) -> None:
+        self.closed = True
+        if self.forget is not None:
+            self.forget()
+
+    @property
+    def waiting(self) -> bool:
+        return not self.answers and not self.closed
+
+    @property
+    def answer(self) -> FetchResponse:
+        assert self.answers, "no answer yet"
+        return self.answers[0]
+
+
+@dataclass
+class World:
+    """``slots``: of the session cache."""
+
+    slots: int = 1000
+    max_bytes_limit: int = 57_671_680
+    calls: list[FakeCall] = field(default_factory=list)
+    log_of: Callable[[], Any] = FakeLog
+
+    def __post_init__(self) -> None:
+        self.outside = FakeOutside()
+        self.metrics = Metrics()
+        self.partitions = Partitions()
+        self.controller = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
+        cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note)
+        config = SimpleNamespace(fetch_max_bytes=self.max_bytes_limit)
+        now = Now(1_000_000, 1_700_000_000_000)
+        unused: Any = None
+        self.broker = Broker(
+            node_id=7,
+            config=config,
+            now=now,
+            random=Random(2),
+            disk=unused,
+            outside=self.outside,
+            metrics=self.metrics,
+            partitions=self.partitions,
+            controller=self.controller,
+            fetch_sessions=cache,
+        )
+
+    @property
+    def sessions(self) -> FetchSessionCache:
+        return self.broker.fetch_sessions
+
+    # topics
+
+    def publish(self, topic: str, count: int, topic_id: bytes, leader: int = 7) -> list[Partition]:
+        """Metadata first: the partitions are made, but not led here yet."""
+        image = self.controller.image
+        images = tuple(PartitionImage((leader,), (leader,), leader, 0, 0) for _ in range(count))
+        self._show({**image.topics, topic: TopicImage(topic, topic_id, images)})
+        return [Partition(topic, topic_id, index, 0, self.log_of()) for index in range(count)]
+
+    def unpublish(self, topic: str) -> None:
+        self._show({name: one for name, one in self.controller.image.topics.items() if name != topic})
+
+    def _show(self, topics: Mapping[str, TopicImage]) -> None:
+        ids = {one.topic_id: one.name for one in topics.values()}
+        self.controller.image = replace(self.controller.image, topics=topics, topic_names=ids)
+
+    def create(
+        self, topic: str, count: int = 1, topic_id: bytes | None = None, led_here: bool = True
+    ) -> list[Partition]:
+        """A topic whose partitions this node leads, or node 8 does."""
+        made = self.publish(topic, count, topic_id or topic.encode().rjust(16, b"#"), 7 if led_here else 8)
+        for partition in made if led_here else []:
+            self.partitions.add(partition)
+        return made
+
+    def delete(self, topic: str) -> None:
+        self.unpublish(topic)
+        for key in [key for key in self.partitions.by_name if key[0] == topic]:
+            self.partitions.remove(self.partitions.by_name[key])
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        return self.partitions.by_name[topic, index]
+
+    def append(self, topic: str, index: int = 0, records: int = 1, size_bytes: int = 100, commit: bool = True) -> None:
+        partition = self.partition(topic, index)
+        partition.log.append(records, size_bytes, partition.leader_epoch)
+        if commit:
+            partition.log.high_watermark = partition.log.log_end_offset
+        partition.changed()
+
+    # time
+
+    def pass_ms(self, ms: int) -> None:
+        """Fires the timers that come due, in order."""
+        end_us = self.broker.now.mono_us + ms * 1000
+        wall_of = self.broker.now.wall_ms - self.broker.now.mono_us // 1000
+        while True:
+            due = [(deadline, number) for number, (deadline, _) in self.outside.timers.items() if deadline <= end_us]
+            if not due:
+                break
+            deadline, number = min(due)
+            fire = self.outside.timers.pop(number)[1]
+            self.broker.now = Now(deadline, wall_of + deadline // 1000)
+            fire()
+        self.broker.now = Now(end_us, wall_of + end_us // 1000)
+
+    def step_wall_clock(self, ms: int) -> None:
+        self.broker.now = Now(self.broker.now.mono_us, self.broker.now.wall_ms + ms)
+
+    # requests
+
+    def send(self, request: FetchRequest, version: int = 12, client_id: str = "c", connection: int = 1) -> FakeCall:
+        call = FakeCall(connection, client_id, version)
+        self.calls.append(call)
+        answer = k01_fetch.handle(self.broker, call, request)
+        if answer is not None:
+            call.respond(answer)
+        return call
+
+    def fetch(
+        self,
+        session_id: int = 0,
+        epoch: int = 0,
+        wanted: Mapping[tuple[str, int], int | FetchPartition] | None = None,
+        forget: Iterable[tuple[str, int]] = (),
+        *,
+        version: int = 12,
+        max_wait_ms: int = 0,
+        client_id: str = "c",
+        **fields: Any,
+    ) -> FakeCall:
+        request = FetchRequest(session_id=session_id, session_epoch=epoch, max_wait_ms=max_wait_ms, **fields)
+        ids = {name: topic.topic_id for name, topic in self.controller.image.topics.items()}
+        for (topic, index), what in (wanted or {}).items():
+            one = what if isinstance(what, FetchPartition) else FetchPartition(index, what, LARGE)
+            request.topics.append(FetchTopic(*named(topic, ids, version), [one]))
+        for topic, index in forget:
+            request.forgotten.append(ForgottenTopic(*named(topic, ids, version), [index]))
+        return self.send(request, version, client_id)
+
+    def open_session(self, wanted: Mapping[tuple[str, int], int | FetchPartition], **fields: Any) -> int:
+        answer = self.fetch(0, 0, wanted, **fields).answer
+        assert answer.error_code == 0
+        return answer.session_id
+
+
+def named(topic: str, ids: Mapping[str, bytes], version: int) -> tuple[str, bytes]:
+    return (topic, NO_TOPIC_ID) if version < 13 else ("", ids.get(topic, topic.encode().rjust(16, b"#")))
+
+
+def registered(node: int) -> BrokerImage:
+    return BrokerImage(node, node, bytes(16), f"host-{node}", 9000 + node, False)
+
+
+def told(answer: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
+    """By topic name or ID and index, in the order of the answer."""
+    return {
+        (topic.topic or topic.topic_id, data.partition): data for topic in answer.responses for data in topic.partitions
+    }
+
+
+def names(answer: FetchResponse) -> list[tuple[str | bytes, int]]:
+    return list(told(answer))
+
+
+def real_log() -> PartitionLog:
+    """An empty log on a disk in memory."""
+    return run_to_end(open_log(MemoryDisk(), "p-0", LogConfig(), Now(0, 0), clean=True))
+
+
+def real_records(timestamps_ms: Iterable[int]) -> bytes:
+    """One batch with a record for each time."""
+    return build([Record(at, time_ms, b"k", b"v" * 20) for at, time_ms in enumerate(timestamps_ms)])

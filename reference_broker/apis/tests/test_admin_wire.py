@@ -1,0 +1,72 @@
+"""Every answer of the admin APIs can be written and read in every version that their cards announce."""
+
+from datetime import timedelta
+
+import pytest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+
+from reference_broker.apis import (
+    k03_metadata,
+    k10_find_coordinator,
+    k19_create_topics,
+    k20_delete_topics,
+    k21_delete_records,
+    k22_init_producer_id,
+    k32_describe_configs,
+    k37_create_partitions,
+    k60_describe_cluster,
+    k75_describe_topic_partitions,
+)
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.test_metadata_apis import creation_of
+from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+
+_ZERO = timedelta(0)
+BODIES = {
+    k03_metadata: MetadataRequest(
+        topics=(MetadataRequestTopic(name="t", topic_id=None),), include_topic_authorized_operations=False
+    ),
+    k10_find_coordinator: FindCoordinatorRequest(coordinator_keys=("g",)),
+    k19_create_topics: creation_of("new"),
+    k20_delete_topics: DeleteTopicsRequest(topics=(named("t"),), timeout=_ZERO),
+    k21_delete_records: DeleteRecordsRequest(
+        topics=(DeleteRecordsTopic(name="t", partitions=(DeleteRecordsPartition(partition_index=0, offset=-1),)),),
+        timeout=_ZERO,
+    ),
+    k22_init_producer_id: InitProducerIdRequest(transactional_id=None, transaction_timeout=_ZERO),
+    k32_describe_configs: DescribeConfigsRequest(
+        resources=(DescribeConfigsResource(resource_type=2, resource_name="t"),), include_synonyms=True
+    ),
+    k37_create_partitions: growth_of("t", 2),
+    k60_describe_cluster: DescribeClusterRequest(
+        include_cluster_authorized_operations=False, include_fenced_brokers=False
+    ),
+    k75_describe_topic_partitions: DescribeTopicPartitionsRequest(topics=()),
+}
+CASES = [
+    (module, version) for module in BODIES for version in range(module.CARD.min_version, module.CARD.max_version + 1)
+]
+
+
+@pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module, version):
+    world, key = AdminWorld(), module.CARD.api_key
+    create(world, topic("t"))
+    frame = memoryview(b"".join(encode_request(key, version, 1, "c", BODIES[module])))[4:]
+    header, offset = read_request_header(frame)
+    assert (header.api_key, header.api_version) == (key, version)
+    request = decode_request(key, version, frame, offset)
+    answer = world.ask(module, request, version)
+    written = b"".join(encode_response(key, version, 9, answer))
+    correlation_id, read = decode_response(key, version, memoryview(written)[4:])
+    assert correlation_id == 9
+    assert b"".join(encode_response(key, version, 9, read)) == written

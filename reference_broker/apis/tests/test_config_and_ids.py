@@ -1,0 +1,168 @@
+"""DescribeConfigs, DeleteRecords, InitProducerId."""
+
+from datetime import timedelta
+
+import pytest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+
+from reference_broker.apis import k21_delete_records, k22_init_producer_id, k32_describe_configs
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.test_topic_admin import create, topic
+
+
+def describe(world, kind, name, keys=None, synonyms=False, documentation=False):
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    body = DescribeConfigsRequest(
+        resources=(resource,), include_synonyms=synonyms, include_documentation=documentation
+    )
+    return world.ask(k32_describe_configs, body).results[0]
+
+
+def delete_records(world, *offsets, name="t"):
+    partitions = tuple(DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in offsets)
+    body = DeleteRecordsRequest(topics=(DeleteRecordsTopic(name=name, partitions=partitions),), timeout=timedelta(0))
+    answer = world.ask(k21_delete_records, body).topics[0].partitions
+    return [(one.error_code.name, one.low_watermark) for one in answer]
+
+
+def init(**fields):
+    return InitProducerIdRequest(**{"transactional_id": None, "transaction_timeout": timedelta(seconds=1), **fields})
+
+
+def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it():
+    world = AdminWorld(log_segment_bytes="5000", log_retention_hours="1")
+    create(world, topic("t", configs=(("segment.bytes", "6000"),)))
+    result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "preallocate"), True, True)
+    rows = {row.name: row for row in result.configs}
+    assert sorted(rows) == ["preallocate", "retention.ms", "segment.bytes"]
+    own = [(one.name, one.value, one.source) for one in rows["segment.bytes"].synonyms]
+    behind = [("log.segment.bytes", "5000", 4), ("log.segment.bytes", "1073741824", 5)]
+    assert own == [("segment.bytes", "6000", 1), *behind]
+    assert (rows["segment.bytes"].config_source, rows["segment.bytes"].config_type) == (1, 3)
+    assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == ("3600000", 4)
+    assert (rows["preallocate"].value, rows["preallocate"].config_source) == ("false", 5)
+    assert not any(row.read_only or row.is_sensitive for row in result.configs)
+    assert all(row.documentation for row in result.configs)
+
+
+def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for():
+    world = AdminWorld()
+    create(world, topic("t"))
+    result = describe(world, 2, "t")
+    assert len(result.configs) > 20
+    assert all(row.synonyms == () and row.documentation is None for row in result.configs)
+    assert len(describe(world, 2, "t", ()).configs) == len(result.configs)
+
+
+def test_this_brokers_settings_are_told():
+    world = AdminWorld(fetch_max_bytes="2048")
+    rows = {row.name: row for row in describe(world, 4, "1").configs}
+    assert (rows["fetch.max.bytes"].value, rows["fetch.max.bytes"].config_source) == ("2048", 4)
+    assert rows["fetch.max.bytes"].read_only
+    assert rows["max.incremental.fetch.session.cache.slots"].config_source == 5
+    assert describe(world, 4, "").configs == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        (2, "nope", ErrorCode.unknown_topic_or_partition),
+        (2, "no good", ErrorCode.invalid_topic_exception),
+        (4, "2", ErrorCode.invalid_request),
+        (4, "one", ErrorCode.invalid_request),
+        (8, "1", ErrorCode.invalid_request),
+        (77, "x", ErrorCode.invalid_request),
+    ],
+)
+def test_each_unknown_resource_gets_its_error(kind, name, error):
+    result = describe(AdminWorld(), kind, name)
+    assert (result.error_code, bool(result.error_message), result.configs) == (error, True, ())
+
+
+def test_records_are_deleted_up_to_an_offset_or_the_high_watermark():
+    world = AdminWorld()
+    create(world, topic("t", 2))
+    world.append("t", 0, 10)
+    world.append("t", 1, 10)
+    assert delete_records(world, (0, 4), (1, -1)) == [("none", 4), ("none", 10)]
+    assert delete_records(world, (0, 2)) == [("none", 4)]
+    assert world.broker.partitions.by_name["t", 0].log.log_start_offset == 4
+
+
+def test_a_deletion_marks_the_partition_for_those_who_watch_it():
+    world = AdminWorld()
+    create(world, topic("t"))
+    world.append("t", 0, 3)
+    seen = []
+
+    class Watching:
+        def partition_changed(self, partition):
+            seen.append(partition.log.log_start_offset)
+
+    world.broker.partitions.by_name["t", 0].watch(Watching())
+    delete_records(world, (0, 2))
+    assert seen == [2]
+
+
+def test_each_bad_deletion_of_records_gets_its_error():
+    world = AdminWorld()
+    create(world, topic("t"), topic("c", configs=(("cleanup.policy", "compact"),)))
+    world.append("t", 0, 3)
+    assert delete_records(world, (0, 4), (0, -2), (5, 0)) == [
+        ("offset_out_of_range", -1), ("offset_out_of_range", -1), ("unknown_topic_or_partition", -1)
+    ]  # fmt: skip
+    assert delete_records(world, (0, 0), name="c") == [("policy_violation", -1)]
+
+
+def test_producer_ids_are_never_given_twice_also_across_a_restart():
+    world = AdminWorld()
+    given = [world.ask(k22_init_producer_id, init()).producer_id for _ in range(1500)]
+    again = AdminWorld(world.disk, seed=1)
+    given += [again.ask(k22_init_producer_id, init()).producer_id for _ in range(10)]
+    assert len(dict.fromkeys(given)) == len(given)
+    assert given[:3] == [0, 1, 2]
+    assert min(given[1500:]) == 2000
+
+
+def test_an_id_is_given_only_when_its_block_is_durable_and_in_order():
+    world = AdminWorld()
+    world.sync.auto = False
+    calls = [world.begin(k22_init_producer_id, init()) for _ in range(1002)]
+    assert not any(call.answers for call in calls)
+    world.sync.complete(1)
+    assert [len(call.answers) for call in calls[998:]] == [1, 1, 0, 0]
+    world.sync.complete(1)
+    assert [(call.answers[0].producer_id, call.answers[0].producer_epoch) for call in calls] == [
+        (number, 0) for number in range(1002)
+    ]
+
+
+def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again():
+    world = AdminWorld()
+    world.disk.fail_after = 0
+    answer = world.ask(k22_init_producer_id, init())
+    assert (answer.error_code, answer.producer_id) == (ErrorCode.kafka_storage_error, -1)
+    world.disk.fail_after = None
+    assert world.ask(k22_init_producer_id, init()).producer_id == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"transactional_id": ""}, ErrorCode.invalid_request),
+        ({"transactional_id": "tx"}, ErrorCode.coordinator_not_available),
+        ({"producer_id": 5}, ErrorCode.invalid_request),
+        ({"producer_epoch": 5}, ErrorCode.invalid_request),
+    ],
+)
+def test_each_refused_producer_gets_its_error(fields, error):
+    answer = AdminWorld().ask(k22_init_producer_id, init(**fields))
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error, -1, -1)
+
+
+def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka():
+    answer = AdminWorld().ask(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, 0, 0)

@@ -1,0 +1,160 @@
+"""What a fetch says of one partition: offsets, epochs, isolation, and who leads it."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import World, told
+from reference_broker.log.disk import DiskError
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+
+A0 = ("a", 0)
+SESSIONLESS, SESSION = "sessionless", "session"
+
+
+@pytest.fixture
+def world() -> World:
+    """Epoch 0: offsets 0-1, epoch 2: offsets 2-4, and the leader is in epoch 3."""
+    world = World()
+    (partition,) = world.create("a")
+    for epoch, records in ((0, 2), (2, 3)):
+        partition.leader_epoch = epoch
+        world.append("a", records=records)
+    partition.leader_epoch = 3
+    return world
+
+
+def wanted(offset: int = 0, current: int = -1, last: int = -1) -> dict[tuple[str, int], FetchPartition]:
+    return {A0: FetchPartition(0, offset, 1 << 20, current_leader_epoch=current, last_fetched_epoch=last)}
+
+
+def fetched(world: World, offset: int = 0, current: int = -1, last: int = -1, **fields: int) -> PartitionData:
+    return told(world.fetch(0, -1, wanted(offset, current, last), **fields).answer)[A0]
+
+
+@pytest.mark.parametrize(("offset", "error"), [(-1, 1), (1, 1), (2, 0), (5, 0), (6, 1)])
+def test_an_offset_outside_the_log_is_out_of_range(world: World, offset: int, error: int) -> None:
+    world.partition("a").log.delete_records_before(2)
+    data = fetched(world, offset)
+    assert data.error_code == error
+    if error:
+        assert (data.high_watermark, data.last_stable_offset, data.log_start_offset, data.records) == (-1, -1, -1, b"")
+
+
+def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world: World) -> None:
+    log = world.partition("a").log
+    log.high_watermark = 2
+    assert len(fetched(world).records or b"") == 100
+    assert len(fetched(world, replica_id=8).records or b"") == 200
+    assert fetched(world, 3).records == b""
+    assert fetched(world, 3).error_code == 0
+
+
+def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
+    world.partition("a").log.lso_hold = 2
+    committed = fetched(world, isolation_level=1)
+    assert (len(committed.records or b""), committed.last_stable_offset, committed.aborted_transactions) == (100, 2, [])
+    uncommitted = fetched(world)
+    assert (len(uncommitted.records or b""), uncommitted.aborted_transactions) == (200, None)
+
+
+@pytest.mark.parametrize(("current", "error"), [(-1, 0), (3, 0), (2, Error.FENCED_LEADER_EPOCH), (4, 75)])
+def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
+    assert fetched(world, current=current).error_code == error
+
+
+@pytest.mark.clause("F-13")
+def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) -> None:
+    session_id = world.open_session(wanted(5, current=3))
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    world.partition("a").leader_epoch = 4
+    world.partition("a").changed()
+    assert told(call.answer)[A0].error_code == Error.FENCED_LEADER_EPOCH
+    assert told(world.fetch(session_id, 2).answer)[A0].error_code == Error.FENCED_LEADER_EPOCH
+    assert told(world.fetch(session_id, 3, wanted(5, current=5)).answer)[A0].error_code == Error.UNKNOWN_LEADER_EPOCH
+    assert told(world.fetch(session_id, 4, wanted(5, current=4)).answer)[A0].error_code == 0
+    assert world.fetch(session_id, 5).answer.responses == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "last", "diverging"),
+    [
+        (5, 2, None),
+        (2, 0, None),
+        (5, 0, (0, 2)),  # the fetcher's epoch 0 ended earlier here
+        (5, 1, (0, 2)),  # an epoch that this log never had
+        (9, 2, (2, 5)),  # beyond the end, but a divergence says more
+    ],
+)
+def test_a_diverging_epoch_is_told_instead_of_data(
+    world: World, offset: int, last: int, diverging: tuple[int, int] | None
+) -> None:
+    data = fetched(world, offset, last=last)
+    assert data.error_code == 0
+    assert data.diverging_epoch == (None if diverging is None else EpochEndOffset(*diverging))
+    if diverging:
+        assert (data.records, data.high_watermark) == (b"", 5)
+
+
+def test_an_epoch_that_the_log_cannot_know_is_out_of_range(world: World) -> None:
+    assert fetched(world, 5, last=9).error_code == Error.OFFSET_OUT_OF_RANGE
+
+
+def test_below_the_log_start_is_out_of_range_even_if_diverging(world: World) -> None:
+    world.partition("a").log.delete_records_before(4)
+    assert fetched(world, 1, last=1).error_code == Error.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.clause("F-13", "F-14")
+def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> None:
+    session_id = world.open_session(wanted(5, last=2))
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    log = world.partition("a").log
+    log.truncate_to(2)
+    log.append(3, 100, 3)
+    world.partition("a").changed()
+    assert told(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    assert told(world.fetch(session_id, 2).answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    assert world.fetch(session_id, 3, wanted(2, last=0)).answer.responses == []
+
+
+def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
+    session_id = world.open_session(wanted(5, last=1))
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    assert call.waiting
+    world.pass_ms(500)
+    assert told(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+
+
+def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -> None:
+    world.create("b", led_here=False)
+    for version in (12, 16):
+        answer = world.fetch(0, -1, {("b", 0): 0}, version=version).answer
+        (data,) = told(answer).values()
+        assert data.error_code == Error.NOT_LEADER_OR_FOLLOWER
+        assert data.current_leader == (LeaderIdAndEpoch(8, 0) if version == 16 else None)
+        assert answer.node_endpoints == ([NodeEndpoint(8, "host-8", 9008)] if version == 16 else [])
+
+
+def test_a_fenced_fetcher_learns_the_leaders_epoch(world: World) -> None:
+    answer = world.fetch(0, -1, wanted(current=1), version=16).answer
+    (data,) = told(answer).values()
+    assert data.current_leader == LeaderIdAndEpoch(7, 3)
+    assert [one.node_id for one in answer.node_endpoints] == [7]
+
+
+def test_an_index_beyond_the_topic_is_unknown(world: World) -> None:
+    answer = told(world.fetch(0, -1, {("a", 9): 0, ("a", -1): 0}).answer)
+    assert [data.error_code for data in answer.values()] == [Error.UNKNOWN_TOPIC_OR_PARTITION] * 2
+
+
+def test_a_disk_that_cannot_be_read_fails_its_partition_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create("b")
+    world.append("b")
+
+    def broken(*_: object) -> bytes:
+        raise DiskError("a-0: read failed")
+
+    monkeypatch.setattr(world.partition("a").log, "read", broken)
+    answer = told(world.fetch(0, 0, {A0: 0, ("b", 0): 0}).answer)
+    assert answer[A0].error_code == Error.KAFKA_STORAGE_ERROR
+    assert answer["b", 0].records

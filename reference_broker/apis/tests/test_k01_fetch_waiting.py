@@ -1,0 +1,332 @@
+"""Fetches that wait: what ends a wait, what rides along, and what becomes of one that nobody waits for any more."""
+
+import pytest
+
+from reference_broker.apis import fetch_waiting
+from reference_broker.apis.tests.fetch_world import FakeLog, World, names, told
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition
+
+A0, A1, A2, X0 = ("a", 0), ("a", 1), ("a", 2), ("x", 0)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.create("a", 3)
+    return world
+
+
+@pytest.fixture(params=["session", "sessionless"])
+def waiting(request: pytest.FixtureRequest, world: World):
+    """Starts a fetch of all three partitions from their ends that has nothing to say at once."""
+
+    def start(**fields: int):
+        wanted = {key: world.partition(*key).log.log_end_offset for key in (A0, A1, A2)}
+        if request.param == "sessionless":
+            return world.fetch(0, -1, wanted, **{"max_wait_ms": 500, **fields})
+        session_id = world.open_session(wanted)
+        return world.fetch(session_id, 1, **{"max_wait_ms": 500, **fields})
+
+    start.in_session = request.param == "session"
+    return start
+
+
+def no_watchers(world: World) -> bool:
+    return not any(partition.watchers for partition in world.partitions.by_name.values())
+
+
+def test_a_wait_ends_when_its_time_is_over(world: World, waiting) -> None:
+    call = waiting()
+    world.pass_ms(499)
+    assert call.waiting
+    world.pass_ms(1)
+    assert call.answer.error_code == 0
+    assert names(call.answer) == ([] if waiting.in_session else [A0, A1, A2])
+
+
+def test_a_wait_ends_when_data_comes(world: World, waiting) -> None:
+    call = waiting()
+    world.append("a", 1)
+    assert told(call.answer)[A1].records
+    assert not world.outside.timers
+    assert waiting.in_session or no_watchers(world)
+
+
+def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting) -> None:
+    call = waiting(min_bytes=300)
+    world.append("a", 0)
+    world.append("a", 1)
+    assert call.waiting
+    world.append("a", 1)
+    assert [len(data.records or b"") for data in told(call.answer).values() if data.records] == [100, 200]
+
+
+def test_a_partition_counts_at_most_its_own_limit_towards_min_bytes(world: World) -> None:
+    call = world.fetch(0, -1, {A0: FetchPartition(0, 0, 50)}, min_bytes=60, max_wait_ms=500)
+    world.append("a", size_bytes=1000)
+    assert call.waiting
+
+
+def test_min_bytes_above_the_response_limit_do_not_wait_for_ever(world: World) -> None:
+    call = world.fetch(0, -1, {A0: 0}, min_bytes=10_000, max_bytes=100, max_wait_ms=500)
+    world.append("a")
+    assert told(call.answer)[A0].records
+
+
+@pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0, "max_wait_ms": 500}])
+def test_some_fetches_never_wait(world: World, fields: dict[str, int]) -> None:
+    session_id = world.open_session({A0: 0})
+    assert world.fetch(session_id, 1, **fields).answer.session_id == session_id
+
+
+def test_uncommitted_data_ends_no_wait_of_a_consumer_but_a_followers(world: World) -> None:
+    consumer = world.fetch(0, -1, {A0: 0}, max_wait_ms=500)
+    follower = world.fetch(0, -1, {A0: 0}, max_wait_ms=500, replica_id=8)
+    world.append("a", commit=False)
+    assert consumer.waiting
+    assert told(follower.answer)[A0].records
+    log = world.partition("a").log
+    log.high_watermark = log.log_end_offset
+    world.partition("a").changed()
+    assert told(consumer.answer)[A0].records
+
+
+@pytest.mark.clause("F-14")
+def test_watermarks_end_no_wait_but_ride_along(world: World) -> None:
+    world.append("a", 0, records=4)
+    world.append("a", 1, commit=False)
+    session_id = world.open_session({A0: 4, A1: 1, A2: 0})
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    world.partition(*A0).log.delete_records_before(4)
+    world.partition(*A0).changed()
+    world.partition(*A1).log.high_watermark = 1
+    world.partition(*A1).changed()
+    assert call.waiting
+    world.append("a", 2)
+    answer = told(call.answer)
+    assert {key: (data.high_watermark, data.log_start_offset) for key, data in answer.items()} == {
+        A0: (4, 4),
+        A1: (1, 0),
+        A2: (1, 0),
+    }
+    assert world.fetch(session_id, 2, {A2: 1}).answer.responses == []
+
+
+def test_an_error_that_appears_ends_the_wait(world: World, waiting) -> None:
+    world.append("a", records=3)
+    call = waiting()
+    world.partition("a").log.truncate_to(0)
+    world.partition("a").changed()
+    assert told(call.answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+
+
+def test_a_deleted_topic_ends_the_wait(world: World, waiting) -> None:
+    call = waiting()
+    world.delete("a")
+    assert Error.UNKNOWN_TOPIC_OR_PARTITION in [data.error_code for data in told(call.answer).values()]
+
+
+@pytest.mark.clause("F-14")
+def test_a_lasting_error_makes_no_hot_loop(world: World) -> None:
+    session_id = world.open_session({A0: 99, A1: 0})
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    assert call.waiting
+    world.pass_ms(500)
+    assert told(call.answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+
+
+def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) -> None:
+    session_id = world.open_session({X0: 0})
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    assert call.waiting
+    world.pass_ms(500)
+    assert told(call.answer)[X0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("wanted", [{A0: 99}, {X0: 0}])
+def test_an_error_that_the_request_asked_for_is_answered_at_once(
+    world: World, wanted: dict[tuple[str, int], int]
+) -> None:
+    session_id = world.open_session({**wanted, A1: 0})
+    assert not world.fetch(session_id, 1, wanted, max_wait_ms=500).waiting
+    assert not world.fetch(0, -1, wanted, max_wait_ms=500).waiting
+
+
+def test_an_error_that_changes_ends_the_wait(world: World) -> None:
+    session_id = world.open_session({A0: FetchPartition(0, 99, 100)})
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    world.delete("a")
+    assert told(call.answer)[A0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_new_partition_without_data_waits(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    call = world.fetch(session_id, 1, {A1: 0}, max_wait_ms=500)
+    assert call.waiting
+    world.pass_ms(500)
+    assert names(call.answer) == [A1]
+
+
+def test_a_topic_that_appears_with_data_ends_the_wait(world: World) -> None:
+    session_id = world.open_session({X0: 0, A0: 0})
+    call = world.fetch(session_id, 1, max_wait_ms=500)
+    world.create("unrelated")
+    world.create("x")
+    assert call.waiting
+    world.append("x")
+    assert told(call.answer)[X0].records
+    assert not world.sessions.arrivals.keys
+
+
+def test_a_topic_that_appears_unled_is_told_at_the_end(world: World) -> None:
+    session_id = world.open_session({X0: 0})
+    call = world.fetch(session_id, 1, max_wait_ms=500, version=12)
+    world.create("x", led_here=False)
+    world.pass_ms(500)
+    assert told(call.answer)[X0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.clause("F-20")
+def test_a_newer_request_supersedes_the_one_that_waits(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    old = world.fetch(session_id, 1, max_wait_ms=500)
+    new = world.fetch(session_id, 2, max_wait_ms=500)
+    assert (old.answer.error_code, old.answer.session_id) == (Error.INVALID_FETCH_SESSION_EPOCH, 0)
+    world.append("a")
+    assert told(new.answer)[A0].records
+
+
+@pytest.mark.clause("F-10")
+def test_a_refused_request_leaves_the_one_that_waits_alone(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    waits = world.fetch(session_id, 1, max_wait_ms=500)
+    world.fetch(session_id, 1)
+    world.fetch(session_id, 7)
+    world.append("a")
+    assert told(waits.answer)[A0].records
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_closing_the_session_answers_the_one_that_waits(world: World, epoch: int) -> None:
+    session_id = world.open_session({A0: 0})
+    waits = world.fetch(session_id, 1, max_wait_ms=500)
+    world.fetch(session_id, epoch, {A0: 0})
+    assert (waits.answer.error_code, waits.answer.session_id) == (Error.FETCH_SESSION_ID_NOT_FOUND, 0)
+    assert not world.outside.timers
+
+
+@pytest.mark.clause("F-20")
+def test_a_connection_that_closes_takes_nothing_with_it(world: World) -> None:
+    session_id = world.open_session({A0: 0, A1: 0})
+    call = world.fetch(session_id, 1, max_wait_ms=500, min_bytes=1000)
+    world.append("a")
+    call.hang_up()
+    world.append("a", 1)
+    assert not world.outside.timers
+    assert world.fetch(session_id, 1).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert names(world.fetch(session_id, 2).answer) == [A0, A1]
+
+
+def test_a_full_fetch_whose_connection_closed_creates_nothing(world: World) -> None:
+    call = world.fetch(0, 0, {A0: 0, X0: 0}, max_wait_ms=500)
+    assert not call.waiting  # an error was asked for
+    call = world.fetch(0, 0, {A1: 0}, max_wait_ms=500)
+    before = len(world.sessions.sessions)
+    call.hang_up()
+    world.append("a", 1)
+    world.pass_ms(1000)
+    assert len(world.sessions.sessions) == before
+    assert not world.partition(*A1).watchers
+
+
+@pytest.mark.clause("F-5")
+def test_a_full_fetch_that_waited_gets_its_session_with_the_answer(world: World) -> None:
+    call = world.fetch(0, 0, {A0: 0}, max_wait_ms=500)
+    assert not world.sessions.sessions
+    world.append("a")
+    assert list(world.sessions.sessions) == [call.answer.session_id]
+    world.append("a")
+    assert len(told(world.fetch(call.answer.session_id, 1, {A0: 1}).answer)[A0].records or b"") == 100
+
+
+def test_two_sessions_that_wait_for_one_partition_are_both_answered(world: World) -> None:
+    waits = [world.fetch(world.open_session({A0: 0}), 1, max_wait_ms=500) for _ in range(2)]
+    world.append("a")
+    assert all(told(call.answer)[A0].records for call in waits)
+
+
+def test_changing_the_isolation_level_within_a_session_reads_to_the_new_end(world: World) -> None:
+    log = world.partition("a").log
+    log.lso_hold = 0
+    session_id = world.open_session({A0: 0}, isolation_level=1)
+    world.append("a")
+    assert not told(world.fetch(session_id, 1, isolation_level=1).answer)[A0].records
+    assert told(world.fetch(session_id, 2, isolation_level=0).answer)[A0].records
+
+
+# What it costs
+
+
+def touches(world: World) -> int:
+    return sum(partition.log.touches for partition in world.partitions.by_name.values())
+
+
+@pytest.mark.parametrize("cached", [10, 10_000])
+@pytest.mark.parametrize("changed", [0, 1])
+def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
+    monkeypatch: pytest.MonkeyPatch, cached: int, changed: int
+) -> None:
+    world = World()
+    world.create("big", cached)
+    session_id = world.open_session({("big", index): 0 for index in range(cached)})
+    looked: list[int] = []
+    watched: list[int] = []
+    look = fetch_waiting.look
+    monkeypatch.setattr(fetch_waiting, "look", lambda *given: (looked.append(1), look(*given))[1])
+    watch = type(world.partition("big")).watch
+    monkeypatch.setattr(type(world.partition("big")), "watch", lambda *given: (watched.append(1), watch(*given))[1])
+    for epoch in range(1, 4):
+        before, looked[:], watched[:] = touches(world), [], []
+        for index in range(changed):
+            world.append("big", index)
+        answer = world.fetch(session_id, epoch, {("big", i): epoch - 1 for i in range(changed)}).answer
+        assert len(told(answer)) == changed
+        assert (len(looked), len(watched)) == (changed, changed)
+        assert touches(world) - before == 2 * changed  # one count of bytes, one read
+
+
+def test_a_backlog_that_does_not_fit_is_not_walked() -> None:
+    world = World()
+    world.create("big", 2000)
+    session_id = world.open_session({("big", index): 0 for index in range(2000)})
+    for index in range(2000):
+        world.append("big", index)
+    world.fetch(session_id, 1, max_bytes=500)
+    for epoch in range(2, 6):
+        before = touches(world)
+        answer = world.fetch(session_id, epoch, max_bytes=500).answer
+        assert len(told(answer)) == 5
+        assert touches(world) - before == 10
+
+
+def test_a_fetch_that_waits_looks_only_at_what_changes() -> None:
+    world = World()
+    world.create("big", 1000)
+    session_id = world.open_session({("big", index): 0 for index in range(1000)})
+    call = world.fetch(session_id, 1, max_wait_ms=500, min_bytes=250)
+    before = touches(world)
+    world.append("big", 3)
+    world.append("big", 4)
+    assert call.waiting
+    assert touches(world) - before == 2
+    world.append("big", 5)
+    assert len(told(call.answer)) == 3
+
+
+def test_the_fake_log_reads_whole_batches() -> None:
+    log = FakeLog()
+    log.append(2, 10, 0)
+    log.append(2, 10, 0)
+    assert len(log.read(1, 15, 4, False)) == 10
+    assert len(log.read(1, 5, 4, False)) == 0

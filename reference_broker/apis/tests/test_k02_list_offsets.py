@@ -1,0 +1,137 @@
+"""ListOffsets on a real log: the special timestamps, times, isolation, epochs and refusals."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v10.response import ListOffsetsPartitionResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.apis import k02_list_offsets
+from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
+from reference_broker.wire.errors import Error
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+T = 1_700_000_000_000
+
+
+@pytest.fixture
+def world() -> World:
+    """Offsets 0-1 of epoch 0 at T and T+10, offset 2 of epoch 4 at T+5; the high watermark is 2, the log end 3."""
+    world = World(log_of=real_log)
+    (partition,) = world.create("a")
+    partition.log.append(world.broker.now, real_records([T, T + 10]), 0)
+    partition.log.append(world.broker.now, real_records([T + 5]), 4)
+    partition.log.advance_high_watermark(2)
+    partition.leader_epoch = 4
+    return world
+
+
+def asked(timestamp: int, *, index: int = 0, epoch: int = -1) -> ListOffsetsPartition:
+    return ListOffsetsPartition(partition_index=i32(index), current_leader_epoch=i32(epoch), timestamp=i64(timestamp))
+
+
+def ask(
+    world: World,
+    *partitions: ListOffsetsPartition,
+    version: int = 10,
+    topic: str = "a",
+    replica: int = -1,
+    level: int = 0,
+) -> list[ListOffsetsPartitionResponse]:
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(replica),
+        isolation_level=i8(level),
+        topics=(ListOffsetsTopic(name=TopicName(topic), partitions=partitions),),
+        timeout=i32Timedelta.parse(timedelta(0)),
+    )
+    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), request)
+    assert [one.name for one in answer.topics] == [topic]
+    return list(answer.topics[0].partitions)
+
+
+def found(answer: Any) -> tuple[int, int, int]:
+    assert answer.error_code == 0
+    return (answer.offset, answer.timestamp, answer.leader_epoch)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "expected"),
+    [
+        (LATEST, (2, -1, 4)),
+        (EARLIEST, (0, -1, 0)),
+        (EARLIEST_LOCAL, (0, -1, 0)),
+        (MAX_TIMESTAMP, (1, T + 10, 0)),
+        (LATEST_TIERED, (-1, -1, -1)),
+        (0, (0, T, 0)),
+        (T, (0, T, 0)),
+        (T + 1, (1, T + 10, 0)),
+        (T + 11, (-1, -1, -1)),
+    ],
+)
+def test_what_a_consumer_finds(world: World, timestamp: int, expected: tuple[int, int, int]) -> None:
+    assert found(ask(world, asked(timestamp))[0]) == expected
+
+
+def test_a_follower_finds_the_log_end(world: World) -> None:
+    assert found(ask(world, asked(LATEST), replica=8)[0])[0] == 3
+
+
+def test_offsets_that_a_consumer_cannot_read_are_not_found(world: World) -> None:
+    partition = world.partition("a")
+    partition.log.append(world.broker.now, real_records([T + 50]), 4)
+    assert found(ask(world, asked(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
+    assert found(ask(world, asked(T + 20))[0]) == (-1, -1, -1)
+    assert found(ask(world, asked(T + 20), replica=8)[0]) == (3, T + 50, 4)
+
+
+def test_the_earliest_follows_the_log_start(world: World) -> None:
+    log = world.partition("a").log
+    log.advance_high_watermark(3)
+    log.delete_records_before(2)
+    assert found(ask(world, asked(EARLIEST))[0]) == (2, -1, 4)
+
+
+def test_an_empty_log_has_no_largest_timestamp() -> None:
+    world = World(log_of=real_log)
+    world.create("a")
+    assert found(ask(world, asked(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
+    assert found(ask(world, asked(LATEST))[0]) == (0, -1, -1)
+
+
+def test_read_committed_ends_at_the_last_stable_offset() -> None:
+    world = World()
+    world.create("a")
+    for _ in range(3):
+        world.append("a")
+    world.partition("a").log.lso_hold = 1
+    assert found(ask(world, asked(LATEST), level=1)[0])[0] == 1
+    assert found(ask(world, asked(LATEST), level=0)[0])[0] == 3
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, Error.FENCED_LEADER_EPOCH), (5, 75)])
+def test_the_leader_epoch_is_checked(world: World, epoch: int, error: int) -> None:
+    assert ask(world, asked(LATEST, epoch=epoch))[0].error_code == error
+
+
+def test_partitions_that_are_not_here(world: World) -> None:
+    world.create("elsewhere", led_here=False)
+    assert ask(world, asked(LATEST, index=1))[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert ask(world, asked(LATEST), topic="x")[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert ask(world, asked(LATEST), topic="elsewhere")[0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_partition_named_twice_is_an_invalid_request(world: World) -> None:
+    assert [one.error_code for one in ask(world, asked(LATEST), asked(EARLIEST))] == [Error.INVALID_REQUEST] * 2
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
+def test_special_timestamps_exist_from_their_version_on(world: World, timestamp: int, since: int) -> None:
+    assert ask(world, asked(timestamp), version=since - 1)[0].error_code == Error.UNSUPPORTED_VERSION
+    assert ask(world, asked(timestamp), version=since)[0].error_code == 0
+
+
+def test_an_unknown_special_timestamp_is_unsupported(world: World) -> None:
+    assert ask(world, asked(-9))[0].error_code == Error.UNSUPPORTED_VERSION

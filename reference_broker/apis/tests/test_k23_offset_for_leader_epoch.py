@@ -1,0 +1,57 @@
+"""OffsetForLeaderEpoch on a real log."""
+
+import pytest
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
+from reference_broker.apis import k23_offset_for_leader_epoch
+from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
+from reference_broker.wire.errors import Error
+
+
+@pytest.fixture
+def world() -> World:
+    """Epoch 1: offsets 0-1, epoch 4: offset 2."""
+    world = World(log_of=real_log)
+    (partition,) = world.create("a")
+    partition.log.append(world.broker.now, real_records([1_000, 1_000]), 1)
+    partition.log.append(world.broker.now, real_records([1_000]), 4)
+    partition.leader_epoch = 4
+    return world
+
+
+def ask(world: World, epoch: int, current: int = -1, index: int = 0, topic: str = "a") -> tuple[int, int, int]:
+    wanted = OffsetForLeaderPartition(
+        partition=i32(index), current_leader_epoch=i32(current), leader_epoch=i32(epoch)
+    )
+    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic=TopicName(topic), partitions=(wanted,)),))
+    answer = k23_offset_for_leader_epoch.handle(world.broker, FakeCall(1, "c", 4), request)
+    (partition,) = answer.topics[0].partitions
+    assert (answer.topics[0].topic, partition.partition) == (topic, index)
+    return (partition.error_code, partition.leader_epoch, partition.end_offset)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(1, (1, 2)), (2, (1, 2)), (3, (1, 2)), (4, (4, 3)), (5, (-1, -1)), (-1, (-1, -1))]
+)
+def test_an_epoch_ends_where_the_next_one_begins(world: World, epoch: int, expected: tuple[int, int]) -> None:
+    assert ask(world, epoch) == (0, *expected)
+
+
+@pytest.mark.parametrize(
+    ("current", "error"), [(4, 0), (3, Error.FENCED_LEADER_EPOCH), (5, Error.UNKNOWN_LEADER_EPOCH)]
+)
+def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
+    assert ask(world, 1, current=current)[0] == error
+
+
+def test_partitions_that_are_not_here(world: World) -> None:
+    world.create("elsewhere", led_here=False)
+    assert ask(world, 1, topic="x") == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert ask(world, 1, index=3) == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert ask(world, 1, topic="elsewhere") == (Error.NOT_LEADER_OR_FOLLOWER, -1, -1)

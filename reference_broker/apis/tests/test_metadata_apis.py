@@ -1,0 +1,216 @@
+"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator."""
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_topic_partitions.v0.request import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+
+from reference_broker.apis import (
+    k03_metadata,
+    k10_find_coordinator,
+    k19_create_topics,
+    k60_describe_cluster,
+    k75_describe_topic_partitions,
+)
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
+
+ALL = object()
+
+
+def metadata(world, names=ALL, ids=(), version=13, auto=False, operations=False):
+    topics = None if names is ALL else tuple(MetadataRequestTopic(name=name, topic_id=None) for name in names)
+    if ids:
+        topics = tuple(MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids)
+    body = MetadataRequest(
+        topics=topics, allow_auto_topic_creation=auto, include_topic_authorized_operations=operations
+    )
+    return world.ask(k03_metadata, body, version)
+
+
+def told(answer):
+    return [(one.name, one.error_code.name, len(one.partitions)) for one in answer.topics]
+
+
+def test_all_topics_with_brokers_cluster_and_controller():
+    world = AdminWorld()
+    create(world, topic("a", 2), topic("b"))
+    answer = metadata(world)
+    assert told(answer) == [("a", "none", 2), ("b", "none", 1)]
+    assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [(1, "127.0.0.1", 9092)]
+    assert (answer.cluster_id, answer.controller_id) == (world.controller.cluster_id, 1)
+    partition = answer.topics[0].partitions[1]
+    assert (partition.partition_index, partition.leader_id, partition.leader_epoch) == (1, 1, 0)
+    assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ((1,), (1,), ())
+
+
+@pytest.mark.parametrize(("version", "count"), [(0, 2), (1, 0), (13, 0)])
+def test_the_empty_list_means_all_topics_in_version_0_and_none_later(version, count):
+    world = AdminWorld()
+    create(world, topic("a"), topic("b"))
+    assert len(metadata(world, (), version=version).topics) == count
+
+
+def test_topics_by_name_in_the_order_of_the_request_each_once():
+    world = AdminWorld()
+    create(world, topic("a"), topic("b"))
+    assert told(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
+        ("b", "none", 1), ("nope", "unknown_topic_or_partition", 0), ("a", "none", 1),
+        ("no good", "invalid_topic_exception", 0),
+    ]  # fmt: skip
+    assert "nope" not in world.controller.latest.topics
+
+
+def test_topics_by_id_from_version_12():
+    world = AdminWorld()
+    (made,) = create(world, topic("a"))
+    known, unknown = metadata(world, ids=(made.topic_id, UUID(int=5))).topics
+    assert (known.name, known.topic_id, known.error_code) == ("a", made.topic_id, ErrorCode.none)
+    assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, UUID(int=5), ErrorCode.unknown_topic_id)
+    assert metadata(world, ids=(made.topic_id,), version=11).topics[0].error_code == ErrorCode.invalid_request
+
+
+def test_a_missing_topic_is_created_when_both_sides_allow_it():
+    world = AdminWorld(num_partitions="3")
+    assert told(metadata(world, ("new", "..") , auto=True)) == [
+        ("new", "unknown_topic_or_partition", 0), ("..", "invalid_topic_exception", 0)
+    ]  # fmt: skip
+    assert told(metadata(world, ("new",))) == [("new", "none", 3)]
+    off = AdminWorld(auto_create_topics_enable="false")
+    metadata(off, ("new",), auto=True)
+    assert "new" not in off.controller.latest.topics
+
+
+def test_one_request_starts_so_many_topics_and_the_next_one_the_rest():
+    """Each is a change of the metadata of its own: a list of 100,000 names would hold up everyone else."""
+    world = AdminWorld()
+    names = tuple(f"t{number}" for number in range(250))
+    told_first = told(metadata(world, ("..", *names), auto=True))
+    assert told_first == [("..", "invalid_topic_exception", 0)] + [
+        (name, "unknown_topic_or_partition", 0) for name in names
+    ]
+    assert tuple(world.controller.latest.topics) == names[:100]
+    metadata(world, names, auto=True)
+    metadata(world, names, auto=True)
+    assert tuple(world.controller.latest.topics) == names
+
+
+def test_a_topic_that_cannot_be_created_says_why():
+    world = AdminWorld(default_replication_factor="3")
+    assert told(metadata(world, ("new",), auto=True)) == [("new", "invalid_replication_factor", 0)]
+
+
+def test_allowed_operations_only_where_asked_for():
+    world = AdminWorld()
+    create(world, topic("a"))
+    assert metadata(world).topics[0].topic_authorized_operations == -(2**31)
+    assert metadata(world, operations=True).topics[0].topic_authorized_operations == 3576
+
+
+def test_an_answer_is_made_once_for_each_state_of_a_topic():
+    world = AdminWorld()
+    create(world, topic("a"), topic("b"))
+    first, again = metadata(world), metadata(world, operations=True)
+    assert again.topics[0].partitions is first.topics[0].partitions
+    grow(world, "a", 2)
+    later = metadata(world)
+    assert told(later) == [("a", "none", 2), ("b", "none", 1)]
+    assert later.topics[1].partitions is first.topics[1].partitions
+    delete(world, named("a"))
+    assert list(world.broker.topic_answers) == ["b"]
+
+
+def test_nothing_is_told_before_it_is_durable():
+    world = AdminWorld()
+    world.sync.auto = False
+    world.begin(k19_create_topics, creation_of("a"))
+    assert told(metadata(world, ("a",))) == [("a", "unknown_topic_or_partition", 0)]
+    world.sync.complete()
+    assert told(metadata(world, ("a",))) == [("a", "none", 1)]
+
+
+def test_a_partition_without_a_live_leader_says_so():
+    world = AdminWorld()
+    create(world, topic("a"))
+    world.broker.metadata = without_brokers(world.broker.metadata)
+    (partition,) = metadata(world).topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (ErrorCode.leader_not_available, -1)
+    assert partition.offline_replicas == (1,)
+
+
+def test_pages_of_partitions_follow_the_cursor():
+    world = AdminWorld()
+    create(world, topic("a", 3), topic("b", 3))
+    seen, cursor, pages = [], None, 0
+    while True:
+        body = DescribeTopicPartitionsRequest(topics=(), response_partition_limit=2, cursor=cursor)
+        page = world.ask(k75_describe_topic_partitions, body)
+        seen += [(one.name, partition.partition_index) for one in page.topics for partition in one.partitions]
+        pages += 1
+        if page.next_cursor is None:
+            break
+        cursor = Cursor(topic_name=page.next_cursor.topic_name, partition_index=page.next_cursor.partition_index)
+    assert (seen, pages) == ([(name, index) for name in "ab" for index in range(3)], 3)
+
+
+def test_described_partitions_have_empty_lists_and_never_null():
+    world = AdminWorld()
+    create(world, topic("a"))
+    names = tuple(TopicRequest(name=name) for name in ("nope", "a", ".."))
+    answer = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
+    assert told(answer) == [
+        ("..", "invalid_topic_exception", 0), ("a", "none", 1), ("nope", "unknown_topic_or_partition", 0)
+    ]  # fmt: skip
+    (partition,) = answer.topics[1].partitions
+    assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == ((), (), ())
+
+
+@pytest.mark.parametrize(("asked", "operations"), [(False, -(2**31)), (True, 8096)])
+def test_the_cluster_is_described(asked, operations):
+    world = AdminWorld()
+    body = DescribeClusterRequest(include_cluster_authorized_operations=asked, include_fenced_brokers=True)
+    answer = world.ask(k60_describe_cluster, body)
+    assert (answer.error_code, answer.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
+    assert answer.cluster_authorized_operations == operations
+    assert [(one.broker_id, one.port, one.is_fenced) for one in answer.brokers] == [(1, 9092, False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(2, ErrorCode.mismatched_endpoint_type), (3, ErrorCode.unsupported_endpoint_type)]
+)
+def test_only_brokers_can_be_described(kind, error):
+    body = DescribeClusterRequest(
+        include_cluster_authorized_operations=False, endpoint_type=kind, include_fenced_brokers=False
+    )
+    answer = AdminWorld().ask(k60_describe_cluster, body)
+    assert (answer.error_code, answer.brokers) == (error, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(0, "coordinator_not_available"), (1, "coordinator_not_available"), (9, "invalid_request")]
+)
+def test_no_coordinator_is_there_for_any_key(kind, error):
+    body = FindCoordinatorRequest(key_type=kind, coordinator_keys=("g1", "g2"))
+    answer = AdminWorld().ask(k10_find_coordinator, body)
+    assert [(one.key, one.error_code.name, one.node_id) for one in answer.coordinators] == [
+        ("g1", error, -1), ("g2", error, -1)
+    ]  # fmt: skip
+
+
+def creation_of(name):
+    return CreateTopicsRequest(topics=(topic(name),), timeout=timedelta(0))
+
+
+def without_brokers(cache):
+    return replace(cache, brokers=())

@@ -1,0 +1,284 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: results, every error, order and durability."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from kio.schema.create_partitions.v3.request import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kio.schema.create_topics.v7.request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.errors import ErrorCode
+
+from reference_broker.apis import k19_create_topics, k20_delete_topics, k37_create_partitions
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.log.memory_disk import MemoryDisk
+
+
+def topic(name="t", partitions=1, replication_factor=1, configs=(), assignments=()):
+    return CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=replication_factor,
+        assignments=tuple(CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments),
+        configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs),
+    )  # fmt: skip
+
+
+def create(world, *topics, validate_only=False):
+    body = CreateTopicsRequest(topics=topics, timeout=timedelta(seconds=1), validate_only=validate_only)
+    return world.ask(k19_create_topics, body).topics
+
+
+def delete(world, *states, api_version=6):
+    body = DeleteTopicsRequest(topics=states, timeout=timedelta(seconds=1))
+    return world.ask(k20_delete_topics, body, api_version).responses
+
+
+def named(name):
+    return DeleteTopicState(name=name, topic_id=None)
+
+
+def growth_of(name, count, assignments=None, validate_only=False):
+    entry = CreatePartitionsTopic(
+        name=name, count=count,
+        assignments=assignments and tuple(CreatePartitionsAssignment(broker_ids=ids) for ids in assignments),
+    )  # fmt: skip
+    return CreatePartitionsRequest(topics=(entry,), timeout=timedelta(0), validate_only=validate_only)
+
+
+def grow(world, name, count, assignments=None, validate_only=False):
+    body = growth_of(name, count, assignments, validate_only)
+    (result,) = world.ask(k37_create_partitions, body).results
+    return result
+
+
+def test_a_created_topic_is_open_durable_and_told_with_its_settings():
+    world = AdminWorld()
+    (result,) = create(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 3, 1)
+    told = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert (told["retention.ms"], told["segment.bytes"]) == (("5000", 1), ("1073741824", 5))
+    assert [index for _, index in world.broker.partitions.by_name] == [0, 1, 2]
+    assert world.broker.partitions.by_name["t", 2].log.config.max_message_bytes == 777
+    again = AdminWorld(world.disk, seed=9)
+    assert again.controller.image.topics["t"].topic_id == result.topic_id.bytes
+    assert again.broker.partitions.by_name["t", 2].log.config.retention_ms == 5000
+
+
+def test_defaults_stand_for_minus_one():
+    world = AdminWorld(num_partitions="4")
+    (result,) = create(world, topic("t", -1, -1))
+    assert (result.num_partitions, result.replication_factor) == (4, 1)
+
+
+def test_validate_only_answers_as_if_and_writes_nothing():
+    world = AdminWorld()
+    offset = world.controller.latest.provenance.offset
+    good, bad = create(world, topic("t", 2), topic("..", 2), validate_only=True)
+    assert (good.error_code, bad.error_code) == (ErrorCode.none, ErrorCode.invalid_topic_exception)
+    assert (world.controller.latest.provenance.offset, dict(world.broker.partitions.by_name)) == (offset, {})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (topic(""), ErrorCode.invalid_topic_exception),
+        (topic("."), ErrorCode.invalid_topic_exception),
+        (topic("a" * 250), ErrorCode.invalid_topic_exception),
+        (topic("sp ace"), ErrorCode.invalid_topic_exception),
+        (topic("x_y"), ErrorCode.invalid_topic_exception),
+        (topic("__cluster_metadata"), ErrorCode.topic_authorization_failed),
+        (topic("x.y"), ErrorCode.topic_already_exists),
+        (topic(partitions=0), ErrorCode.invalid_partitions),
+        (topic(partitions=-2), ErrorCode.invalid_partitions),
+        (topic(replication_factor=0), ErrorCode.invalid_replication_factor),
+        (topic(replication_factor=2), ErrorCode.invalid_replication_factor),
+        (topic(partitions=10_001), ErrorCode.policy_violation),
+        (topic(configs=(("nonsense", "1"),)), ErrorCode.invalid_config),
+        (topic(configs=(("segment.bytes", "few"),)), ErrorCode.invalid_config),
+        (topic(configs=(("cleanup.policy", "burn"),)), ErrorCode.invalid_config),
+        (topic(configs=(("retention.ms", None),)), ErrorCode.invalid_config),
+        (topic(assignments=((0, (1,)),)), ErrorCode.invalid_request),
+        (topic(partitions=-1, assignments=((0, (1,)),)), ErrorCode.invalid_request),
+        (topic(partitions=-1, replication_factor=-1, assignments=((0, (9,)),)), ErrorCode.invalid_replica_assignment),
+        (topic(partitions=-1, replication_factor=-1, assignments=((0, ()),)), ErrorCode.invalid_replica_assignment),
+        (topic(partitions=-1, replication_factor=-1, assignments=((0, (1, 1)),)), ErrorCode.invalid_replica_assignment),
+        (topic(partitions=-1, replication_factor=-1, assignments=((1, (1,)),)), ErrorCode.invalid_replica_assignment),
+        (
+            topic(partitions=-1, replication_factor=-1, assignments=((0, (1,)), (0, (1,)))),
+            ErrorCode.invalid_replica_assignment,
+        ),
+    ],
+)
+def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted, error):
+    world = AdminWorld()
+    create(world, topic("x.y"))
+    bad, good = create(world, wanted, topic("good"))
+    assert (bad.error_code, good.error_code) == (error, ErrorCode.none)
+    assert bad.error_message
+    assert sorted(world.controller.image.topics) == ["good", "x.y"]
+
+
+def test_a_manual_assignment_places_partitions():
+    world = AdminWorld()
+    (result,) = create(world, topic("t", -1, -1, assignments=((1, (1,)), (0, (1,)))))
+    assert (result.error_code, result.num_partitions) == (ErrorCode.none, 2)
+
+
+def test_a_name_twice_in_one_request_creates_nothing():
+    world = AdminWorld()
+    twice, once = create(world, topic("t"), topic("u"), topic("t", 5))
+    assert (twice.name, twice.error_code, once.error_code) == ("t", ErrorCode.invalid_request, ErrorCode.none)
+    assert list(world.controller.image.topics) == ["u"]
+
+
+def test_an_operation_of_too_many_records_is_refused_as_a_whole():
+    world = AdminWorld()
+    results = create(world, topic("a", 6000), topic("b", 6000))
+    assert [result.error_code for result in results] == [ErrorCode.policy_violation] * 2
+    assert not world.controller.latest.topics
+
+
+def test_concurrent_requests_for_one_name_create_it_once_and_are_answered_after_the_sync():
+    world = AdminWorld()
+    world.sync.auto = False
+    body = CreateTopicsRequest(topics=(topic("t"),), timeout=timedelta(0))
+    first, second = (world.begin(k19_create_topics, body) for _ in range(2))
+    assert (first.answers, second.answers) == ([], [])
+    world.sync.complete()
+    codes = [call.answers[0].topics[0].error_code for call in (first, second)]
+    assert codes == [ErrorCode.none, ErrorCode.topic_already_exists]
+
+
+def test_a_name_is_free_only_after_its_deletion_is_published():
+    world = AdminWorld()
+    create(world, topic("t"))
+    world.append("t", 0, 3)
+    world.sync.auto = False
+    deleting = world.begin(k20_delete_topics, DeleteTopicsRequest(topics=(named("t"),), timeout=timedelta(0)))
+    body = CreateTopicsRequest(topics=(topic("t"),), timeout=timedelta(0))
+    early = world.begin(k19_create_topics, body)
+    world.sync.complete()
+    assert deleting.answers[0].responses[0].error_code == ErrorCode.none
+    assert early.answers[0].topics[0].error_code == ErrorCode.topic_already_exists
+    world.sync.auto = True
+    assert world.ask(k19_create_topics, body).topics[0].error_code == ErrorCode.none
+    assert world.broker.partitions.by_name["t", 0].log.log_end_offset == 0
+
+
+def test_a_full_disk_is_an_error_in_the_answer_and_the_node_goes_on():
+    world = AdminWorld()
+    world.disk.fail_after = 0
+    assert create(world, topic("t"))[0].error_code == ErrorCode.kafka_storage_error
+    world.disk.fail_after = None
+    assert create(world, topic("t"))[0].error_code == ErrorCode.none
+
+
+def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices():
+    world = AdminWorld()
+    made = create(world, topic("a", 20), topic("b"))
+    for index in range(20):
+        world.append("a", index, 1)
+    results = delete(world, named("a"), DeleteTopicState(name=None, topic_id=made[1].topic_id))
+    assert [(result.name, result.error_code) for result in results] == [("a", ErrorCode.none), ("b", ErrorCode.none)]
+    assert not world.broker.partitions.by_name
+    assert not world.broker.metadata.topics
+    assert not world.disk.exists("a-0")
+    assert sum(name.endswith("-delete") for name in world.disk.list("")) == 20
+    assert world.outside.run_steps() == 20
+    assert not any(name.endswith("-delete") for name in world.disk.list(""))
+
+
+def test_each_bad_deletion_gets_its_error():
+    world = AdminWorld()
+    (made,) = create(world, topic("a"))
+    unknown = DeleteTopicState(name=None, topic_id=UUID(int=77))
+    both = DeleteTopicState(name="a", topic_id=made.topic_id)
+    neither = DeleteTopicState(name=None, topic_id=None)
+    results = delete(world, named("nope"), unknown, both, neither)
+    assert [result.error_code for result in results] == [
+        ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id,
+        ErrorCode.invalid_request, ErrorCode.invalid_request,
+    ]  # fmt: skip
+    twice = delete(world, named("a"), DeleteTopicState(name=None, topic_id=made.topic_id))
+    assert [result.error_code for result in twice] == [ErrorCode.invalid_request] * 2
+    assert "a" in world.controller.image.topics
+
+
+@pytest.mark.parametrize(("version", "error"), [(1, "invalid_request"), (3, "topic_deletion_disabled")])
+def test_deletion_can_be_switched_off(version, error):
+    world = AdminWorld(delete_topic_enable="false")
+    create(world, topic("a"))
+    assert delete(world, named("a"), api_version=version)[0].error_code == ErrorCode[error]
+
+
+def test_half_done_deletions_and_strays_are_cleaned_at_start():
+    world = AdminWorld()
+    create(world, topic("a", 2), topic("b-1"))
+    world.append("a", 0, 1)
+    world.append("b-1", 0, 1)
+    world.disk.files["gone-0/00000000000000000000.log"] = bytearray(b"x")
+    world.disk.files["a-7/00000000000000000000.log"] = bytearray(b"x")
+    world.disk.files[f"c-0.{'0f' * 16}-delete/00000000000000000000.log"] = bytearray(b"x")
+    world.disk.files["holiday-2026/photo.log"] = bytearray(b"x")
+    again = AdminWorld(world.disk, seed=4)
+    again.outside.run_steps()
+    assert again.disk.list("") == ["__cluster_metadata-0", "a-0", "b-1-0", "holiday-2026", "meta.properties"]
+    assert again.broker.partitions.by_name["a", 0].log.high_watermark == 1
+
+
+def test_partitions_are_added_to_a_topic():
+    world = AdminWorld()
+    create(world, topic("t", 2))
+    assert grow(world, "t", 5).error_code == ErrorCode.none
+    assert len(world.controller.image.topics["t"].partitions) == 5
+    assert ("t", 4) in world.broker.partitions.by_name
+    assert grow(world, "t", 6, validate_only=True).error_code == ErrorCode.none
+    assert grow(world, "t", 6, assignments=((1,),)).error_code == ErrorCode.none
+    assert len(AdminWorld(world.disk, seed=3).controller.image.topics["t"].partitions) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assignments", "error"),
+    [
+        ("nope", 5, None, ErrorCode.unknown_topic_or_partition),
+        ("t", 2, None, ErrorCode.invalid_partitions),
+        ("t", 1, None, ErrorCode.invalid_partitions),
+        ("t", 4, ((1,),), ErrorCode.invalid_replica_assignment),
+        ("t", 3, ((9,),), ErrorCode.invalid_replica_assignment),
+        ("t", 3, ((),), ErrorCode.invalid_replica_assignment),
+        ("t", 20_000, None, ErrorCode.policy_violation),
+    ],
+)
+def test_each_bad_growth_gets_its_error(name, count, assignments, error):
+    world = AdminWorld()
+    create(world, topic("t", 2))
+    result = grow(world, name, count, assignments)
+    assert (result.error_code, bool(result.error_message)) == (error, True)
+    assert len(world.controller.latest.topics["t"].partitions) == 2
+
+
+def test_a_topic_twice_in_a_growth_request_is_refused():
+    world = AdminWorld()
+    create(world, topic("t"))
+    entry = CreatePartitionsTopic(name="t", count=3, assignments=None)
+    body = CreatePartitionsRequest(topics=(entry, entry), timeout=timedelta(0), validate_only=False)
+    (result,) = world.ask(k37_create_partitions, body).results
+    assert result.error_code == ErrorCode.invalid_request
+
+
+def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records():
+    disk = MemoryDisk()
+    world = AdminWorld(disk)
+    create(world, topic("t"))
+    world.append("t", 0, 5)
+    again = AdminWorld(disk, seed=2)
+    partition = again.broker.partitions.by_name["t", 0]
+    assert (partition.leader_epoch, partition.log.latest_epoch, partition.log.high_watermark) == (1, 1, 5)

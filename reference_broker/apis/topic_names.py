@@ -1,0 +1,35 @@
+"""Which topic names are allowed (Kafka's Topic.validate), and which would collide in metric names."""
+
+import re
+from collections.abc import Iterable
+
+MAX_NAME_LENGTH = 249
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+METADATA_TOPIC = "__cluster_metadata"
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """One sentence with what is wrong; None if the name is allowed."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return "Topic name is invalid: '.' or '..' is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"Topic name is invalid: its length {len(name)} is above {MAX_NAME_LENGTH}: {name}"
+    if not _LEGAL.fullmatch(name):
+        return f"Topic name is invalid: '{name}' contains characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def collision(name: str, existing: Iterable[str]) -> str | None:
+    """An existing topic that differs only in '.' and '_'; costs a walk only for names with one of these."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+
+
+def is_internal(name: str) -> bool:
+    return name in INTERNAL_TOPICS

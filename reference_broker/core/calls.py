@@ -1,0 +1,56 @@
+"""A request that is being answered, as the API handlers see it (``apis.broker.Call``)."""
+
+from collections.abc import Callable
+
+from reference_broker.core.effects import Close, Effect, Reply
+from reference_broker.core.events import Request
+
+
+class ActiveCall:
+    """Answered at most once; after its connection closed, answering does nothing."""
+
+    __slots__ = ("_effects", "_finished", "_forget", "_request", "api_version", "client_id", "closed", "connection")
+
+    def __init__(self, request: Request, effects: list[Effect], finished: Callable[[int], None]) -> None:
+        self.connection = request.connection
+        self.client_id = request.client_id
+        self.api_version = request.api_version
+        self.closed = False
+        self._request = request
+        self._effects = effects
+        self._finished = finished
+        self._forget: Callable[[], None] | None = None
+
+    def respond(self, body: object | None, *, api_version: int | None = None) -> None:
+        """``api_version``: of the answer, where it is not the request's (ApiVersions for an unknown version)."""
+        if self.closed:
+            return
+        request = self._request
+        error = getattr(body, "error_code", 0)
+        tag = request.tag if not error else request.tag._replace(error=int(error))
+        version = request.api_version if api_version is None else api_version
+        self.closed = True
+        self._forget = None
+        self._effects.append(
+            Reply(request.connection, request.correlation_id, request.api_key, version, body, tag)
+        )
+        self._finished(request.connection)
+
+    def close(self, reason: str) -> None:
+        """Ends the connection instead of answering: the peer broke the protocol."""
+        if self.closed:
+            return
+        self.closed = True
+        self._forget = None
+        self._effects.append(Close(self.connection, reason))
+        self._finished(self.connection)
+
+    def on_closed(self, forget: Callable[[], None]) -> None:
+        self._forget = forget
+
+    def connection_closed(self) -> None:
+        """The driver says that the connection is gone."""
+        self.closed = True
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget()

@@ -1,0 +1,75 @@
+"""Long and periodic work in slices: one slice an event, so that requests are served between them."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from reference_broker.apis.broker import Broker
+from reference_broker.log.disk import DiskError
+from reference_broker.model.partitions import Partition
+
+PARTITIONS_PER_SLICE = 64
+"""Retention of so many partitions stays well below the 5 ms that one slice may take."""
+
+Slices = Generator[None, None, None]
+
+
+@dataclass(slots=True)
+class Housekeeping:
+    """Runs generators one slice an event, and starts the periodic ones anew after their interval."""
+
+    broker: Broker
+    running: int = field(default=0)
+
+    def run(self, work: Slices, then: Callable[[], None]) -> None:
+        """Runs ``work`` to its end from now on, one slice a timer event, then calls ``then``."""
+        self.running += 1
+        self._slice(work, then)
+
+    def start(self) -> None:
+        """Retention, age-based rolls, and forgetting idle producers, each at its interval."""
+        config = self.broker.config
+        self._every(config.log_retention_check_interval_ms, self._retention)
+        self._every(config.producer_id_expiration_check_interval_ms, self._forget_producers)
+
+    def _slice(self, work: Slices, then: Callable[[], None]) -> None:
+        try:
+            next(work)
+        except StopIteration:
+            self.running -= 1
+            then()
+        else:
+            self.broker.outside.set_timer(self.broker.now.mono_us, lambda: self._slice(work, then))
+
+    def _every(self, interval_ms: int, work: Callable[[], Slices]) -> None:
+        def again() -> None:
+            self.run(work(), lambda: self._every(interval_ms, work))
+
+        self.broker.outside.set_timer(self.broker.now.mono_us + interval_ms * 1000, again)
+
+    def _retention(self) -> Slices:
+        broker = self.broker
+        for number, partition in enumerate(list(broker.partitions.by_name.values()), 1):
+            if not partition.deleted:
+                self._retain(partition)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield
+
+    def _retain(self, partition: Partition) -> None:
+        """A disk that fails here (a full one, say) harms no client: the next round tries again."""
+        log, now = partition.log, self.broker.now
+        start = log.log_start_offset
+        for work in (log.enforce_retention, log.roll_if_due):
+            try:
+                work(now)
+            except DiskError as failure:
+                where = ("partition", f"{partition.topic}-{partition.index}")
+                self.broker.outside.note("retention_failed", where, ("reason", str(failure)))
+        if log.log_start_offset != start:
+            partition.changed()
+
+    def _forget_producers(self) -> Slices:
+        broker = self.broker
+        for number, partition in enumerate(list(broker.partitions.by_name.values()), 1):
+            partition.log.expire_producers(broker.now)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield

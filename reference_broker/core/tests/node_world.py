@@ -1,0 +1,176 @@
+"""One node on a disk in memory, driven by hand: requests in, answers out; syncs and timers run when told."""
+
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+
+from reference_broker.core.effects import Close, Effect, Reply, SetTimer, Sync
+from reference_broker.core.events import Closed, Request, Synced, TimerFired
+from reference_broker.core.node import Node
+from reference_broker.log.disk import Disk
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.now import Now
+from reference_broker.model.config import BrokerConfig
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.tags import Tag
+
+START_WALL_MS = 1_700_000_000_000
+
+
+class NodeWorld:
+    """``hold_syncs``: syncs complete only by ``complete_syncs``. ``effects``: all that the node ever asked for."""
+
+    def __init__(
+        self, disk: Disk | None = None, *, node_id: int = 1, seed: int = 0, start: bool = True, **config: str
+    ) -> None:
+        self.disk: Any = MemoryDisk() if disk is None else disk
+        pairs = {key.replace("_", "."): value for key, value in config.items()}
+        self.node = Node(node_id, BrokerConfig.parse(pairs), self.disk, seed)
+        self.mono_us = 0
+        self.hold_syncs = False
+        self.effects: list[Effect] = []
+        self.replies: dict[int, Reply] = {}
+        self.closed: dict[int, str] = {}
+        self.syncs: deque[tuple[int, Any]] = deque()
+        self.timers: list[tuple[int, int]] = []
+        self.correlation_id = 0
+        if start:
+            self.start()
+            self.settle()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.mono_us, START_WALL_MS + self.mono_us // 1000)
+
+    def start(self) -> None:
+        self._take(self.node.start(self.now))
+
+    def shut_down(self) -> None:
+        self._take(self.node.shutdown(self.now))
+
+    def give(self, event: Any) -> None:
+        self._take(self.node.handle(self.now, event))
+
+    def send(self, api_key: int, api_version: int, body: object, connection: int = 1) -> int:
+        """Gives a request; returns its correlation ID."""
+        self.correlation_id += 1
+        tag = Tag(api_key, api_version, "client")
+        self.give(Request(connection, self.correlation_id, api_key, api_version, "client", body, tag))
+        return self.correlation_id
+
+    def ask(self, api_key: int, api_version: int, body: object, connection: int = 1) -> Any:
+        """The answer's body, after every sync and due timer that it needs."""
+        number = self.send(api_key, api_version, body, connection)
+        self.settle()
+        assert number in self.replies, "no answer"
+        return self.replies[number].body
+
+    def close(self, connection: int) -> None:
+        self.give(Closed(connection))
+
+    def step(self) -> bool:
+        """One sync or one due timer; False if there is nothing to do now."""
+        if self.syncs and not self.hold_syncs:
+            self.complete_sync()
+            return True
+        due = [timer for timer in self.timers if timer[0] <= self.mono_us]
+        if due:
+            self.timers.remove(min(due))
+            self.give(TimerFired(min(due)[1]))
+        return bool(due)
+
+    def settle(self) -> None:
+        while self.step():
+            pass
+
+    def complete_sync(self) -> None:
+        token, synced = self.syncs.popleft()
+        if synced is not None:
+            self.disk.finish_sync(synced)
+        self.give(Synced(token))
+
+    def complete_syncs(self) -> None:
+        while self.syncs:
+            self.complete_sync()
+
+    def advance(self, ms: int) -> None:
+        """Time passes; timers fire in their order."""
+        end_us = self.mono_us + ms * 1000
+        self.settle()
+        while self.timers and min(self.timers)[0] <= end_us:
+            self.mono_us = max(self.mono_us, min(self.timers)[0])
+            self.settle()
+        self.mono_us = end_us
+
+    def _take(self, effects: Any) -> None:
+        self.effects.extend(effects)
+        for effect in effects:
+            match effect:
+                case Reply():
+                    assert effect.correlation_id not in self.replies, "answered twice"
+                    self.replies[effect.correlation_id] = effect
+                case Close():
+                    self.closed[effect.connection] = effect.reason
+                case Sync():
+                    begin = getattr(self.disk, "begin_sync", None)
+                    self.syncs.append((effect.token, None if begin is None else begin(effect.paths)))
+                case SetTimer():
+                    self.timers.append((effect.deadline_us, effect.timer))
+
+    # Requests as clients send them.
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
+        return self.ask(ApiKey.CREATE_TOPICS, 7, create_request(name, partitions, **configs)).topics[0]
+
+    def delete(self, name: str) -> Any:
+        return self.ask(ApiKey.DELETE_TOPICS, 6, delete_request(name)).responses[0]
+
+    def producer_id(self) -> int:
+        body = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
+        return int(self.ask(ApiKey.INIT_PRODUCER_ID, 4, body).producer_id)
+
+    def produce(self, topic: str, index: int, batch: bytes, acks: int = -1) -> Any:
+        body = self.ask(ApiKey.PRODUCE, 9, produce_request(topic, index, batch, acks))
+        return None if body is None else body.responses[0].partitions[0]
+
+    def log(self, topic: str, index: int = 0) -> Any:
+        return self.node.broker.partitions.by_name[topic, index].log
+
+
+def create_request(name: str, partitions: int = 1, **configs: str) -> CreateTopicsRequest:
+    settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items())
+    topic = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=settings  # type: ignore[arg-type]
+    )
+    return CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1), validate_only=False)  # type: ignore[arg-type]
+
+
+def delete_request(name: str) -> DeleteTopicsRequest:
+    state = DeleteTopicState(name=name, topic_id=None)  # type: ignore[arg-type]
+    return DeleteTopicsRequest(topics=(state,), timeout=timedelta(seconds=1))  # type: ignore[arg-type]
+
+
+def produce_request(topic: str, index: int, batch: bytes | None, acks: int = -1) -> ProduceRequest:
+    return ProduceRequest(acks, 1000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(index, batch)])])
+
+
+def fetch_request(topic: str, index: int = 0, offset: int = 0, max_wait_ms: int = 500) -> FetchRequest:
+    wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(max_wait_ms=max_wait_ms, topics=[FetchTopic(topic, NO_TOPIC_ID, [wanted])])
+
+
+def batch(value: bytes = b"value", count: int = 1, **how: int) -> bytes:
+    records = [Record(timestamp_ms=START_WALL_MS, key=b"k", value=value) for _ in range(count)]
+    return build(records, **how)  # type: ignore[arg-type]
+
+
+def sent_batch(producer_id: int, sequence: int, value: bytes = b"value") -> bytes:
+    return batch(value, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)

@@ -1,0 +1,253 @@
+"""Start and end of a node: clean and unclean, interrupted, in a directory that is not its own."""
+
+from datetime import timedelta
+
+import pytest
+from kio.schema.delete_records.v2.request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+
+from reference_broker.core.errors import NodeFailed
+from reference_broker.core.events import Synced
+from reference_broker.core.node import CLEAN_SHUTDOWN_FILE
+from reference_broker.core.tests.node_world import (
+    NodeWorld,
+    batch,
+    create_request,
+    produce_request,
+    sent_batch,
+)
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.raft.node_files import StartRefused
+from reference_broker.wire.apis import ApiKey
+
+
+def filled(disk: MemoryDisk, topics: int = 1, **config: str) -> NodeWorld:
+    world = NodeWorld(disk, **config)
+    for number in range(topics):
+        world.create(f"t{number}", 2)
+        for sequence in range(3):
+            world.produce(f"t{number}", 0, sent_batch(7, sequence))
+    return world
+
+
+def stopped(world: NodeWorld) -> NodeWorld:
+    world.shut_down()
+    world.settle()
+    assert world.node.stopped
+    return world
+
+
+def test_a_clean_stop_is_found_by_the_next_start_which_keeps_everything() -> None:
+    disk = MemoryDisk()
+    stopped(filled(disk))
+    assert disk.exists(CLEAN_SHUTDOWN_FILE)
+    world = NodeWorld(disk)
+    assert not disk.exists(CLEAN_SHUTDOWN_FILE)
+    assert world.log("t0").recovered.verified_bytes == 0
+    assert world.log("t0").log_end_offset == 3
+    assert world.produce("t0", 0, sent_batch(7, 2)).base_offset == 2
+
+
+def test_an_unclean_stop_is_recovered_by_the_next_start() -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    assert NodeWorld(disk).log("t0").recovered.verified_bytes > 0
+
+
+def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
+    world = filled(MemoryDisk())
+    unsynced = world.log("t0").unsynced_paths()
+    world.hold_syncs = True
+    world.shut_down()
+    assert unsynced
+    assert not world.node.ready
+    assert not world.node.stopped
+    assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
+    world.complete_syncs()
+    assert world.node.stopped
+    assert world.log("t0").unsynced_paths() == ()
+
+
+def test_a_stop_answers_the_produce_that_waits_for_its_sync() -> None:
+    world = filled(MemoryDisk(), log_flush_interval_messages="1")
+    world.hold_syncs = True
+    number = world.send(ApiKey.PRODUCE, 9, produce_request("t0", 0, sent_batch(7, 3)))
+    world.shut_down()
+    world.complete_syncs()
+    assert number in world.replies
+    assert world.node.stopped
+
+
+def test_a_request_after_the_stop_began_closes_its_connection_and_writes_nothing() -> None:
+    world = filled(MemoryDisk())
+    world.hold_syncs = True
+    world.shut_down()
+    number = world.send(ApiKey.PRODUCE, 9, produce_request("t0", 0, batch()), connection=4)
+    assert number not in world.replies
+    assert "shutting down" in world.closed[4]
+    world.complete_syncs()
+    assert world.node.stopped
+    assert world.log("t0").log_end_offset == 3
+
+
+def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clean() -> None:
+    world = filled(MemoryDisk())
+    world.hold_syncs = True
+    world.shut_down()
+    log = world.log("t0", 1)
+    log.append(world.now, batch(), 0)
+    while world.syncs:
+        world.complete_sync()
+        assert not (log.unsynced_paths() and world.disk.exists(CLEAN_SHUTDOWN_FILE))
+    assert world.node.stopped
+
+
+def test_a_stop_during_start_is_not_a_clean_one() -> None:
+    """The logs that were not recovered yet would be trusted, torn tails and all."""
+    disk = MemoryDisk()
+    filled(disk, topics=30)
+    tail = f"t29-0/{0:020d}.log"
+    del disk.files[tail][-5:]
+    steps = 0
+    while True:
+        world = NodeWorld(disk.copy(), start=False)
+        world.start()
+        for _ in range(steps):
+            world.step()
+        if world.node.ready:
+            break
+        world.shut_down()
+        world.settle()
+        assert world.node.stopped
+        assert not world.node.ready
+        assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
+        assert NodeWorld(world.disk, seed=9).log("t29").log_end_offset == 2
+        steps += 1
+    assert steps > 5
+
+
+def test_the_directory_of_another_node_is_refused_in_one_sentence() -> None:
+    disk = MemoryDisk()
+    stopped(filled(disk))
+    with pytest.raises(StartRefused, match="belongs to node 1, not 2"):
+        NodeWorld(disk, node_id=2)
+
+
+def test_a_refused_start_leaves_the_directory_as_it_was() -> None:
+    disk = MemoryDisk()
+    stopped(filled(disk))
+    before = disk.copy().files
+    with pytest.raises(StartRefused):
+        NodeWorld(disk, node_id=2)
+    assert disk.files == before
+
+
+@pytest.mark.parametrize("changes", range(8))
+def test_a_disk_that_fails_during_start_ends_the_node_in_one_sentence(changes: int) -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    disk.fail_after = changes
+    with pytest.raises(NodeFailed, match="made to fail"):
+        NodeWorld(disk, seed=1)
+
+
+def test_a_metadata_log_that_was_damaged_after_a_clean_stop_is_refused_in_one_sentence() -> None:
+    disk = MemoryDisk()
+    stopped(filled(disk))
+    content = disk.files[f"__cluster_metadata-0/{0:020d}.log"]
+    for position in range(len(content) - 40, len(content)):
+        damaged = disk.copy()
+        damaged.files[f"__cluster_metadata-0/{0:020d}.log"][position] ^= 0xFF
+        with pytest.raises(StartRefused, match="damaged"):
+            NodeWorld(damaged, seed=1)
+
+
+def test_deleted_records_stay_deleted_after_a_while() -> None:
+    world = filled(MemoryDisk())
+    partition = DeleteRecordsPartition(partition_index=0, offset=2)  # type: ignore[arg-type]
+    topic = DeleteRecordsTopic(name="t0", partitions=(partition,))  # type: ignore[arg-type]
+    body = DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=1))  # type: ignore[arg-type]
+    world.hold_syncs = True
+    number = world.send(ApiKey.DELETE_RECORDS, 2, body)
+    assert number in world.replies
+    world.complete_syncs()
+    assert world.disk.exists("t0-0/log-start-offset-checkpoint")
+    assert world.log("t0").unsynced_paths() == ()
+
+
+def test_directories_left_by_a_half_done_deletion_are_gone_before_a_topic_of_that_name_is_made() -> None:
+    """Else their deletion, which goes in slices, would meet the new topic's files."""
+    disk = MemoryDisk()
+    world = NodeWorld(disk)
+    world.create("t", 40)
+    for index in range(40):
+        world.produce("t", index, batch())
+    left = disk.copy()
+    world.delete("t")
+    for path in list(disk.files):
+        if path.startswith("__cluster_metadata-0/"):
+            left.files[path] = disk.files[path]
+    world = NodeWorld(left, seed=1, start=False)
+    world.start()
+    while not world.node.ready:
+        assert world.step()
+    number = world.send(ApiKey.CREATE_TOPICS, 7, create_request("t", 40))
+    while number not in world.replies:
+        world.complete_syncs()
+    for index in range(40):
+        world.send(ApiKey.PRODUCE, 9, produce_request("t", index, batch(b"new")))
+    world.settle()
+    for index in range(40):
+        assert left.exists(f"t-{index}/{0:020d}.log"), f"t-{index} was deleted with its namesake"
+        assert world.log("t", index).log_end_offset == 1
+
+
+def test_a_sync_of_a_deleted_topic_settles_nothing_of_its_namesake() -> None:
+    disk = MemoryDisk()
+    world = NodeWorld(disk, log_flush_interval_messages="1")
+    world.create("t")
+    world.produce("t", 0, batch())
+    world.log("t").delete_records_before(1)
+    world.hold_syncs = True
+    world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, batch()))
+    world.hold_syncs = False
+    held = world.syncs.popleft()
+    world.delete("t")
+    world.create("t")
+    world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, batch()))
+    world.log("t").delete_records_before(1)
+    unsynced = "t-0/log-start-offset-checkpoint.new"
+    assert disk.exists(unsynced)
+    world.give(Synced(held[0]))
+    assert disk.exists(unsynced)
+
+
+def test_other_peoples_folders_are_left_alone() -> None:
+    disk = MemoryDisk()
+    disk.write("notes-delete/readme", b"mine")
+    disk.write("photos-2/readme", b"mine")
+    filled(disk)
+    NodeWorld(disk, seed=1)
+    assert disk.exists("notes-delete/readme")
+    assert disk.exists("photos-2/readme")
+
+
+def test_the_new_leader_epochs_of_a_start_are_written_in_slices() -> None:
+    disk = MemoryDisk()
+    world = NodeWorld(disk)
+    world.create("t", 5000)
+    restarted = NodeWorld(disk, seed=1, start=False)
+    restarted.start()
+    steps = written = most = 0
+    before = disk.appends
+    while not restarted.node.ready:
+        assert restarted.step()
+        steps += 1
+        written = disk.appends - before
+        before = disk.appends
+        most = max(most, written)
+    assert most <= 2
+    assert restarted.node.broker.partitions.by_name["t", 4999].leader_epoch == 1

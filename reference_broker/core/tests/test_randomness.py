@@ -1,0 +1,36 @@
+"""The node's random numbers: the same for the same seed and purpose, in every interpreter."""
+
+import pytest
+
+from reference_broker.core.randomness import KeyedRandom
+
+
+def test_same_seed_and_purpose_give_the_same_numbers() -> None:
+    one, two = KeyedRandom(7, "sessions"), KeyedRandom(7, "sessions")
+    assert [one.getrandbits(31) for _ in range(50)] == [two.getrandbits(31) for _ in range(50)]
+
+
+def test_the_sequence_never_changes_between_releases() -> None:
+    assert KeyedRandom(7, "sessions").getrandbits(64) == 13724761474081301839
+
+
+@pytest.mark.parametrize("other", [(8, "sessions"), (7, "topics")])
+def test_another_seed_or_purpose_gives_others(other: tuple[int, str]) -> None:
+    assert KeyedRandom(7, "sessions").getrandbits(128) != KeyedRandom(*other).getrandbits(128)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 31, 64, 255, 256, 257, 1000])
+def test_getrandbits_stays_within_its_bits_and_uses_them(bits: int) -> None:
+    source = KeyedRandom(1, "bits")
+    drawn = [source.getrandbits(bits) for _ in range(200)]
+    assert all(0 <= value < 1 << bits for value in drawn)
+    if bits:
+        assert any(value >> (bits - 1) for value in drawn)
+
+
+def test_derived_draws_are_in_range_and_spread() -> None:
+    source = KeyedRandom(2, "range")
+    drawn = [source.randint(1, 6) for _ in range(600)]
+    assert sorted(set(drawn)) == [1, 2, 3, 4, 5, 6]
+    assert min(drawn.count(face) for face in range(1, 7)) > 50
+    assert 0.4 < sum(source.random() for _ in range(600)) / 600 < 0.6

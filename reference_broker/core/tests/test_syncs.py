@@ -1,0 +1,62 @@
+"""Syncs: one flight per file, later requests coalesce, done exactly when all bytes are durable."""
+
+import pytest
+
+from reference_broker.core.effects import Effect, Sync
+from reference_broker.core.syncs import Syncs
+
+
+def _syncs() -> tuple[Syncs, list[Effect], list[str]]:
+    effects: list[Effect] = []
+    return Syncs(effects), effects, []
+
+
+def test_a_request_becomes_one_sync_of_all_its_files() -> None:
+    syncs, effects, done = _syncs()
+    syncs.request(("a", "b"), lambda: done.append("first"))
+    assert effects == [Sync(1, ("a", "b"))]
+    assert done == []
+    syncs.synced(1)
+    assert done == ["first"]
+    assert syncs.idle
+
+
+def test_no_file_is_done_at_once() -> None:
+    syncs, effects, done = _syncs()
+    syncs.request((), lambda: done.append("first"))
+    assert (effects, done) == ([], ["first"])
+
+
+def test_requests_during_a_flight_coalesce_into_the_next_one() -> None:
+    syncs, effects, done = _syncs()
+    syncs.request(("a",), lambda: done.append("first"))
+    syncs.request(("a",), lambda: done.append("second"))
+    syncs.request(("a",), lambda: done.append("third"))
+    assert effects == [Sync(1, ("a",))]
+    syncs.synced(1)
+    assert done == ["first"]
+    assert effects[1:] == [Sync(2, ("a",))]
+    syncs.synced(2)
+    assert done == ["first", "second", "third"]
+
+
+def test_a_request_over_a_flying_and_a_fresh_file_waits_for_both() -> None:
+    syncs, effects, done = _syncs()
+    syncs.request(("a",), lambda: done.append("first"))
+    syncs.request(("a", "b"), lambda: done.append("both"))
+    assert effects == [Sync(1, ("a",)), Sync(2, ("b",))]
+    syncs.synced(2)
+    assert done == []
+    syncs.synced(1)
+    assert effects[2:] == [Sync(3, ("a",))]
+    assert done == ["first"]
+    syncs.synced(3)
+    assert done == ["first", "both"]
+
+
+def test_a_token_is_answered_once() -> None:
+    syncs, _, _ = _syncs()
+    syncs.request(("a",), lambda: None)
+    syncs.synced(1)
+    with pytest.raises(KeyError):
+        syncs.synced(1)
