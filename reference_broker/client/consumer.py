@@ -1,0 +1,89 @@
+"""A consumer's positions and what a fetch answer does to them; without I/O.
+
+Batches before the position are skipped, a batch that holds it is taken from the position on, control batches move the
+position and give no records. An answer is reported as it is: a gap or a repetition *inside* it is not smoothed over
+(a judge of histories wants to see it), the position never goes back.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import HEADER_BYTES, BatchHeader, read_header
+from reference_broker.wire.fetch import PartitionData
+
+
+class TakenBatch(NamedTuple):
+    """One batch of an answer. ``data``: its bytes; records below ``from_offset`` are to be skipped."""
+
+    header: BatchHeader
+    data: memoryview
+    from_offset: int
+
+
+def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    start, end = 0, len(view)
+    while end - start >= HEADER_BYTES:
+        header = read_header(view, start)
+        if not HEADER_BYTES <= header.size_bytes <= end - start:
+            return
+        yield start, header
+        start += header.size_bytes
+
+
+@dataclass(slots=True)
+class Position:
+    """``offset``: the next to read; ``leader_epoch``: of the last batch taken, -1 none.
+
+    ``high_watermark`` and ``log_start_offset``: as last answered, -1 before any answer.
+    """
+
+    offset: int
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class ConsumerState:
+    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Start over at ``offset``; watermarks stay as they were answered."""
+        known = self.positions.get(where)
+        if known is None:
+            self.positions[where] = Position(offset)
+        else:
+            known.offset, known.leader_epoch = offset, -1
+
+    def take(self, where: TopicPartition, data: PartitionData) -> list[TakenBatch]:
+        """Apply one partition of an answer without error and give its batches that hold news.
+
+        A batch cut short at the end of the bytes is no error, it is simply not taken: brokers may cut at a byte limit.
+        Nothing is checked here but the lengths; CRCs are the reader's.
+        """
+        position = self.positions[where]
+        if data.high_watermark >= 0:
+            position.high_watermark = data.high_watermark
+        if data.log_start_offset >= 0:
+            position.log_start_offset = data.log_start_offset
+        if not data.records:
+            return []
+        asked, reached, epoch = position.offset, position.offset, position.leader_epoch
+        taken: list[TakenBatch] = []
+        view = memoryview(data.records)
+        for start, header in _whole_batches(view):
+            last = header.last_offset
+            if last < asked:
+                continue
+            if last >= reached:
+                reached, epoch = last + 1, header.leader_epoch
+            if not header.is_control:
+                taken.append(TakenBatch(header, view[start : start + header.size_bytes], asked))
+        position.offset, position.leader_epoch = reached, epoch
+        return taken
+
+    def lagging(self) -> list[TopicPartition]:
+        """Partitions whose position is below the high watermark last answered."""
+        return [where for where, at in self.positions.items() if at.offset < at.high_watermark]

@@ -1,0 +1,127 @@
+"""What a client knows of the cluster: a value with ``apply``.
+
+Rules as in Apache Kafka's client since KIP-320: of a partition whose leader epoch in the update is older than the known
+one only that partition's news is dropped; a topic that carries another ID than before is another topic, its epochs
+start anew; an update that lists some topics leaves the others as they were.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.fetch import NO_TOPIC_ID
+
+if TYPE_CHECKING:
+    from kio.schema.metadata.v13.response import MetadataResponse
+
+NO_LEADER: Final = -1
+UNKNOWN_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """``leader_id`` -1: none. ``leader_epoch`` -1: not known."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """``error_code``: of the topic, 0 none. ``topic_id`` is all zero where the broker gave none."""
+
+    topic: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionInfo]
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpdate:
+    """One response's content."""
+
+    nodes: tuple[NodeAddress, ...]
+    topics: tuple[TopicInfo, ...]
+    controller_id: int = -1
+
+    @classmethod
+    def of(cls, response: "MetadataResponse") -> "MetadataUpdate":
+        nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
+        topics = tuple(
+            TopicInfo(
+                topic=topic.name or "",
+                topic_id=topic.topic_id.bytes if topic.topic_id is not None else NO_TOPIC_ID,
+                partitions={
+                    int(each.partition_index): PartitionInfo(int(each.leader_id), int(each.leader_epoch))
+                    for each in topic.partitions
+                },
+                error_code=int(topic.error_code.value),
+            )
+            for topic in response.topics
+        )
+        return cls(nodes, topics, int(response.controller_id))
+
+
+def _merged(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
+    if old is None or (NO_TOPIC_ID not in (old.topic_id, new.topic_id) and old.topic_id != new.topic_id):
+        return new
+    partitions: dict[int, PartitionInfo] = {}
+    for number, info in new.partitions.items():
+        known = old.partitions.get(number)
+        stale = known is not None and UNKNOWN_EPOCH < info.leader_epoch < known.leader_epoch
+        partitions[number] = known if stale and known is not None else info
+    topic_id = new.topic_id if new.topic_id != NO_TOPIC_ID else old.topic_id
+    return TopicInfo(new.topic, topic_id, partitions, new.error_code)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataCache:
+    nodes: Mapping[int, NodeAddress] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
+    controller_id: int = -1
+
+    def apply(self, update: MetadataUpdate) -> "MetadataCache":
+        """A topic with an error and no partitions is forgotten if it does not exist (code 3), else kept as known."""
+        topics = dict(self.topics)
+        for new in update.topics:
+            if new.error_code == 3:
+                topics.pop(new.topic, None)
+            elif new.error_code == 0:
+                topics[new.topic] = _merged(topics.get(new.topic), new)
+        return MetadataCache({each.node_id: each for each in update.nodes}, topics, update.controller_id)
+
+    def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
+        """From an error answer that names the new leader (KIP-951); ignored unless its epoch is newer."""
+        topic = self.topics.get(where.topic)
+        known = topic.partitions.get(where.partition) if topic is not None else None
+        if topic is None or known is None or leader_epoch <= known.leader_epoch:
+            return self
+        partitions = {**topic.partitions, where.partition: PartitionInfo(leader_id, leader_epoch)}
+        return replace(self, topics={**self.topics, where.topic: replace(topic, partitions=partitions)})
+
+    def topic_id(self, topic: str) -> bytes:
+        """All zero if unknown."""
+        info = self.topics.get(topic)
+        return info.topic_id if info is not None else NO_TOPIC_ID
+
+    def partition(self, where: TopicPartition) -> PartitionInfo | None:
+        info = self.topics.get(where.topic)
+        return info.partitions.get(where.partition) if info is not None else None
+
+    def leader_of(self, where: TopicPartition) -> NodeAddress | None:
+        """The leader's address, None if there is no leader or its address is unknown."""
+        info = self.partition(where)
+        return self.nodes.get(info.leader_id) if info is not None else None
+
+    def missing(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those without a known leader."""
+        return [each for each in wanted if self.leader_of(each) is None]

@@ -1,0 +1,158 @@
+"""State of an idempotent producer (KIP-98), without I/O: sequence numbers, batches in flight, what an answer means.
+
+A batch keeps its producer ID, epoch and sequence through all its attempts, so that the broker writes it once. Once an
+attempt's end is unknown (lost answer, timeout), the batch may have been written, and only an answer to the *same* batch
+can tell.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from reference_broker.client.partitions import TopicPartition
+
+MAX_SEQUENCE: Final = 2**31 - 1
+MAX_IN_FLIGHT: Final = 5
+"""Per partition: a broker remembers the last five batches of a producer."""
+
+OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
+DUPLICATE_SEQUENCE_NUMBER: Final = 46
+INVALID_PRODUCER_EPOCH: Final = 47
+UNKNOWN_PRODUCER_ID: Final = 59
+
+REFRESH_METADATA: Final = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 76, 100, 103})
+"""Not written; the leader must be looked up again (not leader, unknown topic, fenced epoch, storage error ...)."""
+TRY_AGAIN: Final = frozenset({2, 13, 19, 51, 89})
+"""Not written; the same node may take it later (corrupt on the way, too few replicas, throttled ...)."""
+MAYBE_WRITTEN: Final = frozenset({7, 20})
+"""REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND: in the leader's log, perhaps not in others'."""
+
+
+class Next(Enum):
+    """What becomes of a batch."""
+
+    DONE = "written"
+    RETRY = "send again after a wait"
+    RETRY_ELSEWHERE = "refresh metadata, then send again"
+    FAILED = "not written and never will be"
+    UNKNOWN = "nobody knows; a new producer ID is needed before anything else is sent"
+
+
+def advance(sequence: int, count: int) -> int:
+    """The sequence after ``count`` records; after 2^31-1 comes 0."""
+    return (sequence + count) % (MAX_SEQUENCE + 1)
+
+
+@dataclass(slots=True)
+class Batch:
+    """``maybe_written``: an attempt ended without an answer. ``base_offset``: once done, -1 if not said."""
+
+    where: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+    attempts: int = 0
+    maybe_written: bool = False
+    base_offset: int = -1
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """``max_in_flight``: batches of one partition that are not settled, 1 to 5. Without ``idempotent`` batches carry no
+    producer ID and no sequence (-1), and ``lost`` ones must not be sent again."""
+
+    max_in_flight: int = 1
+    idempotent: bool = True
+    producer_id: int = -1
+    producer_epoch: int = -1
+    _next_sequence: dict[TopicPartition, int] = field(default_factory=dict)
+    _open: dict[TopicPartition, deque[Batch]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.max_in_flight <= MAX_IN_FLIGHT, f"max_in_flight is {self.max_in_flight}, not 1 to 5"
+
+    @property
+    def needs_producer_id(self) -> bool:
+        return self.idempotent and self.producer_id < 0
+
+    def assign(self, producer_id: int, producer_epoch: int) -> None:
+        """From InitProducerId. Sequences start at 0 again; batches still open keep what they were made with."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._next_sequence.clear()
+
+    def forget_producer_id(self) -> None:
+        self.producer_id = self.producer_epoch = -1
+
+    def can_add(self, where: TopicPartition) -> bool:
+        return not self.needs_producer_id and len(self._open.get(where, ())) < self.max_in_flight
+
+    def add(self, where: TopicPartition, count: int) -> Batch:
+        """A new batch with the next sequence number."""
+        assert self.can_add(where), "too many batches in flight, or no producer ID"
+        sequence = -1
+        if self.idempotent:
+            sequence = self._next_sequence.get(where, 0)
+            self._next_sequence[where] = advance(sequence, count)
+        batch = Batch(where, self.producer_id, self.producer_epoch, sequence, count)
+        self._open.setdefault(where, deque()).append(batch)
+        return batch
+
+    def open_batches(self, where: TopicPartition) -> tuple[Batch, ...]:
+        """In sequence order, which is the order in which they must be sent (again)."""
+        return tuple(self._open.get(where, ()))
+
+    def sent(self, batch: Batch) -> None:
+        batch.attempts += 1
+
+    def lost(self, batch: Batch) -> Next:
+        """An attempt ended without an answer. Without a sequence the broker could not tell a repetition."""
+        batch.maybe_written = True
+        return Next.RETRY_ELSEWHERE if self.idempotent else self.give_up(batch)
+
+    def answered(self, batch: Batch, error_code: int, base_offset: int) -> Next:
+        """What one partition's answer means for its batch."""
+        if error_code == 0 or error_code == DUPLICATE_SEQUENCE_NUMBER:
+            batch.base_offset = base_offset
+            self._settle(batch)
+            return Next.DONE
+        if error_code in REFRESH_METADATA:
+            return Next.RETRY_ELSEWHERE
+        if error_code in TRY_AGAIN:
+            return Next.RETRY
+        if error_code in MAYBE_WRITTEN:
+            batch.maybe_written = True
+            return Next.RETRY if self.idempotent else self.give_up(batch)
+        if error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and self._open[batch.where][0] is not batch:
+            # An earlier batch is being retried; this one fits after it.
+            return Next.RETRY
+        if error_code == UNKNOWN_PRODUCER_ID and not batch.maybe_written:
+            return self._renumber(batch)
+        return self.give_up(batch)
+
+    def _renumber(self, batch: Batch) -> Next:
+        """The broker forgot this producer and surely did not write the batch: it may go under a new ID."""
+        if batch.producer_id == self.producer_id:
+            self.forget_producer_id()
+        return Next.RETRY
+
+    def renew(self, batch: Batch) -> None:
+        """Give a batch that was refused with UNKNOWN_PRODUCER_ID the new producer ID and its first sequence."""
+        assert not batch.maybe_written, "a batch that may be written must keep its sequence"
+        batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
+        batch.base_sequence = self._next_sequence.get(batch.where, 0)
+        self._next_sequence[batch.where] = advance(batch.base_sequence, batch.count)
+
+    def give_up(self, batch: Batch) -> Next:
+        """No more attempts. The sequence has a hole now, so this producer ID is not used any more."""
+        self._settle(batch)
+        if batch.producer_id == self.producer_id:
+            self.forget_producer_id()
+        return Next.UNKNOWN if batch.maybe_written else Next.FAILED
+
+    def _settle(self, batch: Batch) -> None:
+        batches = self._open[batch.where]
+        batches.remove(batch)
+        if not batches:
+            del self._open[batch.where]

@@ -1,0 +1,70 @@
+"""What answers do to positions."""
+
+import pytest
+
+from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.fetch import PartitionData
+
+FOO0 = TopicPartition("foo", 0)
+
+
+def batch(first, count, **more):
+    return build([Record(timestamp_ms=1, value=b"v")] * count, base_offset=first, **more)
+
+
+def answer(*batches, high_watermark=100, log_start=0):
+    return PartitionData(0, 0, high_watermark, log_start_offset=log_start, records=b"".join(batches))
+
+
+@pytest.fixture
+def state():
+    consumer = ConsumerState()
+    consumer.seek(FOO0, 10)
+    return consumer
+
+
+def test_batches_move_the_position_behind_their_last_record(state):
+    taken = state.take(FOO0, answer(batch(10, 3), batch(13, 2, leader_epoch=4)))
+    assert [(each.header.base_offset, each.from_offset) for each in taken] == [(10, 10), (13, 10)]
+    assert (state.positions[FOO0].offset, state.positions[FOO0].leader_epoch) == (15, 4)
+
+
+def test_a_batch_before_the_position_is_skipped_and_one_around_it_taken_from_there(state):
+    [taken] = state.take(FOO0, answer(batch(3, 4), batch(8, 5)))
+    assert (taken.header.base_offset, taken.from_offset) == (8, 10)
+    assert bytes(taken.data) == batch(8, 5)
+    assert state.positions[FOO0].offset == 13
+
+
+def test_control_batches_move_the_position_and_give_no_records(state):
+    assert state.take(FOO0, answer(batch(10, 1, is_control=True))) == []
+    assert state.positions[FOO0].offset == 11
+
+
+def test_a_batch_cut_short_is_not_taken(state):
+    [taken] = state.take(FOO0, answer(batch(10, 2), batch(12, 2)[:-1]))
+    assert taken.header.base_offset == 10
+    assert state.positions[FOO0].offset == 12
+
+
+def test_the_position_never_goes_back_but_what_came_is_shown(state):
+    taken = state.take(FOO0, answer(batch(14, 2), batch(10, 2)))
+    assert [each.header.base_offset for each in taken] == [14, 10]
+    assert state.positions[FOO0].offset == 16
+
+
+def test_watermarks_are_kept_and_tell_who_lags(state):
+    state.take(FOO0, answer(high_watermark=12, log_start=2))
+    assert state.lagging() == [FOO0]
+    state.take(FOO0, answer(batch(10, 2), high_watermark=-1, log_start=-1))
+    assert (state.positions[FOO0].high_watermark, state.positions[FOO0].log_start_offset) == (12, 2)
+    assert state.lagging() == []
+
+
+def test_a_seek_goes_anywhere(state):
+    state.take(FOO0, answer(batch(10, 2, leader_epoch=3)))
+    state.seek(FOO0, 0)
+    assert (state.positions[FOO0].offset, state.positions[FOO0].leader_epoch) == (0, -1)

@@ -1,0 +1,124 @@
+"""Sequences, retries and ends of an idempotent producer's batches."""
+
+import pytest
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.producer import MAX_SEQUENCE, Next, ProducerState, advance
+
+FOO0, FOO1 = TopicPartition("foo", 0), TopicPartition("foo", 1)
+
+
+def ready(max_in_flight=1):
+    state = ProducerState(max_in_flight)
+    state.assign(9, 0)
+    return state
+
+
+def sent(state, where=FOO0, count=3):
+    batch = state.add(where, count)
+    state.sent(batch)
+    return batch
+
+
+def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero():
+    state = ready(5)
+    assert [state.add(FOO0, 3).base_sequence for _ in range(3)] == [0, 3, 6]
+    assert state.add(FOO1, 1).base_sequence == 0
+    assert [advance(MAX_SEQUENCE - 1, each) for each in (1, 2, 3)] == [MAX_SEQUENCE, 0, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit):
+    state = ready(limit)
+    batches = [state.add(FOO0, 1) for _ in range(limit)]
+    assert not state.can_add(FOO0)
+    assert state.can_add(FOO1)
+    assert state.open_batches(FOO0) == tuple(batches)
+    state.answered(batches[0], 0, 0)
+    assert state.can_add(FOO0)
+
+
+def test_more_than_five_in_flight_are_refused():
+    with pytest.raises(AssertionError, match="not 1 to 5"):
+        ProducerState(6)
+
+
+@pytest.mark.parametrize("error", [0, 46])
+def test_written_and_written_before_are_both_done(error):
+    state = ready()
+    batch = sent(state)
+    assert state.answered(batch, error, 40) is Next.DONE
+    assert batch.base_offset == 40
+    assert not state.open_batches(FOO0)
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [(6, Next.RETRY_ELSEWHERE), (3, Next.RETRY_ELSEWHERE), (19, Next.RETRY), (7, Next.RETRY), (20, Next.RETRY)],
+)
+def test_a_retried_batch_keeps_its_sequence(error, what):
+    state = ready()
+    batch = sent(state)
+    assert state.answered(batch, error, -1) is what
+    assert (batch.producer_id, batch.base_sequence) == (9, 0)
+    assert state.open_batches(FOO0) == (batch,)
+
+
+def test_a_refused_batch_that_was_never_lost_failed_for_sure():
+    state = ready()
+    assert state.answered(sent(state), 10, -1) is Next.FAILED
+    assert state.needs_producer_id, "its sequence is missing now"
+
+
+@pytest.mark.parametrize("error", [45, 47, 59, 10])
+def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error):
+    state = ready()
+    batch = sent(state)
+    assert state.lost(batch) is Next.RETRY_ELSEWHERE
+    assert state.answered(batch, error, -1) is Next.UNKNOWN
+    assert state.needs_producer_id
+
+
+def test_a_timeout_answered_by_the_broker_counts_as_perhaps_written():
+    state = ready()
+    batch = sent(state)
+    state.answered(batch, 7, -1)
+    assert state.give_up(batch) is Next.UNKNOWN
+
+
+@pytest.mark.clause("P-5")
+def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_id():
+    state = ready()
+    state.answered(sent(state), 0, 0)
+    batch = sent(state)
+    assert state.answered(batch, 59, -1) is Next.RETRY
+    assert state.needs_producer_id
+    state.assign(10, 0)
+    state.renew(batch)
+    assert (batch.producer_id, batch.base_sequence) == (10, 0)
+    assert state.add(FOO1, 1).base_sequence == 0
+
+
+def test_a_batch_out_of_order_behind_one_being_retried_waits_for_it():
+    state = ready(5)
+    first, second = sent(state), sent(state)
+    assert state.answered(first, 6, -1) is Next.RETRY_ELSEWHERE
+    assert state.answered(second, 45, -1) is Next.RETRY
+    assert state.open_batches(FOO0) == (first, second)
+
+
+def test_giving_up_before_any_attempt_is_a_failure_and_keeps_nothing_open():
+    state = ready()
+    batch = state.add(FOO0, 3)
+    assert state.give_up(batch) is Next.FAILED
+    assert not state.open_batches(FOO0)
+    assert state.needs_producer_id, "its sequence is missing now"
+
+
+def test_without_idempotence_batches_carry_nothing_and_lost_ones_are_not_sent_again():
+    state = ProducerState(idempotent=False)
+    assert not state.needs_producer_id
+    batch = sent(state)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
+    assert state.lost(batch) is Next.UNKNOWN
+    assert state.answered(sent(state), 20, -1) is Next.UNKNOWN

@@ -1,0 +1,282 @@
+"""The contract of KIP-227's client side, case by case as Apache Kafka's own FetchSessionHandler keeps it."""
+
+import pytest
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.session_handler import MAX_EPOCH, FetchSessionHandler, Wanted, next_epoch
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchResponse, FetchTopicResponse, PartitionData
+
+FOO_ID, BAR_ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16, bytes([3]) * 16
+FOO0, FOO1, BAR0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
+IDS = {"foo": FOO_ID, "bar": BAR_ID}
+
+
+def wanted(*partitions, offset=0, ids=IDS):
+    return {each: Wanted(ids.get(each.topic, NO_TOPIC_ID), offset, 1000) for each in partitions}
+
+
+def response(session_id, *partitions, error=0, ids=IDS, throttle=0):
+    topics = [
+        FetchTopicResponse(each.topic, ids.get(each.topic, NO_TOPIC_ID), [PartitionData(each.partition, 0, 5)])
+        for each in partitions
+    ]
+    return FetchResponse(error, session_id, topics, throttle)
+
+
+def opened(*partitions, session_id=123, ids=IDS):
+    """A handler whose session holds these partitions; its next request is incremental with epoch 1."""
+    handler = FetchSessionHandler()
+    handler.build(wanted(*partitions, ids=ids))
+    assert handler.handle_response(response(session_id, *partitions, ids=ids)).problem is None
+    return handler
+
+
+def forgotten(plan):
+    return [where for where, _ in plan.to_forget]
+
+
+@pytest.mark.clause("F-5")
+def test_without_a_session_from_the_broker_each_request_is_full_with_all_partitions():
+    handler = FetchSessionHandler()
+    for _ in range(3):
+        plan = handler.build(wanted(FOO0, FOO1))
+        assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (0, 0, [FOO0, FOO1])
+        assert handler.handle_response(response(0, FOO0, FOO1)).problem is None
+
+
+def test_building_twice_without_an_answer_is_refused():
+    handler = FetchSessionHandler()
+    handler.build(wanted(FOO0))
+    with pytest.raises(AssertionError, match="in flight"):
+        handler.build(wanted(FOO0))
+
+
+@pytest.mark.clause("F-12")
+def test_incremental_requests_name_only_what_changed_or_is_new():
+    handler = opened(FOO0, FOO1)
+    plan = handler.build({**wanted(FOO0), **wanted(FOO1, offset=10), **wanted(BAR0)})
+    assert (plan.session_id, plan.session_epoch) == (123, 1)
+    assert list(plan.to_send) == [FOO1, BAR0]
+    assert not plan.to_forget
+    assert handler.handle_response(response(123, FOO1)).problem is None
+    nothing = handler.build({**wanted(FOO0), **wanted(FOO1, offset=10), **wanted(BAR0)})
+    assert (nothing.session_epoch, list(nothing.to_send)) == (2, [])
+
+
+@pytest.mark.clause("F-12")
+@pytest.mark.parametrize(
+    "field", ["fetch_offset", "max_bytes", "current_leader_epoch", "last_fetched_epoch", "log_start_offset"]
+)
+def test_a_change_of_any_field_names_the_partition_again(field):
+    handler = opened(FOO0, FOO1)
+    changed = wanted(FOO0, FOO1)
+    changed[FOO0] = changed[FOO0]._replace(**{field: 77})
+    plan = handler.build(changed)
+    assert list(plan.to_send) == [FOO0]
+    [topic] = plan.request(500, 1, 1000).topics
+    assert 77 in [
+        getattr(topic.partitions[0], each)
+        for each in (
+            "fetch_offset",
+            "partition_max_bytes",
+            "current_leader_epoch",
+            "last_fetched_epoch",
+            "log_start_offset",
+        )
+    ]
+
+
+@pytest.mark.clause("F-12")
+def test_removed_partitions_are_forgotten_once():
+    handler = opened(FOO0, FOO1, BAR0)
+    plan = handler.build(wanted(FOO1))
+    assert forgotten(plan) == [FOO0, BAR0]
+    assert not plan.to_send
+    assert [(each.topic, each.partitions) for each in plan.request(1, 1, 1).forgotten] == [("foo", [0]), ("bar", [0])]
+    handler.handle_response(response(123))
+    assert not handler.build(wanted(FOO1)).to_forget
+
+
+@pytest.mark.clause("F-9", "F-11")
+def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id():
+    handler = opened(FOO0, FOO1)
+    handler.build(wanted(FOO0))
+    assert handler.handle_response(response(0, error=70)).problem == "top-level error 70"
+    plan = handler.build(wanted(FOO0))
+    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (0, 0, [FOO0])
+
+
+@pytest.mark.clause("F-10", "F-11", "F-6")
+@pytest.mark.parametrize("error", [71, 106, -1, 3])
+def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(error):
+    handler = opened(FOO0, FOO1)
+    handler.build(wanted(FOO0, FOO1))
+    assert handler.handle_response(response(0, error=error)).problem
+    plan = handler.build(wanted(FOO0, FOO1))
+    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, 0, [FOO0, FOO1])
+
+
+@pytest.mark.clause("F-6", "F-11")
+def test_after_a_lost_answer_the_session_is_closed_and_made_anew():
+    handler = opened(FOO0)
+    handler.build(wanted(FOO0, offset=5))
+    handler.handle_lost()
+    plan = handler.build(wanted(FOO0, offset=5))
+    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, 0, [FOO0])
+
+
+@pytest.mark.clause("F-3")
+def test_epochs_count_up_and_wrap_to_one():
+    assert [next_epoch(each) for each in (0, 1, MAX_EPOCH - 1, MAX_EPOCH, -1)] == [1, 2, MAX_EPOCH, 1, -1]
+    handler = opened(FOO0)
+    handler.session_epoch = MAX_EPOCH
+    for epoch in (MAX_EPOCH, 1, 2):
+        assert handler.build(wanted(FOO0)).session_epoch == epoch
+        handler.handle_response(response(123))
+
+
+@pytest.mark.clause("F-7")
+def test_a_session_emptied_by_forgetting_ends_with_id_zero():
+    handler = opened(FOO0)
+    plan = handler.build({})
+    assert forgotten(plan) == [FOO0]
+    assert plan.uses_topic_ids, "the broker reads the forgotten list by ID"
+    assert handler.handle_response(response(0)).problem is None
+    assert (handler.session_id, handler.session_epoch) == (0, 0)
+
+
+@pytest.mark.clause("F-8")
+def test_a_closing_request_is_full_and_opens_no_session():
+    handler = opened(FOO0)
+    handler.close_session()
+    plan = handler.build(wanted(FOO0))
+    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, -1, [FOO0])
+
+
+@pytest.mark.clause("F-4")
+def test_a_sessionless_fetcher_always_sends_minus_one_and_everything():
+    handler = FetchSessionHandler(sessionless=True)
+    for lost in (False, True, False):
+        plan = handler.build(wanted(FOO0, FOO1))
+        assert (plan.session_id, plan.session_epoch, len(plan.to_send)) == (0, -1, 2)
+        if lost:
+            handler.handle_lost()
+        else:
+            assert handler.handle_response(response(0, FOO0, FOO1)).problem is None
+
+
+def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new():
+    handler = opened(FOO0, BAR0)
+    plan = handler.build(wanted(FOO0, BAR0, ids={"foo": OTHER_ID, "bar": BAR_ID}))
+    assert plan.to_forget == ((FOO0, FOO_ID),)
+    assert plan.to_send[FOO0].topic_id == OTHER_ID
+    assert handler.handle_response(response(123, FOO0, ids={"foo": OTHER_ID})).problem is None
+
+
+def test_a_topic_made_again_after_it_left_the_session_is_new():
+    handler = opened(FOO0, BAR0)
+    handler.build(wanted(BAR0))
+    handler.handle_response(response(123))
+    plan = handler.build(wanted(FOO0, BAR0, ids={"foo": OTHER_ID, "bar": BAR_ID}))
+    assert (plan.session_epoch, list(plan.to_send), plan.to_forget) == (2, [FOO0], ())
+
+
+def test_topic_ids_are_used_only_if_all_topics_have_one():
+    handler = FetchSessionHandler()
+    mixed = handler.build(wanted(FOO0, BAR0, ids={"foo": FOO_ID}))
+    assert (mixed.uses_topic_ids, mixed.version(17)) == (False, 12)
+    handler.handle_response(response(1, FOO0, BAR0, ids={}))
+    granted = handler.build(wanted(FOO0, BAR0))
+    assert (granted.session_id, granted.session_epoch, granted.uses_topic_ids, granted.version(17)) == (1, 1, True, 17)
+    assert list(granted.to_send) == [BAR0], "the partition whose ID became known is named again"
+    assert not granted.to_forget
+    handler.handle_response(response(1))
+    revoked = handler.build(wanted(FOO0, BAR0, ids={}))
+    assert (revoked.session_id, revoked.session_epoch, revoked.uses_topic_ids) == (1, 2, False)
+
+
+def test_answers_are_read_by_topic_id():
+    handler = FetchSessionHandler()
+    handler.build(wanted(FOO0))
+    handled = handler.handle_response(FetchResponse(0, 9, [FetchTopicResponse("", FOO_ID, [PartitionData(0, 0, 5)])]))
+    assert [where for where, _ in handled.partitions] == [FOO0]
+
+
+@pytest.mark.parametrize(
+    ("answered", "told"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
+)
+def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(answered, told):
+    handler = FetchSessionHandler()
+    handler.build(wanted(FOO0, FOO1))
+    handled = handler.handle_response(response(55, *answered))
+    assert told in str(handled.problem)
+    plan = handler.build(wanted(FOO0, FOO1))
+    assert (plan.session_id, plan.session_epoch) == (55, 0), "the session that came with it is closed"
+
+
+@pytest.mark.clause("F-20")
+def test_an_incremental_answer_may_leave_out_partitions_but_not_bring_others():
+    handler = opened(FOO0, FOO1)
+    handler.build(wanted(FOO0, FOO1))
+    assert handler.handle_response(response(123, FOO1)).problem is None
+    handler.build(wanted(FOO0, FOO1))
+    handled = handler.handle_response(response(123, BAR0))
+    assert handled.unrequested
+    assert handled.problem
+    assert (handler.session_id, handler.session_epoch) == (123, 0)
+
+
+def test_a_forgotten_partition_in_an_answer_is_unrequested_and_still_shown():
+    handler = opened(FOO0, FOO1)
+    handler.build(wanted(FOO1))
+    handled = handler.handle_response(response(123, FOO0))
+    assert handled.unrequested == (FOO0,)
+    assert [where for where, _ in handled.partitions] == [FOO0]
+
+
+def test_an_answer_with_another_session_id_is_not_taken():
+    handler = opened(FOO0)
+    handler.build(wanted(FOO0))
+    assert "another one" in str(handler.handle_response(response(124, FOO0)).problem)
+    assert (handler.session_id, handler.session_epoch) == (123, 0)
+
+
+def test_an_empty_throttled_full_answer_is_no_problem_and_starts_over():
+    handler = FetchSessionHandler()
+    handler.build(wanted(FOO0))
+    assert handler.handle_response(response(0, throttle=10)).problem is None
+    assert (handler.session_id, handler.session_epoch) == (0, 0)
+
+
+def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch():
+    handler = FetchSessionHandler()
+    handler.build(wanted(FOO0))
+    assert not handler.presume_processed()
+    handler.handle_response(response(123, FOO0))
+    handler.build(wanted(FOO0, offset=9))
+    assert handler.presume_processed()
+    plan = handler.build(wanted(FOO0, offset=9))
+    assert (plan.session_epoch, dict(plan.to_send)) == (2, {})
+
+
+def test_each_request_is_a_new_value():
+    plan = FetchSessionHandler().build(wanted(FOO0))
+    first, second = plan.request(1, 1, 1), plan.request(1, 1, 1)
+    assert first == second
+    first.topics[0].partitions.clear()
+    assert second.topics[0].partitions
+
+
+def test_answers_of_versions_without_topic_ids_are_read_by_name():
+    handler = FetchSessionHandler()
+    plan = handler.build(wanted(FOO0))
+    assert plan.version(11) == 11
+    handled = handler.handle_response(response(9, FOO0, ids={}))
+    assert [where for where, _ in handled.partitions] == [FOO0]
+
+
+def test_a_topic_id_that_the_session_does_not_hold_is_unrequested():
+    handler = opened(FOO0)
+    handler.build(wanted(FOO0))
+    handled = handler.handle_response(response(123, FOO0, ids={"foo": OTHER_ID}))
+    assert handled.unrequested == (TopicPartition(OTHER_ID.hex(), 0),)
