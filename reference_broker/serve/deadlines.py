@@ -1,0 +1,50 @@
+"""SetTimer's deadlines: one heap and one timer of the event loop."""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+_SHORTEST_S = 0.0005
+
+
+class Deadlines:
+    """Calls ``fire(timer)`` once at or after each deadline, in their order. Times: the clock's ``mono_us``."""
+
+    __slots__ = ("_armed_us", "_fire", "_handle", "_heap", "_loop", "_mono_us")
+
+    def __init__(self, loop: AbstractEventLoop, mono_us: Callable[[], int], fire: Callable[[int], None]) -> None:
+        self._loop = loop
+        self._mono_us = mono_us
+        self._fire = fire
+        self._heap: list[tuple[int, int]] = []
+        self._handle: TimerHandle | None = None
+        self._armed_us = 0
+
+    def set(self, timer: int, deadline_us: int) -> None:
+        heappush(self._heap, (deadline_us, timer))
+        if self._handle is None or deadline_us < self._armed_us:
+            self._arm()
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._heap.clear()
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._armed_us = self._heap[0][0]
+        delay_s = max((self._armed_us - self._mono_us()) / 1e6, 0.0)
+        self._handle = self._loop.call_later(delay_s and max(delay_s, _SHORTEST_S), self._due)
+
+    def _due(self) -> None:
+        self._handle = None
+        now_us = self._mono_us()
+        due = []
+        while self._heap and self._heap[0][0] <= now_us:
+            due.append(heappop(self._heap)[1])
+        for timer in due:
+            self._fire(timer)
+        if self._heap and self._handle is None:
+            self._arm()

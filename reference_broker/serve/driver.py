@@ -1,0 +1,349 @@
+"""Drives one ``core.Node`` over TCP connections and real files: events in, effects carried out in order.
+
+Everything runs in the event loop's thread; only syncs and offloaded tasks run in threads, and come back as events.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, Send, SetTimer, Sync
+from reference_broker.core.errors import NodeFailed
+from reference_broker.core.events import (
+    Closed,
+    Event,
+    Opened,
+    PeerDown,
+    Request,
+    Synced,
+    SyncFailed,
+    TaskDone,
+    TimerFired,
+)
+from reference_broker.core.hooks import Hooks
+from reference_broker.log.now import Now
+from reference_broker.raft.node_files import StartRefused
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.connection import Connection
+from reference_broker.serve.deadlines import Deadlines
+from reference_broker.serve.disk import Durable
+from reference_broker.serve.hang_ups import HangUps
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.requests import decode
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.messages import encode_response
+
+FILES_PER_SYNC = 256
+"""Descriptors that one sync holds at a time; a sync of more files goes in pieces."""
+
+
+class Drivable(Protocol):
+    """``core.node.Node`` as the driver sees it."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def start(self, now: Now) -> Sequence[Effect]: ...
+
+    def handle(self, now: Now, event: Event) -> Sequence[Effect]: ...
+
+    def shutdown(self, now: Now) -> Sequence[Effect]: ...
+
+
+class Driver:
+    """``failed(reason)`` is called once if the node must end: a disk that cannot sync, or a bug of ours."""
+
+    def __init__(
+        self,
+        node: Drivable,
+        disk: Durable,
+        clock: Clock,
+        log: LogLines,
+        loop: asyncio.AbstractEventLoop,
+        versions: Mapping[int, tuple[int, int]],
+        max_frame_bytes: int,
+        max_connections: int,
+        changed: Callable[[], None],
+        failed: Callable[[str], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """``versions``: least and greatest version served, by API key. ``changed`` is called after each event while
+        the node starts or stops; ``refused`` if it must not use its data directory."""
+        self.connections: dict[int, Connection] = {}
+        self.clock = clock
+        self.hooks: tuple[Hooks, ...] = ()
+        self.watched = True
+        self._node = node
+        self._disk = disk
+        self._log = log
+        self._loop = loop
+        self._versions = versions
+        self._max_frame_bytes = max_frame_bytes
+        self._max_connections = max_connections
+        self._changed = changed
+        self._failed = failed
+        self._refused = refused
+        self._ended = False
+        self._last_connection = 0
+        self._unblocked: deque[Connection] = deque()
+        self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
+        self._hang_ups = HangUps(loop)
+        self._sync_threads = ThreadPoolExecutor(4, "sync")
+        self._task_threads = ThreadPoolExecutor(1, "task")
+        self._effects: dict[type, Callable[..., None]] = {
+            Reply: self._reply,
+            Close: self._close,
+            Send: self._send,
+            SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
+            Sync: self._sync,
+            Offload: self._offload,
+            Note: _ignore,
+        }
+
+    def protocol(self) -> Connection:
+        """For ``create_server``."""
+        return Connection(self, self._max_frame_bytes)
+
+    def start(self) -> None:
+        self._guarded(lambda: self._carry_out(self._node.start(self.clock.now())))
+
+    def shut_down(self) -> None:
+        """The node finishes what it must; ``changed`` sees when it has stopped."""
+        self.watched = True
+        self._guarded(lambda: self._carry_out(self._node.shutdown(self.clock.now())))
+
+    def give(self, event: Event) -> None:
+        """One event from outside, then what it made possible."""
+        self._guarded(lambda: self._step(event))
+        self.resume()
+
+    def end(self) -> None:
+        """Gives no event any more and lets go of threads and timers."""
+        self._ended = True
+        self._deadlines.close()
+        self._hang_ups.close()
+        for connection in list(self.connections.values()):
+            connection.abort()
+        self._sync_threads.shutdown(wait=True, cancel_futures=True)
+        self._task_threads.shutdown(wait=False, cancel_futures=True)
+
+    def close_idle(self, limit_ms: int) -> None:
+        """Ends connections that have been silent longer than ``limit_ms`` since their last request was answered. What
+        such a peer has not read by then, it never will."""
+        if limit_ms < 0:
+            return
+        now_us = self.clock.now().mono_us
+        for connection in list(self.connections.values()):
+            if connection.busy and not connection.closing:
+                connection.last_active_us = now_us
+            elif connection.last_active_us < now_us - limit_ms * 1000:
+                connection.abort()
+
+    # What connections call (connection.Serves).
+
+    def opened(self, connection: Connection) -> bool:
+        if self._ended or len(self.connections) >= self._max_connections:
+            self._log.warn("connection_refused", peer=connection.peer, reason="max.connections is reached")
+            return False
+        self._last_connection += 1
+        connection.number = self._last_connection
+        self.connections[connection.number] = connection
+        connection.last_active_us = self.clock.now().mono_us
+        self.give(Opened(connection.number, connection.peer))
+        return True
+
+    def decoded(self, connection: Connection, frame: memoryview) -> Request:
+        try:
+            return decode(connection.number, frame, self._versions)
+        except ProtocolError:
+            raise
+        except Exception as bug:
+            # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
+            raise ProtocolError(f"our codec failed: {_told(bug)}") from bug
+
+    def handle(self, request: Request) -> None:
+        if self._ended:
+            return
+        now = self.clock.now()
+        self.connections[request.connection].last_active_us = now.mono_us
+        if self.hooks or self.watched:
+            self._guarded(lambda: self._step(request))
+            return
+        try:
+            effects = self._node.handle(now, request)
+            for effect in effects:
+                if effect.__class__ is Reply:
+                    self._reply(effect)
+                else:
+                    self._effects[effect.__class__](effect)
+        except Exception as bug:
+            self._stumble(bug)
+
+    def resume(self) -> None:
+        while self._unblocked:
+            self._unblocked.popleft().pump()
+
+    def broke_protocol(self, connection: Connection, reason: str) -> None:
+        self._closing(connection, reason)
+        connection.close()
+
+    def _closing(self, connection: Connection, reason: str) -> None:
+        self._log.warn("connection_closed", peer=connection.peer, connection=connection.number, reason=reason)
+
+    def closed(self, connection: Connection) -> None:
+        del self.connections[connection.number]
+        self._hang_ups.watch(connection, False)
+        self.give(Closed(connection.number))
+
+    def watch_for_close(self, connection: Connection, watch: bool) -> None:
+        self._hang_ups.watch(connection, watch)
+
+    # One step.
+
+    def _step(self, event: Event) -> None:
+        if self._ended:
+            return
+        now = self.clock.now()
+        events: Sequence[Event] = (event,)
+        for hook in self.hooks:
+            events = [each for before in events for each in hook.before(now, before)]
+        for each in events:
+            self._handle_now(now, each)
+        if self.watched:
+            self._changed()
+
+    def _handle_now(self, now: Now, event: Event) -> None:
+        effects = self._node.handle(now, event)
+        for hook in self.hooks:
+            effects = hook.after(now, event, effects)
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._effects[effect.__class__](effect)
+        if self.watched:
+            self._changed()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except ProtocolError:
+            raise
+        except Exception as bug:
+            self._stumble(bug)
+
+    def _stumble(self, bug: Exception) -> None:
+        """A failed disk, or a bug of ours: the state may be wrong, so the node ends rather than serve from it."""
+        if isinstance(bug, StartRefused):
+            self._refused(str(bug))
+            return
+        if isinstance(bug, NodeFailed):
+            self._fail(str(bug))
+            return
+        self._fail(_told(bug))
+
+    def _fail(self, reason: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._failed(reason)
+
+    # What powers.DriverPowers does through the driver.
+
+    def discard_connection(self, number: int) -> None:
+        connection = self.connections.get(number)
+        if connection is not None:
+            connection.discarding = True
+            self._loop.call_soon(connection.abort)
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        self._loop.call_later(delay_us / 1e6, self.give, event)
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        self._loop.call_later(delay_us / 1e6, self._late_reply, reply)
+
+    def _late_reply(self, reply: Reply) -> None:
+        if not self._ended:
+            self._guarded(lambda: self._reply(reply))
+            self.resume()
+
+    # Effects.
+
+    def _reply(self, reply: Reply) -> None:
+        connection = self.connections.get(reply.connection)
+        if connection is None:
+            return  # Closed meanwhile, or a hook's own connection that nobody listens to.
+        connection.busy = False
+        if reply.body is not None and not connection.discarding:
+            buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+            connection.transport.writelines(buffers)
+        if not connection.pumping:
+            self._unblocked.append(connection)
+
+    def _close(self, effect: Close) -> None:
+        connection = self.connections.get(effect.connection)
+        if connection is not None:
+            self._log.warn(
+                "connection_closed", peer=connection.peer, connection=effect.connection, reason=effect.reason
+            )
+            connection.close()
+
+    def _send(self, effect: Send) -> None:
+        # This node has no dial map: no other node can be reached.
+        self._loop.call_soon(self.give, PeerDown(effect.peer))
+
+    def _sync(self, effect: Sync) -> None:
+        self._sync_piece(effect, 0)
+
+    def _sync_piece(self, effect: Sync, start: int) -> None:
+        piece = effect.paths[start : start + FILES_PER_SYNC]
+        try:
+            descriptors = self._disk.open_for_sync(piece)
+        except OSError as failure:
+            self._loop.call_soon(self._sync_failed, effect, failure)
+            return
+        future = self._sync_threads.submit(self._disk.synchronise, descriptors)
+        future.add_done_callback(
+            lambda done: self._from_thread(
+                lambda: self._sync_piece_done(effect, start + FILES_PER_SYNC, done.exception())
+            )
+        )
+
+    def _sync_piece_done(self, effect: Sync, following: int, failure: BaseException | None) -> None:
+        if failure is not None:
+            self._sync_failed(effect, failure)
+        elif following < len(effect.paths):
+            self._sync_piece(effect, following)
+        else:
+            self.give(Synced(effect.token))
+
+    def _sync_failed(self, effect: Sync, failure: BaseException) -> None:
+        self.give(SyncFailed(effect.token, str(failure)))
+
+    def _offload(self, effect: Offload) -> None:
+        future = self._task_threads.submit(effect.task)
+        future.add_done_callback(
+            lambda done: self._from_thread(lambda: self.give(TaskDone(effect.token, done.exception() or done.result())))
+        )
+
+    def _from_thread(self, work: Callable[[], None]) -> None:
+        if not self._ended:
+            self._loop.call_soon_threadsafe(work)
+
+
+def _ignore(note: Note) -> None:
+    """The trace recorder, a hook, writes notes down; without it nobody does."""
+
+
+def _told(bug: Exception) -> str:
+    """An exception and where it came from, in one line."""
+    places = []
+    trace = bug.__traceback__
+    while trace is not None:
+        places.append(f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{type(bug).__name__}: {bug} at {' > '.join(places[-6:])}"

@@ -1,0 +1,55 @@
+"""Notices that the peer of a connection which is not being read has gone."""
+
+import asyncio
+import select
+from typing import Protocol
+
+LOOK_EVERY_S = 1.0
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class Watched(Protocol):
+    transport: asyncio.Transport
+
+    def abort(self) -> None: ...
+
+
+class HangUps:
+    """Looks once a second at the watched sockets alone, and aborts those whose peer closed or reset."""
+
+    __slots__ = ("_handle", "_loop", "_watched")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watched: dict[Watched, int] = {}
+        """With the descriptor of its socket."""
+        self._handle: asyncio.TimerHandle | None = None
+
+    def watch(self, connection: Watched, watch: bool) -> None:
+        if not watch:
+            self._watched.pop(connection, None)
+            return
+        sock = connection.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return
+        self._watched[connection] = sock.fileno()
+        if self._handle is None:
+            self._handle = self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._watched = {}
+
+    def _look(self) -> None:
+        self._handle = None
+        poll = select.poll()
+        by_descriptor = {descriptor: connection for connection, descriptor in self._watched.items()}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, _GONE)
+        for descriptor, _ in poll.poll(0):
+            del self._watched[by_descriptor[descriptor]]
+            by_descriptor[descriptor].abort()
+        if self._watched:
+            self._handle = self._loop.call_later(LOOK_EVERY_S, self._look)

@@ -1,0 +1,50 @@
+"""What a live driver can do to its own node for a hook that asks."""
+
+import os
+import signal
+
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Event
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.driver import Driver
+from reference_broker.serve.log_lines import LogLines
+
+
+class DriverPowers:
+    """Handed to the hooks' maker before the node exists; usable once the node runs."""
+
+    def __init__(self, clock: Clock, log: LogLines) -> None:
+        self._clock = clock
+        self._log = log
+        self.driver: Driver | None = None
+
+    def kill(self) -> None:
+        """SIGKILL: appended bytes stay in the page cache."""
+        self._log.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def power_off(self) -> None:
+        """A process cannot take the machine's page cache with it: this is ``kill``."""
+        self.kill()
+
+    def pause(self, for_us: int) -> None:
+        """SIGSTOP. Whoever started this process sends SIGCONT after ``for_us``; it learns that from the evidence."""
+        del for_us
+        self._log.flush()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def step_clock(self, by_ms: int) -> None:
+        self._clock.wall_offset_ms += by_ms
+
+    def discard_connection(self, connection: int) -> None:
+        self._running().discard_connection(connection)
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        self._running().deliver_later(event, delay_us)
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        self._running().reply_later(reply, delay_us)
+
+    def _running(self) -> Driver:
+        assert self.driver is not None, "a hook asked for something before its node was started"
+        return self.driver

@@ -1,0 +1,36 @@
+"""From a frame to the event that the node sees."""
+
+from collections.abc import Mapping
+
+from reference_broker.core.events import Request
+from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request
+from reference_broker.wire.tags import Tag
+
+_FETCH = int(ApiKey.FETCH)
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+
+def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Request:
+    """``versions``: least and greatest version served, by API key. Raises ProtocolError.
+
+    An ApiVersions request in an unknown version has the body None: it must be answered, in version 0 (KIP-511).
+    """
+    header, offset = read_request_header(frame)
+    key, version, client_id = header.api_key, header.api_version, header.client_id or ""
+    served = versions.get(key)
+    if served is None or not served[0] <= version <= served[1]:
+        if key != _API_VERSIONS:
+            raise ProtocolError(f"{api_name(key)} version {version} is not served")
+        body: object = None
+    else:
+        body = decode_request(key, version, frame, offset)
+    if key == _FETCH and body.__class__ is FetchRequest:
+        assert isinstance(body, FetchRequest)
+        tag = Tag(key, version, client_id, body.session_id, body.session_epoch)
+    else:
+        tag = Tag(key, version, client_id)
+    return Request(connection, header.correlation_id, key, version, client_id, body, tag, len(frame) + 4)

@@ -1,0 +1,244 @@
+"""One node as a process: bind, lock, build, recover, serve, stop."""
+
+import asyncio
+import json
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reference_broker.core.hooks import Hooks
+from reference_broker.log.disk import Disk, DiskError
+from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.errors import StartError
+from reference_broker.serve.folder import DataFolder, raise_open_files_limit
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.metrics_endpoint import MetricsProtocol
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+    from reference_broker.model.config import BrokerConfig
+    from reference_broker.serve.driver import Driver
+    from reference_broker.serve.powers import DriverPowers
+
+SHUTDOWN_LIMIT_S = 30.0
+"""A clean shutdown that takes longer ends anyway; the next start recovers."""
+IDLE_CHECK_EVERY_S = 5.0
+
+EXIT_CLEAN = 0
+EXIT_SETUP = 2
+EXIT_CRASH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What a wrapper adds: hooks in their order, and the disk that the node is given."""
+
+    hooks: Sequence[Hooks]
+    disk: Disk
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """``attach(powers, disk)`` before the node is built; ``built(node)`` after that, before it starts."""
+
+    attach: "Callable[[DriverPowers, Disk], Attached]"
+    built: "Callable[[Node], None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``listen``, ``advertised``, ``metrics_listen``: HOST:PORT. ``config``: Kafka's names, values as text."""
+
+    listen: str
+    data: Path
+    node_id: int
+    config: "BrokerConfig"
+    advertised: str | None = None
+    metrics_listen: str | None = None
+    wall_offset_ms: int = 0
+
+
+class Server:
+    """Runs once. ``announce`` gets the ready line's fields."""
+
+    def __init__(
+        self, options: Options, announce: Callable[[dict[str, object]], None], wrapper: Wrapper | None = None
+    ) -> None:
+        self._options = options
+        self._announce = announce
+        self._wrapper = wrapper
+        self._log = LogLines(options.node_id)
+        self._clock = Clock(options.wall_offset_ms)
+        self._exit_code = EXIT_CLEAN
+        self._refusal = ""
+        self._driver: Driver
+        self._node: Node
+        self._listening: asyncio.Server | None = None
+        self._metrics_listening: asyncio.Server | None = None
+        self._serving = False
+        self._stopping = False
+        self._ended: asyncio.Event
+
+    def run(self) -> int:
+        """Serves until SIGTERM or SIGINT; the exit code. Raises StartError."""
+        host, port = parse_address(self._options.listen, "--listen")
+        if self._options.advertised is not None:
+            parse_address(self._options.advertised, "--advertise")
+        sockets = [listening_socket(host, port, "--listen")]
+        folder: DataFolder | None = None
+        try:
+            folder = DataFolder(self._options.data)
+            if self._options.metrics_listen is not None:
+                sockets.append(listening_socket(*parse_address(self._options.metrics_listen, "--metrics"), "--metrics"))
+            with asyncio.Runner(loop_factory=_new_loop) as runner:
+                runner.run(self._serve(host, sockets))
+        except DiskError as failure:
+            told = failure.strerror or failure
+            raise StartError(f"The data directory {self._options.data} cannot be used: {told}.") from failure
+        finally:
+            for sock in sockets:
+                sock.close()
+            if folder is not None:
+                folder.release()
+        if self._refusal:
+            raise StartError(self._refusal)
+        return self._exit_code
+
+    async def _serve(self, host: str, sockets: list[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        disk = FileDisk(self._options.data, self._open_files())
+        try:
+            self._build(loop, disk, host, bound_port(sockets[0]))
+            self._driver.start()
+            await self._until_ready()
+            if not self._stopping:
+                await self._open_doors(loop, host, sockets)
+            await self._ended.wait()
+        finally:
+            for server in (self._listening, self._metrics_listening):
+                if server is not None:
+                    server.close()
+            self._driver.end()
+            disk.close()
+
+    def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, host: str, port: int) -> None:
+        # Late imports: the node and the schemas load while nothing else waits for them.
+        from reference_broker.apis.registry import apis
+        from reference_broker.core.node import Node
+        from reference_broker.serve.driver import Driver
+        from reference_broker.serve.powers import DriverPowers
+        from reference_broker.serve.request_log import RequestLog
+
+        options, config = self._options, self._options.config
+        powers = DriverPowers(self._clock, self._log)
+        attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
+        advertised = parse_address(options.advertised, "--advertise") if options.advertised else config.advertised()
+        self._node = Node(options.node_id, config, attached.disk, secrets.randbits(63), *(advertised or (host, port)))
+        if self._wrapper is not None:
+            self._wrapper.built(self._node)
+        versions = {key: (api.card.min_version, api.card.max_version) for key, api in apis().items()}
+        self._driver = Driver(
+            self._node, disk, self._clock, self._log, loop, versions,
+            config.socket_request_max_bytes, config.max_connections, self._progress, self._failed, self._refused,
+        )  # fmt: skip
+        request_log = (RequestLog(self._log),) if config.crucible_request_log_enable else ()
+        self._driver.hooks = (*attached.hooks, *request_log)
+        powers.driver = self._driver
+        self._is_ready = asyncio.Event()
+
+    async def _until_ready(self) -> None:
+        self._progress()
+        await self._is_ready.wait()
+
+    async def _open_doors(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
+        self._serving = True
+        self._driver.watched = False
+        self._listening = await loop.create_server(self._driver.protocol, sock=sockets[0], backlog=1024)
+        ready: dict[str, object] = {
+            "ready": True,
+            "listen": shown_address(host, bound_port(sockets[0])),
+            "node_id": self._options.node_id,
+        }
+        if len(sockets) > 1:
+            metrics_host = parse_address(self._options.metrics_listen or "", "--metrics")[0]
+            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=sockets[1])
+            ready["metrics"] = shown_address(metrics_host, bound_port(sockets[1]))
+        self._log.info("ready", listen=ready["listen"])
+        self._announce(ready)
+        loop.call_later(IDLE_CHECK_EVERY_S, self._close_idle)
+
+    def _text(self) -> str:
+        from reference_broker.model.exposition import prometheus_text
+
+        return prometheus_text(self._node.metrics)
+
+    def _progress(self) -> None:
+        """After each event while the node starts or stops."""
+        if self._node.ready:
+            self._is_ready.set()
+        if self._stopping and self._node.stopped and not self._ended.is_set():
+            self._log.info("stopped")
+            self._ended.set()
+
+    def _stop(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        self._log.info("stopping")
+        self._is_ready.set()
+        if self._listening is not None:
+            self._listening.close()
+        asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT_S, self._shutdown_too_long)
+        self._driver.shut_down()
+        self._progress()
+
+    def _shutdown_too_long(self) -> None:
+        self._log.warn("shutdown_cut_short", limit_s=SHUTDOWN_LIMIT_S)
+        self._ended.set()
+
+    def _failed(self, reason: str) -> None:
+        self._log.error("crashed", reason=reason)
+        self._exit_code = EXIT_CRASH
+        self._is_ready.set()
+        self._stopping = True
+        self._ended.set()
+
+    def _refused(self, reason: str) -> None:
+        self._refusal = reason
+        self._is_ready.set()
+        self._stopping = True
+        self._ended.set()
+
+    def _close_idle(self) -> None:
+        self._driver.close_idle(self._options.config.connections_max_idle_ms)
+        if not self._stopping:
+            asyncio.get_running_loop().call_later(IDLE_CHECK_EVERY_S, self._close_idle)
+
+    def _open_files(self) -> int:
+        limit = raise_open_files_limit()
+        return self._options.config.crucible_max_open_files or max(16, limit // 4)
+
+
+def print_ready(fields: dict[str, object]) -> None:
+    """One JSON line on stdout, for whoever started the node."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,112 @@
+"""Connections that are silent too long are closed; those with a request in flight, or one just answered, are not."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from reference_broker.core.effects import Close, Effect, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.log.now import Now
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.driver import Driver
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.request_log import RequestLog
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.tags import Tag
+
+LIMIT_MS = 5000
+LONG_US = 10_000_000
+
+
+class Answering:
+    """A node that answers at once."""
+
+    ready = stopped = False
+
+    def start(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
+        return ()
+
+    shutdown = start
+
+    def handle(self, now: Now, event: Event) -> Sequence[Effect]:  # noqa: ARG002
+        if not isinstance(event, Request):
+            return ()
+        if event.api_key == ApiKey.PRODUCE:
+            return (Close(event.connection, "refused"),)
+        return (Reply(event.connection, event.correlation_id, event.api_key, event.api_version, None, event.tag),)
+
+
+class FakeConnection:
+    """As the driver sees it."""
+
+    def __init__(self) -> None:
+        self.peer = "peer"
+        self.number = self.last_active_us = -1
+        self.busy = self.closing = self.discarding = self.aborted = False
+        self.pumping = True
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    loop = asyncio.new_event_loop()
+    ignore: Any = lambda *_: None  # noqa: E731
+    driver = Driver(
+        Answering(), FileDisk(tmp_path, 16), Clock(0), LogLines(1), loop, {}, 1000, 10, ignore, ignore, ignore
+    )
+    driver.watched = False
+    yield driver
+    driver.end()
+    loop.close()
+
+
+def opened(driver: Driver) -> FakeConnection:
+    connection = FakeConnection()
+    assert driver.opened(cast(Any, connection))
+    return connection
+
+
+def request(connection: FakeConnection, api_key: int) -> Request:
+    connection.busy = True
+    return Request(connection.number, 5, api_key, 12, "c", None, Tag(api_key, 12, "c"), 60)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_request_keeps_its_connection_open_whatever_watches_it(driver: Driver, hooked: bool) -> None:
+    driver.hooks = (RequestLog(LogLines(1)),) if hooked else ()
+    connection = opened(driver)
+    connection.last_active_us -= LONG_US
+    driver.handle(request(connection, ApiKey.FETCH))
+    driver.close_idle(LIMIT_MS)
+    assert not connection.aborted
+
+
+def test_silence_after_a_long_wait_counts_from_its_end(driver: Driver) -> None:
+    connection = opened(driver)
+    connection.busy = True
+    connection.last_active_us -= LONG_US
+    driver.close_idle(LIMIT_MS)
+    connection.busy = False
+    driver.close_idle(LIMIT_MS)
+    assert not connection.aborted
+    connection.last_active_us -= LONG_US
+    driver.close_idle(LIMIT_MS)
+    assert connection.aborted
+
+
+def test_a_closed_connection_whose_peer_never_reads_the_rest_is_ended(driver: Driver) -> None:
+    connection = opened(driver)
+    driver.handle(request(connection, ApiKey.PRODUCE))
+    assert connection.closing
+    connection.last_active_us -= LONG_US
+    driver.close_idle(LIMIT_MS)
+    assert connection.aborted

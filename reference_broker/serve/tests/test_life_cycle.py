@@ -1,0 +1,121 @@
+"""Starting, refusing to start, stopping; and what both cost."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Broker
+
+pytestmark = pytest.mark.live
+
+
+def refused(*words: str) -> str:
+    """What a broker that must not start says; asserts one sentence and exit code 2."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "reference_broker.serve.main", *words], capture_output=True, text=True, timeout=20
+    )
+    assert ended.returncode == 2, ended.stderr
+    lines = ended.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("crucible broker: ")
+    return lines[0]
+
+
+def test_ready_line_says_where_it_listens(broker: "Broker") -> None:
+    assert broker.ready == {"ready": True, "listen": broker.listen, "node_id": 0}
+    assert broker.listen.startswith("127.0.0.1:")
+    assert not broker.listen.endswith(":0")
+
+
+def test_sigterm_is_a_clean_shutdown_and_the_next_start_finds_it(
+    start_broker: "Callable[..., Broker]", tmp_path: Path
+) -> None:
+    broker = start_broker()
+    assert broker.stop() == 0
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    assert len(broker.log_events("stopped")) == 1
+    again = start_broker()
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    assert again.stop() == 0
+
+
+def test_a_killed_broker_starts_again_on_its_port(start_broker: "Callable[..., Broker]") -> None:
+    first = start_broker()
+    socket.create_connection(first.address).close()
+    first.kill()
+    assert start_broker(listen=first.listen).listen == first.listen
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = refused("--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--data", str(tmp_path / "d"))
+    assert "is in use" in told
+
+
+def test_unwritable_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "Cannot write to the data directory" in refused(
+        "--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "below")
+    )
+
+
+def test_data_directory_in_use(broker: "Broker", tmp_path: Path) -> None:
+    assert broker.process.poll() is None
+    assert "in use by another process" in refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+
+
+def test_data_directory_of_another_node(start_broker: "Callable[..., Broker]", tmp_path: Path) -> None:
+    start_broker().stop()
+    told = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), "--node-id", "5")
+    assert "5" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
+        (["--config", "num.partitons=3"], "num.partitons"),
+        (["--config", "num.partitions=many"], "num.partitions"),
+        (["--config", "num.partitions"], "KEY=VALUE"),
+        (["--metrics", "x"], "--metrics"),
+    ],
+)
+def test_bad_words_on_the_command_line(tmp_path: Path, words: list[str], expected: str) -> None:
+    assert expected in refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), *words)
+
+
+def test_metrics_are_served_for_prometheus(start_broker: "Callable[..., Broker]") -> None:
+    broker = start_broker("--metrics", "127.0.0.1:0")
+    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+    assert "kafka_server_fetchsessioncache_numincrementalfetchsessions 0" in text
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://{broker.ready['metrics']}/secrets", timeout=5)
+
+
+def test_a_wrapper_s_sigstop_is_not_mistaken_for_an_end(broker: "Broker") -> None:
+    broker.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.1)
+    assert broker.process.poll() is None
+    broker.process.send_signal(signal.SIGCONT)
+
+
+def test_starts_fast_and_small(start_broker: "Callable[..., Broker]") -> None:
+    """The aim is 0.6 s and 110 MiB; several processes may share this machine's cores, so processor time is judged."""
+    start_broker().stop()
+    broker = start_broker()
+    user, system = (int(each) for each in Path(f"/proc/{broker.process.pid}/stat").read_text().split()[13:15])
+    assert (user + system) / os.sysconf("SC_CLK_TCK") < 0.6
+    assert broker.rss_bytes() < 110 << 20
