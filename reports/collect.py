@@ -1,0 +1,152 @@
+"""Runs the Spark jobs and brings home what the verdict and the page need: aggregates and examples, never facts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.guarantees import GUARANTEES, Guarantee
+from reports.jobs import (
+    availability,
+    broker_internals,
+    facts,
+    fault_log,
+    latency_distribution,
+    latency_heatmap,
+    latency_over_time,
+    latency_percentiles,
+    offered_load,
+    throughput,
+)
+from reports.jobs.anomaly import with_active_fault
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+from reports.verdict import Anomaly
+
+Row: TypeAlias = dict[str, Any]
+Progress: TypeAlias = Callable[[str], None]
+
+MOST_EXAMPLES = 100
+"""Anomalies of one guarantee that the page lists; the count is always that of all."""
+
+JOBS_AT_ONCE = 4
+"""Small jobs spend their time in planning; a few at once use what one leaves idle."""
+
+_EXAMPLE = (
+    "run long, guarantee string, topic string, partition long, offset long, process string, index long, at_us long, "
+    "detail string, total long, n long"
+)
+_EXAMPLE_COLUMNS = tuple(part.split()[0] for part in _EXAMPLE.split(", "))
+
+_SERIES: Mapping[str, Callable[[Tables, JobConfig], DataFrame]] = {
+    "facts": facts.transform,
+    "faults": fault_log.transform,
+    "fault_hits": fault_log.hits,
+    "percentiles": latency_percentiles.transform,
+    "distribution": latency_distribution.transform,
+    "latency": latency_over_time.transform,
+    "heatmap": latency_heatmap.transform,
+    "throughput": throughput.transform,
+    "load": offered_load.transform,
+    "gaps": availability.transform,
+    "first_ok": availability.first_ok_after_faults,
+    "broker": broker_internals.transform,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Breaches of one guarantee in one run."""
+
+    total: int
+    examples: tuple[Anomaly, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Of one run. The lists hold rows as the jobs' docstrings name them, without ``run``, in a fixed order."""
+
+    facts: Mapping[str, int]
+    found: Mapping[str, Found]
+    present: frozenset[str]
+    faults: Sequence[Row]
+    fault_hits: Sequence[Row]
+    percentiles: Sequence[Row]
+    distribution: Sequence[Row]
+    latency: Sequence[Row]
+    heatmap: Sequence[Row]
+    throughput: Sequence[Row]
+    load: Sequence[Row]
+    gaps: Sequence[Row]
+    first_ok: Sequence[Row]
+    broker: Sequence[Row]
+
+
+def collect(
+    tables: Tables, cfg: JobConfig, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE
+) -> list[Findings]:
+    """``jobs_at_once``: 1 for a large history, whose jobs each fill the cores and the memory on their own."""
+    tables.reads.persist(StorageLevel.MEMORY_AND_DISK)
+    tables.sends.persist(StorageLevel.MEMORY_AND_DISK)
+    with ThreadPoolExecutor(jobs_at_once) as pool:
+        breaches = {one.name: pool.submit(_breaches, one, tables, cfg, progress) for one in GUARANTEES}
+        series = {name: pool.submit(_rows, name, job, tables, cfg, progress) for name, job in _SERIES.items()}
+        examples = _with_faults([row for one in breaches.values() for row in one.result()], tables)
+        found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in GUARANTEES}
+        rows = {name: future.result() for name, future in series.items()}
+    return [_of_run(run, tables, found, rows) for run in range(runs)]
+
+
+def _breaches(one: Guarantee, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:
+    found = one.transform(tables, cfg)
+    each = Window.partitionBy("run")
+    ordered = each.orderBy("at_us", "topic", "partition", "offset", "process", "index")
+    counted = found.withColumn("total", F.count(F.lit(1)).over(each)).withColumn("n", F.row_number().over(ordered))
+    rows = [row.asDict() for row in counted.where(F.col("n") <= MOST_EXAMPLES).collect()]
+    progress(f"judged {one.name}")
+    return rows
+
+
+def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
+    """All examples at once; a clean run has none and pays nothing."""
+    if not rows:
+        return []
+    session = tables.faults.sparkSession
+    examples = session.createDataFrame([tuple(row[name] for name in _EXAMPLE_COLUMNS) for row in rows], _EXAMPLE)
+    named = [row.asDict() for row in with_active_fault(examples, tables.faults).collect()]
+    return sorted(named, key=lambda row: (row["run"], row["guarantee"], row["n"]))
+
+
+def _rows(
+    name: str, job: Callable[[Tables, JobConfig], DataFrame], tables: Tables, cfg: JobConfig, progress: Progress
+) -> list[Row]:
+    rows = [row.asDict() for row in job(tables, cfg).collect()]
+    rows.sort(key=lambda row: tuple((value is None, value) for value in row.values()))
+    progress(f"measured {name.replace('_', ' ')}")
+    return rows
+
+
+def _of_run(
+    run: int, tables: Tables, found: Mapping[str, Sequence[Row]], rows: Mapping[str, Sequence[Row]]
+) -> Findings:
+    mine = {name: [_without_run(row) for row in some if row["run"] == run] for name, some in rows.items()}
+    numbers = {str(row["fact"]): int(row["value"] or 0) for row in mine.pop("facts")}
+    breaches = {name: _found([row for row in some if row["run"] == run]) for name, some in found.items()}
+    present = frozenset(name for number, name in tables.present if number == run)
+    return Findings(facts=numbers, found=breaches, present=present, **mine)
+
+
+def _without_run(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key != "run"}
+
+
+def _found(rows: Sequence[Row]) -> Found:
+    fields = Anomaly.__dataclass_fields__
+    return Found(
+        total=int(rows[0]["total"]) if rows else 0,
+        examples=tuple(Anomaly(**{key: row[key] for key in fields}) for row in rows),
+    )

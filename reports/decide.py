@@ -1,0 +1,202 @@
+"""From findings to the verdict: pure, no Spark. A verdict needs evidence; what was not looked at never holds."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from reports.collect import Findings
+from reports.guarantees import GUARANTEES, Guarantee
+from reports.manifest import Check, Manifest, canonical_guarantee
+from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
+
+
+def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
+    """A crash outweighs broken guarantees (its history is cut short), those outweigh missing evidence."""
+    guarantees = judged(manifest, findings)
+    broken = [one for one in guarantees if one.status == "broken"]
+    invalid = [*missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
+    if manifest.crash:
+        outcome, reasons = Outcome.CRASHED, [manifest.crash]
+    elif broken:
+        outcome = Outcome.FAILED
+        reasons = [f"{one.name}: {_times(one.anomalies)}. {one.meaning}" for one in broken]
+    elif invalid:
+        outcome, reasons = Outcome.INVALID, []
+    else:
+        outcome, reasons = Outcome.PASSED, []
+    return Verdict(
+        outcome=outcome,
+        scenario=manifest.scenario,
+        title=manifest.title,
+        seed=manifest.seed,
+        mutant=manifest.mutant,
+        run_dir=run_dir,
+        summary=_summary(outcome, manifest, findings, guarantees, invalid),
+        reasons=(*reasons, *invalid),
+        guarantees=tuple(guarantees),
+        repeat_command=manifest.repeat_command,
+    )
+
+
+def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
+    """Why the run shows nothing, one sentence each; empty if it counts."""
+    expected = manifest.expectations
+    fired: Counter[str] = Counter()
+    for row in findings.faults:
+        fired[row["name"]] += row["hits"]
+    reasons = []
+    for name, times in Counter(expected.faults).items():
+        if fired[name] < times:
+            how_often = "never fired" if not fired[name] else f"fired {fired[name]} of {times} times"
+            reasons.append(f"The fault {name!r} {how_often}.")
+    if manifest.mutant and manifest.mutant_calls == 0:
+        reasons.append(f"The code that mutant {manifest.mutant!r} replaces was never called.")
+    fetches, acked = findings.facts.get("fetches", 0), findings.facts.get("records_acked", 0)
+    if fetches < expected.min_fetches:
+        reasons.append(f"Traffic too thin: {fetches:,} successful fetches, {expected.min_fetches:,} are needed.")
+    if acked < expected.min_acked:
+        reasons.append(f"Traffic too thin: {acked:,} acknowledged records, {expected.min_acked:,} are needed.")
+    slip_us = max((row["max_slip_us"] or 0 for row in findings.load), default=0)
+    if expected.max_schedule_slip_ms and slip_us > expected.max_schedule_slip_ms * 1_000:
+        reasons.append(
+            f"The load generator fell {slip_us / 1e3:,.0f} ms behind its schedule; "
+            f"{expected.max_schedule_slip_ms:,} ms are allowed."
+        )
+    if unread := findings.facts.get("unended_partitions", 0):
+        reasons.append(f"{unread:,} written partitions were not read to their end.")
+    if "operations" not in findings.present:
+        reasons.append("The run left no history of client operations.")
+    return reasons
+
+
+def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
+    asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
+    checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
+    results = [_by_history(one, asked, findings) for one in GUARANTEES]
+    known = {one.name for one in results}
+    results += [
+        _by_simulator(name, one, not asked or name in asked) for name, one in checks.items() if name not in known
+    ]
+    unknown = sorted(asked - known - set(checks))
+    results += [_unknown(name) for name in unknown]
+    return [_joined(one, checks.get(one.name)) for one in results]
+
+
+def _by_history(one: Guarantee, asked: set[str], findings: Findings) -> GuaranteeResult:
+    required = one.always or not asked or one.name in asked
+    missing = [name for name in one.needs if name not in findings.present]
+    evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
+    open_partitions = findings.facts.get("unended_partitions", 0) if one.name == "unseen" else 0
+    status: Status
+    reason = ""
+    if missing:
+        status, reason = "not checked", f"The run left no {_listed(missing)} table."
+    elif found.total:
+        status = "broken" if required else "broken, not promised"
+    elif open_partitions:
+        status, reason = "not checked", f"{open_partitions} written partitions were not read to their end."
+    elif not evidence:
+        status, reason = "nothing to judge", f"There were no {one.unit}."
+    else:
+        status = "holds"
+    return GuaranteeResult(
+        name=one.name,
+        meaning=one.breach,
+        status=status,
+        required=required and (bool(asked) or status in ("holds", "broken")),
+        evidence=0 if missing else evidence,
+        evidence_unit=one.unit,
+        anomalies=0 if missing else found.total,
+        reason=reason,
+        examples=() if missing else found.examples,
+    )
+
+
+def _by_simulator(name: str, check: Check, required: bool) -> GuaranteeResult:
+    status: Status = "holds" if check.holds else ("broken" if required else "broken, not promised")
+    if check.holds and check.evidence == 0:
+        status = "nothing to judge"
+    return GuaranteeResult(
+        name=name,
+        meaning=check.detail or "An invariant checked after every event.",
+        status=status,
+        required=required,
+        evidence=check.evidence,
+        evidence_unit="evaluations",
+        anomalies=int(not check.holds),
+        reason="It was never evaluated." if status == "nothing to judge" else "",
+        judged_by="simulator",
+    )
+
+
+def _unknown(name: str) -> GuaranteeResult:
+    reason = "The scenario promises it, but neither the history nor the simulator can judge it in this run."
+    return GuaranteeResult(name, "No job of this name.", "not checked", True, 0, "", 0, reason)
+
+
+def _joined(result: GuaranteeResult, check: Check | None) -> GuaranteeResult:
+    """The history's job and the simulator may judge the same guarantee: one that saw a breach is believed."""
+    if check is None or result.judged_by == "simulator":
+        return result
+    other = _by_simulator(result.name, check, result.required)
+    if result.status in ("holds", "broken", "broken, not promised") and other.status != "broken":
+        return result
+    return result if result.status == "broken" or other.status == "nothing to judge" else other
+
+
+def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list[str]:
+    """Only what the scenario names can be missed."""
+    asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
+    return [
+        f"{one.name} is promised but could not be judged: {one.reason}"
+        for one in guarantees
+        if one.name in asked and one.status in ("not checked", "nothing to judge")
+    ]
+
+
+def _summary(
+    outcome: Outcome,
+    manifest: Manifest,
+    findings: Findings,
+    guarantees: Sequence[GuaranteeResult],
+    invalid: Sequence[str],
+) -> str:
+    numbers = findings.facts
+    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
+    hits = sum(row["hits"] for row in faults)
+    did = (
+        f"{numbers.get('operations', 0):,} client operations, {numbers.get('records_acked', 0):,} acknowledged and "
+        f"{numbers.get('records_read', 0):,} read records"
+    )
+    faced = (
+        f"{len(faults)} fault{'s' * (len(faults) != 1)} with {hits:,} hit{'s' * (hits != 1)}" if faults else "no fault"
+    )
+    planted = f" Mutant {manifest.mutant} was planted: a red verdict is what it should get." if manifest.mutant else ""
+    holding = sum(one.status == "holds" for one in guarantees)
+    if outcome is Outcome.PASSED:
+        return f"Every guarantee that could be judged held ({holding} of them) over {did}, under {faced}.{planted}"
+    if outcome is Outcome.FAILED:
+        broken = [one for one in guarantees if one.status == "broken"]
+        total = sum(one.anomalies for one in broken)
+        first = min((e for one in broken for e in one.examples), key=lambda one: one.at_us, default=None)
+        cause = f" The first was at {first.at_us / 1e6:.3f} s{_during(first.fault)}: {first.detail}" if first else ""
+        return (
+            f"{_listed([one.name for one in broken])} broken, {_times(total)} in {did}, under {faced}.{cause}{planted}"
+        )
+    if outcome is Outcome.INVALID:
+        return f"This run proves nothing either way. {invalid[0]}{planted}"
+    return f"The run did not come to its end. {manifest.crash}{planted}"
+
+
+def _during(fault: str) -> str:
+    if not fault:
+        return ""
+    return f", {fault}" if " after " in fault else f", during {fault}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,75 @@
+"""The table of contents of what is judged: one row per guarantee, with the job that finds its breaches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from reports.jobs import (
+    corrupt_value,
+    duplicate,
+    eviction_rules,
+    fetch_gap,
+    inconsistent_offsets,
+    lost_write,
+    nonmonotonic_poll,
+    nonmonotonic_send,
+    poll_skip,
+    session_epoch_order,
+    session_lost,
+    unrequested_partition,
+    unseen,
+)
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """``needs``: tables without which it is not checked. ``evidence``: the fact that says how much was looked at."""
+
+    name: str
+    breach: str
+    needs: tuple[str, ...]
+    evidence: str
+    unit: str
+    transform: Callable[[Tables, JobConfig], DataFrame]
+    always: bool = False  # required of every run, whatever the scenario lists
+
+
+_LOG = ("operations", "runs")
+_POLL = ("operations", "runs", "assignments")
+
+GUARANTEES: tuple[Guarantee, ...] = (
+    Guarantee("inconsistent-offsets", "Two different values were seen at one offset.", _LOG,
+              "records_read", "records read", inconsistent_offsets.transform),
+    Guarantee("duplicate", "A value lies at two offsets under one producer ID.", _LOG,
+              "idempotent_records_read", "records of idempotent producers read", duplicate.transform),
+    Guarantee("lost-write", "An acknowledged record was overtaken by reads and never read.", _LOG,
+              "records_acked", "records acknowledged", lost_write.transform),
+    Guarantee("unseen", "An acknowledged record was not read by the end, though its partition was read to the end.",
+              (*_LOG, "ends"), "records_acked", "records acknowledged", unseen.transform),
+    Guarantee("corrupt-value", "A value was read that no writer of this run made.", _LOG,
+              "records_read", "records read", corrupt_value.transform, always=True),
+    Guarantee("poll-skip", "A fetcher's next read jumped over records that exist.", _POLL,
+              "read_runs", "runs of records read", poll_skip.transform),
+    Guarantee("nonmonotonic-poll", "A fetcher's next read went back.", _POLL,
+              "read_runs", "runs of records read", nonmonotonic_poll.transform),
+    Guarantee("int-poll-skip", "One read left out records between two that it holds.", _LOG,
+              "read_runs", "runs of records read", poll_skip.transform_inside),
+    Guarantee("int-nonmonotonic-poll", "One read holds records out of order.", _LOG,
+              "read_runs", "runs of records read", nonmonotonic_poll.transform_inside),
+    Guarantee("nonmonotonic-send", "A producer's later send was given an earlier offset.", _LOG,
+              "acked_sends", "acknowledged sends", nonmonotonic_send.transform),
+    Guarantee("unrequested-partition", "A response named a partition that the fetcher was not asking for.",
+              ("operations", "positions", "assignments"), "positions", "partition answers",
+              unrequested_partition.transform),
+    Guarantee("fetch-gap", "A fetcher stands below the high watermark once all is quiet.",
+              ("operations", "assignments", "ends"), "assignments", "assignments", fetch_gap.transform),
+    Guarantee("session-epoch-order", "A node accepted a wrong session epoch or refused the right one.",
+              ("trace",), "session_requests", "incremental fetches", session_epoch_order.transform),
+    Guarantee("session-lost", "A node forgot a fetch session that it had neither closed nor evicted.",
+              ("trace",), "session_requests", "incremental fetches", session_lost.transform),
+    Guarantee("eviction-rules", "A fetch session was evicted without a valid reason, or there were more than slots.",
+              ("trace",), "sessions_created", "sessions created", eviction_rules.transform),
+)  # fmt: skip

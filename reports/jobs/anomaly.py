@@ -1,0 +1,79 @@
+"""The one shape of an anomaly row, and the fault that was active when it happened."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+PARTITION = ("run", "topic", "partition")
+COLUMNS = ("run", "guarantee", "topic", "partition", "offset", "process", "index", "at_us", "detail")
+
+
+def anomalies(
+    frame: DataFrame,
+    guarantee: str,
+    detail: Column,
+    *,
+    at_us: str = "complete_us",
+    topic: Column | None = None,
+    partition: Column | None = None,
+    offset: Column | None = None,
+    process: Column | None = None,
+    index: Column | None = None,
+) -> DataFrame:
+    """``frame`` has ``run`` and ``at_us``, and topic, partition, offset, process, index unless they are given."""
+    return frame.select(
+        F.col("run").cast("long").alias("run"),
+        F.lit(guarantee).alias("guarantee"),
+        (F.col("topic") if topic is None else topic).alias("topic"),
+        (F.col("partition") if partition is None else partition).cast("long").alias("partition"),
+        (F.col("offset") if offset is None else offset).cast("long").alias("offset"),
+        (F.col("process") if process is None else process).alias("process"),
+        (F.col("index") if index is None else index).cast("long").alias("index"),
+        F.col(at_us).cast("long").alias("at_us"),
+        detail.alias("detail"),
+    )
+
+
+def sentence(template: str, *columns: str | Column) -> Column:
+    """``printf``-style: every column is a %s."""
+    return F.format_string(
+        template, *(one.cast("string") if isinstance(one, Column) else _text(one) for one in columns)
+    )
+
+
+def _text(name: str) -> Column:
+    return F.col(name).cast("string")
+
+
+def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
+    """Adds ``fault``: as-of join. Active ones come first, then those that hit this very client, then the latest.
+
+    ``found`` must be small (it is: examples only); faults are broadcast.
+    """
+    marks = faults.where(~F.startswith("kind", F.lit("preset"))).select(
+        F.col("run").alias("f_run"),
+        F.col("at_us").alias("f_at_us"),
+        F.greatest("at_us", "until_us").alias("f_until_us"),
+        F.col("name").alias("f_name"),
+        F.col("hit").alias("f_hit"),
+        F.col("client_id").alias("f_client"),
+    )
+    numbered = found.withColumn("number", F.monotonically_increasing_id())
+    matching = (F.col("run") == F.col("f_run")) & (F.col("f_at_us") <= F.col("at_us"))
+    score = F.struct(
+        (F.col("f_until_us") >= F.col("at_us")).cast("int").alias("active"),
+        ((F.col("f_client") == F.col("process")) & (F.col("process") != "")).cast("int").alias("same_client"),
+        F.col("f_at_us").alias("at_us"),
+        F.col("f_until_us").alias("until_us"),
+        F.col("f_name").alias("name"),
+        F.col("f_hit").alias("hit"),
+    )
+    joined = numbered.join(F.broadcast(marks), matching, "left")
+    best = joined.groupBy("number", *found.columns).agg(F.max(F.when(F.col("f_name").isNotNull(), score)).alias("best"))
+    since_s = F.format_number((F.col("at_us") - F.col("best.until_us")) / 1e6, 1)
+    named = sentence("%s #%s", "best.name", "best.hit")
+    text = (
+        F.when(F.col("best").isNull(), "")
+        .when(F.col("best.active") == 1, named)
+        .otherwise(F.concat(since_s, F.lit(" s after "), named))
+    )
+    return best.select(*found.columns, text.alias("fault"))

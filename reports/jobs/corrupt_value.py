@@ -1,0 +1,16 @@
+"""corrupt-value: a record was read whose value no writer of ours made: its checksum is wrong, or it has none."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+
+NAME = "corrupt-value"
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    bad = tables.reads.where(~F.col("valid") | (F.col("writer") == ""))
+    detail = sentence("%s records from offset %s are not what any writer of this run sent.", "count", "first_offset")
+    return anomalies(bad, NAME, detail, offset=F.col("first_offset"))

@@ -1,0 +1,29 @@
+"""duplicate: one value at two offsets under one producer ID.
+
+Without a producer ID (-1) a retry may rightly write twice, so those are not looked at.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import PARTITION, anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.jobs.evidence import placed_values, with_witness
+from reports.jobs.intervals import merged, overlaps
+from reports.read_tables import Tables
+
+NAME = "duplicate"
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    values = placed_values(tables).where(F.col("producer_id") >= 0)
+    keys = [*PARTITION, "writer", "producer_id"]
+    agreed = merged(values, [*keys, "shift"], "first_sequence", "last_sequence")
+    clashes = overlaps(agreed, keys, ["shift"])
+    seen = with_witness(clashes, values, "first_sequence", "last_sequence", ["writer", "producer_id", "shift"])
+    detail = sentence(
+        "Value %s of %s is at offset %s and at offset %s under producer ID %s; %s values are there twice.",
+        "first", "writer", F.col("first") - F.col("other_shift"), F.col("first") - F.col("shift"), "producer_id",
+        F.col("last") - F.col("first") + 1,
+    )  # fmt: skip
+    return anomalies(seen, NAME, detail, offset=F.col("first") - F.col("shift"))

@@ -1,0 +1,59 @@
+"""What the history proves of the log's contents; shared by the jobs."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import PARTITION
+from reports.jobs.intervals import merged
+from reports.read_tables import Tables
+
+_VALUE = (
+    *PARTITION, "first_offset", "last_offset", "producer_id", "writer", "first_sequence", "last_sequence", "shift",
+    "process", "index", "complete_us",
+)  # fmt: skip
+
+
+def placed_values(tables: Tables) -> DataFrame:
+    """Values of ours at known offsets: every read, and every send acknowledged with an offset."""
+    reads = tables.reads.where(F.col("valid") & (F.col("writer") != ""))
+    return reads.select(*_VALUE).unionByName(acknowledged(tables).select(*_VALUE))
+
+
+def acknowledged(tables: Tables) -> DataFrame:
+    return tables.sends.where((F.col("type") == "ok") & (F.col("first_offset") >= 0))
+
+
+def ok_reads(tables: Tables) -> DataFrame:
+    return tables.reads.where(F.col("type") == "ok")
+
+
+def occupied(tables: Tables) -> DataFrame:
+    """Offsets at which somebody read a record: merged intervals ``first``, ``last`` per partition.
+
+    Offsets that hold no record for a reader (control batches, compacted away) are in none.
+    """
+    return merged(tables.reads, PARTITION, "first_offset", "last_offset")
+
+
+def log_starts(tables: Tables) -> DataFrame:
+    """The highest log start that was seen of each partition (``start_offset``): what lies below may be gone."""
+    answered = tables.positions.where(F.col("log_start_offset") >= 0)
+    seen = answered.select(*PARTITION, "log_start_offset").unionByName(
+        tables.ends.select(*PARTITION, "log_start_offset")
+    )
+    return seen.groupBy(*PARTITION).agg(F.max("log_start_offset").alias("start_offset"))
+
+
+def with_witness(clashes: DataFrame, values: DataFrame, first: str, last: str, same: Sequence[str]) -> DataFrame:
+    """Adds the earliest operation that showed the clash (process, index, complete_us) to each clash."""
+    keys = [*PARTITION, *same]
+    shown = values.select(
+        *keys, F.col(first).alias("w_first"), F.col(last).alias("w_last"), "process", "index", "complete_us"
+    )
+    hits = F.broadcast(clashes).join(shown, keys).where(
+        (F.col("w_first") <= F.col("last")) & (F.col("w_last") >= F.col("first"))
+    )  # fmt: skip
+    witness = F.min(F.struct("complete_us", "process", "index")).alias("witness")
+    return hits.groupBy(*clashes.columns).agg(witness).select(*clashes.columns, "witness.*")

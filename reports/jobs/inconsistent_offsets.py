@@ -1,0 +1,29 @@
+"""inconsistent-offsets: two values at one offset.
+
+Evidence is every read, whatever became of its operation, and every acknowledged send. Intervals that agree (same
+writer, same shift) are merged; any two that still overlap disagree about each offset that they share.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import PARTITION, anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.jobs.evidence import placed_values, with_witness
+from reports.jobs.intervals import merged, overlaps
+from reports.read_tables import Tables
+
+NAME = "inconsistent-offsets"
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    values = placed_values(tables)
+    agreed = merged(values, [*PARTITION, "writer", "shift"], "first_offset", "last_offset")
+    clashes = overlaps(agreed, PARTITION, ["writer", "shift"])
+    seen = with_witness(clashes, values, "first_offset", "last_offset", ["writer", "shift"])
+    detail = sentence(
+        "Offset %s holds value %s of %s and value %s of %s; %s offsets are told in two ways.",
+        "first", F.col("first") + F.col("other_shift"), "other_writer", F.col("first") + F.col("shift"), "writer",
+        F.col("last") - F.col("first") + 1,
+    )  # fmt: skip
+    return anomalies(seen, NAME, detail, offset=F.col("first"))

@@ -1,0 +1,14 @@
+"""Latency second by second: p50, p99 and max per operation and measure."""
+
+from pyspark.sql import DataFrame
+
+from reports.jobs import latency_buckets
+from reports.jobs.config import JobConfig
+from reports.jobs.quantiles import quantiles
+from reports.read_tables import Tables
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    """Columns: run, operation, measure, second, count, min_us, p50_us, p99_us, max_us. Warm-up included."""
+    buckets = latency_buckets.transform(tables)
+    return quantiles(buckets, ("run", "operation", "measure", "second"), ("p50_us", "p99_us"))

@@ -1,0 +1,19 @@
+"""nonmonotonic-send: a producer's next acknowledged send to a partition lies at or before its last one."""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+
+NAME = "nonmonotonic-send"
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    placed = tables.sends.where(F.col("type").isin("ok", "info") & (F.col("first_offset") >= 0))
+    in_order = Window.partitionBy("run", "process", "topic", "partition").orderBy("index", "position")
+    steps = placed.withColumn("previous", F.lag("last_offset").over(in_order))
+    back = steps.where(F.col("first_offset") <= F.col("previous"))
+    detail = sentence("Acknowledged at offset %s after one at offset %s.", "first_offset", "previous")
+    return anomalies(back, NAME, detail, offset=F.col("first_offset"))

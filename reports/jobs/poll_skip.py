@@ -1,0 +1,28 @@
+"""poll-skip: a fetcher's next read jumps over records that exist. int-poll-skip: the same inside one read."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.jobs.polls import skipped, steps_between_operations, steps_inside_operations
+from reports.read_tables import Tables
+
+NAME = "poll-skip"
+INT_NAME = "int-poll-skip"
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    return _rows(skipped(tables, steps_between_operations(tables)), NAME, "Read to offset %s, then from %s")
+
+
+def transform_inside(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    return _rows(skipped(tables, steps_inside_operations(tables)), INT_NAME, "One read holds offset %s, then %s")
+
+
+def _rows(jumps: DataFrame, name: str, told: str) -> DataFrame:
+    detail = sentence(
+        told + ": %s records are left out, from offset %s.",
+        F.col("expected") - 1, "first_offset", "skipped", "first_skipped",
+    )  # fmt: skip
+    return anomalies(jumps, name, detail, offset=F.col("first_skipped"))

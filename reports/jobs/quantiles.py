@@ -1,0 +1,31 @@
+"""Quantiles of bucket counts, exact to the bucket: the upper bound of the bucket that holds value ceil(p * n)."""
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+PER_100K: Mapping[str, int] = {
+    "p50_us": 50_000,
+    "p75_us": 75_000,
+    "p90_us": 90_000,
+    "p95_us": 95_000,
+    "p99_us": 99_000,
+    "p999_us": 99_900,
+    "p9999_us": 99_990,
+}
+
+
+def quantiles(buckets: DataFrame, keys: Sequence[str], names: Sequence[str] = tuple(PER_100K)) -> DataFrame:
+    """Columns: keys, count, min_us, the named ones, max_us (largest value that the bucket holds: never understated)."""
+    summed = buckets.groupBy(*keys, "low_us", "high_us").agg(F.sum("count").alias("count"))
+    rising = Window.partitionBy(*keys).orderBy("low_us").rowsBetween(Window.unboundedPreceding, 0)
+    whole = Window.partitionBy(*keys)
+    ranked = summed.withColumn("rank", F.sum("count").over(rising)).withColumn("n", F.sum("count").over(whole))
+    value = F.col("high_us") - 1
+    chosen = [
+        F.min(F.when(F.col("rank") * 100_000 >= F.col("n") * PER_100K[name], value)).alias(name) for name in names
+    ]
+    return ranked.groupBy(*keys).agg(
+        F.sum("count").alias("count"), F.min("low_us").alias("min_us"), *chosen, F.max(value).alias("max_us")
+    )

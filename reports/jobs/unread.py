@@ -1,0 +1,61 @@
+"""Acknowledged values that no ok operation ever read: the common part of lost-write and unseen.
+
+Jepsen's ``unseen`` is both together; here lost-write holds those that reads overtook, unseen the rest, so that each
+breach is told once. Values of an operation with unknown end count if a part of their run was read: a batch is
+written whole or not at all.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import PARTITION
+from reports.jobs.evidence import acknowledged, log_starts, ok_reads
+from reports.jobs.intervals import merged, subtracted
+from reports.read_tables import Tables
+
+_KEYS = (*PARTITION, "writer")
+_SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "index", "complete_us")
+
+
+def unread(tables: Tables) -> DataFrame:
+    """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
+
+    reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown).
+    """
+    reads = ok_reads(tables).where(F.col("valid") & (F.col("writer") != ""))
+    sends = acknowledged(tables).select(*_SEND).unionByName(_proven(tables, reads))
+    written = merged(sends, _KEYS, "first_sequence", "last_sequence")
+    seen = merged(reads, _KEYS, "first_sequence", "last_sequence")
+    missing = subtracted(written, seen, _KEYS)
+    parts = missing.join(sends, list(_KEYS)).where(
+        (F.col("first_sequence") <= F.col("last")) & (F.col("last_sequence") >= F.col("first"))
+    )
+    low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
+    shift = F.col("first_sequence") - F.col("first_offset")
+    clipped = parts.select(
+        *_KEYS, "process", "index", "complete_us", low.alias("first_sequence"),
+        (low - shift).alias("first_offset"), (high - shift).alias("last_offset"),
+    )  # fmt: skip
+    reach = ok_reads(tables).groupBy(*PARTITION).agg(F.max("last_offset").alias("reach"))
+    return (
+        clipped.join(reach, list(PARTITION), "left")
+        .join(log_starts(tables), list(PARTITION), "left")
+        .withColumn("reach", F.coalesce("reach", F.lit(-1)))
+        .withColumn("start_offset", F.coalesce("start_offset", F.lit(0)))
+        .withColumn("first_offset", F.greatest("first_offset", "start_offset"))
+        .withColumn("first_sequence", F.col("first_sequence"))
+        .where(F.col("last_offset") >= F.col("start_offset"))
+    )
+
+
+def _proven(tables: Tables, reads: DataFrame) -> DataFrame:
+    """Sends of unknown end of which a value was read, with the offset that the read implies."""
+    unknown = tables.sends.where(F.col("type") == "info")
+    places = merged(reads, [*_KEYS, "shift"], "first_sequence", "last_sequence")
+    known = places.select(*_KEYS, "first", "last", F.col("shift").alias("read_shift"))
+    found = unknown.join(known, list(_KEYS)).where(
+        (F.col("first_sequence") <= F.col("last")) & (F.col("last_sequence") >= F.col("first"))
+    )
+    columns = [name for name in _SEND if name != "first_offset"]
+    implied = found.groupBy(*columns).agg(F.max("read_shift").alias("read_shift"))
+    return implied.withColumn("first_offset", F.col("first_sequence") - F.col("read_shift")).select(*_SEND)

@@ -1,0 +1,25 @@
+"""unseen: acknowledged, never read by the end, although the partition was read to its end (ENDS).
+
+Those that reads overtook are lost-write's.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import PARTITION, anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.jobs.unread import unread
+from reports.read_tables import Tables
+
+NAME = "unseen"
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    ends = tables.ends.select(*PARTITION, "high_watermark")
+    tail = unread(tables).where(F.col("last_offset") > F.col("reach")).join(ends, list(PARTITION))
+    tail = tail.withColumn("from", F.greatest("first_offset", F.col("reach") + 1))
+    detail = sentence(
+        "Acknowledged at offset %s by %s, not read by the end (high watermark then %s); %s records unseen.",
+        "from", "writer", "high_watermark", F.col("last_offset") - F.col("from") + 1,
+    )  # fmt: skip
+    return anomalies(tail, NAME, detail, offset=F.col("from"))

@@ -1,0 +1,152 @@
+"""Judges finished runs: Spark reads their history, the page shows what was found.
+
+``python -m reports.judge RUN_DIR...`` is also what ``spark-submit`` runs on a cluster.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports.errors import SetupError
+from reports.manifest import Manifest, ManifestError, read_manifest
+from reports.verdict import Verdict, worst_exit_code, write_junit, write_verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reports.collect import Findings
+
+Progress = Callable[[str], None]
+CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
+
+
+def judge(
+    run_dir: Path,
+    out: Path | None = None,
+    baseline: Path | None = None,
+    spark: "SparkSession | None" = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report).
+
+    Raises ManifestError (not a run) and SetupError (no Java), each one sentence for the person at the terminal.
+    """
+    return judge_many([run_dir], out=out, baseline=baseline, spark=spark, progress=progress)[0]
+
+
+def judge_many(
+    run_dirs: Sequence[Path],
+    out: Path | None = None,
+    baseline: Path | None = None,
+    spark: "SparkSession | None" = None,
+    progress: Progress | None = None,
+) -> list[Verdict]:
+    """All in one Spark session and the same few jobs. With several runs ``out`` gets a folder for each.
+
+    ``baseline``: a run to compare with; it is read, not judged. ``progress`` gets short texts, from several threads.
+    """
+    tell = progress or _silent
+    started = time.monotonic()
+    folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
+    manifests = [read_manifest(one) for one in folders]
+    findings = _findings(folders, manifests, spark, tell)
+    compared = (manifests[-1], findings[-1]) if baseline else None
+    verdicts = []
+    for number, run_dir in enumerate(folders[: len(run_dirs)]):
+        target = _target(run_dir, number, len(run_dirs), out)
+        verdicts.append(_report(manifests[number], findings[number], run_dir, target, compared))
+        tell(f"wrote {target / 'index.html'}")
+    tell(f"judged {len(verdicts)} run{'s' * (len(verdicts) != 1)} in {time.monotonic() - started:.1f} s")
+    return verdicts
+
+
+def _findings(
+    folders: Sequence[Path], manifests: Sequence[Manifest], spark: "SparkSession | None", tell: Progress
+) -> "list[Findings]":
+    from reports.schema import history_bytes
+    from reports.spark import (
+        SMALL_HISTORY_BYTES,
+        sized_for,
+        spark_session,
+    )  # imported here: the command line must start without Spark
+
+    tell("starting Spark" if spark is None else "reading the history")
+    size = history_bytes(folders)
+    with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
+        from reports.collect import JOBS_AT_ONCE, collect
+        from reports.jobs.config import JobConfig, RunConfig
+        from reports.read_tables import read_tables, release
+
+        settings = {
+            run: RunConfig(warm_up_us=one.warm_up_us, cache_slots=int(one.config.get(CACHE_SLOTS, "0")))
+            for run, one in enumerate(manifests)
+        }
+        with sized_for(session, size):
+            tables = read_tables(session, folders)
+            try:
+                return collect(
+                    tables,
+                    JobConfig(runs=settings),
+                    len(folders),
+                    tell,
+                    JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1,
+                )
+            finally:
+                release(tables)
+
+
+def _report(
+    manifest: Manifest,
+    findings: "Findings",
+    run_dir: Path,
+    target: Path,
+    compared: "tuple[Manifest, Findings] | None",
+) -> Verdict:
+    from reports.decide import decide
+    from reports.page.render import write_page
+
+    target.mkdir(parents=True, exist_ok=True)
+    verdict = replace(decide(manifest, findings, run_dir), report=target / "index.html")
+    write_verdict(target / "verdict.json", verdict)
+    write_junit(target / "junit.xml", verdict, manifest.duration_us / 1e6)
+    write_page(target, manifest, findings, verdict, compared)
+    return verdict
+
+
+def _target(run_dir: Path, number: int, runs: int, out: Path | None) -> Path:
+    if out is None:
+        return run_dir / "report"
+    return Path(out).resolve() if runs == 1 else Path(out).resolve() / f"{number:02d}-{run_dir.name}"
+
+
+def _silent(text: str) -> None:
+    """No progress wanted."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="reports.judge", description="Judge runs and draw their reports.")
+    parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, help="folder of the report (default: RUN_DIR/report)")
+    parser.add_argument("--baseline", type=Path, metavar="RUN_DIR", help="a run to compare with")
+    options = parser.parse_args(arguments)
+    try:
+        verdicts = judge_many(options.run_dirs, options.out, options.baseline, progress=_to_stderr)
+    except (SetupError, ManifestError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    for one in verdicts:
+        sys.stdout.write(f"{one.outcome.name}: {one.scenario}: {one.summary}\n{one.report}\n")
+    return worst_exit_code(verdicts)
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""manifest.json: what a run was, what it had to show, and how to repeat it.
+
+Written by whoever plays a scenario (the live runner, the simulator) with :func:`write_manifest`; read by the judge.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+MANIFEST_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+World = Literal["live", "sim"]
+
+
+class ManifestError(Exception):
+    """The manifest is missing or unreadable; the message is one sentence for the person at the terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectations:
+    """What must have happened for the run to count at all, and what must hold.
+
+    ``guarantees``: names that the scenario promises (``lost-write``; underscores are accepted); empty = every
+    guarantee for which the run left evidence. A promised one that cannot be judged makes the run INVALID.
+    """
+
+    faults: tuple[str, ...] = ()  # fault names, each as often as it must at least have a row in FAULTS
+    min_fetches: int = 0  # fetch operations that ended ok
+    min_acked: int = 0  # records acknowledged with an offset
+    max_schedule_slip_ms: int = 0  # worst invoke - intended allowed; 0 = not limited
+    guarantees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A guarantee that was judged where the run was played (the simulator's invariants), not by Spark."""
+
+    guarantee: str
+    holds: bool
+    evidence: int = 0  # how many times it was evaluated
+    at_us: int = -1  # when it broke first
+    detail: str = ""  # one sentence; of the first breach if there was one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Times are microseconds; ``start_wall_us`` is the zero of every ``*_us`` column of the history."""
+
+    scenario: str  # stem of the scenario file, e.g. "01-lost-response"
+    seed: int
+    world: World
+    repeat_command: str  # the one command that plays this again
+    number: int = 0  # the scenario's number, 0 if it has none
+    title: str = ""
+    run_id: str = ""
+    target: str = "reference"  # "reference" or HOST:PORT
+    mutant: str = ""  # name of the planted defect, empty if none
+    mutant_calls: int = -1  # how often the patched function ran; -1 unknown, 0 makes the run INVALID
+    command: str = ""  # the command that was typed
+    commit: str = ""
+    dirty: bool = False
+    start_wall_us: int = 0
+    duration_us: int = 0  # 0 = unknown
+    warm_up_us: int = 0  # latency of the first so many microseconds is left out of the tables
+    trace_hash: str = ""  # simulator, single seeds
+    clauses: tuple[str, ...] = ()
+    crash: str = ""  # one sentence if the suite crashed or the broker died unexpectedly
+    versions: Mapping[str, str] = field(default_factory=dict)  # python, kio, java, toxiproxy, ...
+    machine: Mapping[str, str] = field(default_factory=dict)  # cpu, cores, memory, kernel, ...
+    config: Mapping[str, str] = field(default_factory=dict)  # broker configuration that was set, Kafka's keys
+    load: Mapping[str, str] = field(default_factory=dict)  # what the fleet was told, for people
+    notes: tuple[str, ...] = ()  # honest notes to print in the report
+    expectations: Expectations = Expectations()
+    checks: tuple[Check, ...] = ()
+    version: int = MANIFEST_VERSION
+
+
+def canonical_guarantee(name: str) -> str:
+    """``lost_write`` and ``lost-write`` are the same guarantee."""
+    return name.replace("_", "-")
+
+
+def write_manifest(run_dir: Path, manifest: Manifest) -> Path:
+    """Writes it whole or not at all (a run that is killed while writing leaves the old one)."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    path = run_dir / MANIFEST_NAME
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(asdict(manifest), indent=2, sort_keys=True, default=dict) + "\n", encoding="utf-8")
+    part.replace(path)
+    return path
+
+
+def read_manifest(run_dir: Path) -> Manifest:
+    path = run_dir / MANIFEST_NAME
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ManifestError(f"{run_dir} has no {MANIFEST_NAME}: it is not the folder of a run") from None
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path} cannot be read: {error}") from error
+    return manifest_from(raw, str(path))
+
+
+def manifest_from(raw: object, where: str = MANIFEST_NAME) -> Manifest:
+    """From parsed JSON. Unknown keys are refused: a misspelt expectation must not pass silently."""
+    values = _known_keys(raw, Manifest, where)
+    if values.get("version", MANIFEST_VERSION) != MANIFEST_VERSION:
+        raise ManifestError(f"{where} has version {values['version']}; this suite reads version {MANIFEST_VERSION}")
+    if "expectations" in values:
+        expected = _known_keys(values["expectations"], Expectations, f"{where}, expectations")
+        values["expectations"] = Expectations(**_tuples(expected, "faults", "guarantees"))
+    if "checks" in values:
+        values["checks"] = tuple(Check(**_known_keys(one, Check, f"{where}, checks")) for one in values["checks"])
+    try:
+        return Manifest(**_tuples(values, "clauses", "notes"))
+    except TypeError as error:
+        missing = re.sub(r"^.*?(missing|got)", r"\1", str(error))
+        raise ManifestError(f"{where}: {missing}") from error
+
+
+def _known_keys(raw: object, cls: Any, where: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ManifestError(f"{where} is not a JSON object")
+    unknown = sorted(set(raw) - {one.name for one in fields(cls)})
+    if unknown:
+        raise ManifestError(f"{where}: unknown key {unknown[0]!r}")
+    return dict(raw)
+
+
+def _tuples(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: tuple(value) if key in names else value for key, value in values.items()}

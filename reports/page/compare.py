@@ -1,0 +1,102 @@
+"""This run beside a baseline: per figure old, new, ratio with a bootstrap interval, and a word.
+
+Values are those of single seconds, so that the interval tells the runs' own unsteadiness; noise below NOISE counts as
+none. Seconds in which a fault lasted are left out on both sides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import Any
+
+from reports.collect import Findings
+from reports.jobs.config import JobConfig
+
+NOISE = 0.05
+RESAMPLES = 1_000
+LEAST_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``low``, ``high``: 95 % of the bootstrap ratios new/old. ``word``: better, worse, same or undecided."""
+
+    figure: str
+    is_time: bool
+    old: float
+    new: float
+    ratio: float
+    low: float
+    high: float
+    word: str
+
+
+def comparisons(new: Findings, old: Findings) -> list[Comparison]:
+    found = []
+    for kind in ("fetch", "produce"):
+        for column, title in (("p50_us", "p50"), ("p99_us", "p99")):
+            pair = [_quiet(one, _latencies(one, kind, column)) for one in (new, old)]
+            found += _compare(f"{kind} {title}, response time", pair[0], pair[1], is_time=True)
+        pair = [_quiet(one, _rates(one, kind)) for one in (new, old)]
+        found += _compare(f"{kind}, operations per second", pair[0], pair[1], is_time=False)
+    return found
+
+
+def _latencies(one: Findings, kind: str, column: str) -> dict[int, float]:
+    rows = [row for row in one.latency if row["operation"] == kind and row["measure"] == "response"]
+    return {row["second"]: float(row[column]) for row in rows}
+
+
+def _rates(one: Findings, kind: str) -> dict[int, float]:
+    rows = [row for row in one.throughput if row["f"] == kind and row["type"] == "ok"]
+    seconds = {row["second"]: float(row["operations"]) for row in rows}
+    return {second: seconds[second] for second in sorted(seconds)[1:-1]}  # the first and last are cut
+
+
+def _quiet(one: Findings, values: dict[int, float]) -> list[float]:
+    settle = JobConfig().settle_s
+    disturbed = {
+        second
+        for hit in one.fault_hits
+        if not hit["kind"].startswith("preset")
+        for second in range(hit["at_us"] // 10**6, hit["until_us"] // 10**6 + settle + 1)
+    }
+    return [value for second, value in sorted(values.items()) if second not in disturbed]
+
+
+def _compare(figure: str, new: Sequence[float], old: Sequence[float], *, is_time: bool) -> list[Comparison]:
+    if min(len(new), len(old)) < LEAST_SECONDS or not median(old):
+        return []
+    random = Random(f"bootstrap of {figure}")
+    ratios = sorted(_resampled(random, new) / max(_resampled(random, old), 1e-9) for _ in range(RESAMPLES))
+    low, high = ratios[int(RESAMPLES * 0.025)], ratios[int(RESAMPLES * 0.975) - 1]
+    value = median(new) / median(old)
+    return [Comparison(figure, is_time, median(old), median(new), value, low, high, word(low, high, is_time))]
+
+
+def _resampled(random: Random, values: Sequence[float]) -> float:
+    return median(random.choices(values, k=len(values)))
+
+
+def word(low: float, high: float, is_time: bool) -> str:
+    """Of an interval of new/old: decided only if it lies wholly on one side of the noise."""
+    if low > 1 + NOISE:
+        return "worse" if is_time else "better"
+    if high < 1 - NOISE:
+        return "better" if is_time else "worse"
+    return "same" if low >= 1 - NOISE and high <= 1 + NOISE else "undecided"
+
+
+def rows_for_page(found: Sequence[Comparison], micros: Any, count: Any) -> list[dict[str, str]]:
+    return [
+        {
+            "figure": one.figure,
+            "old": micros(one.old) if one.is_time else count(one.old),
+            "new": micros(one.new) if one.is_time else count(one.new),
+            "ratio": f"× {one.ratio:.2f}",
+            "interval": f"{one.low:.2f} … {one.high:.2f}",
+            "word": one.word,
+        }
+        for one in found
+    ]

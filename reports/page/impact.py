@@ -1,0 +1,131 @@
+"""What each fault cost: latency and throughput before, during and after, the longest outage, the time to recover."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from reports.collect import Findings
+from reports.jobs.config import JobConfig
+from reports.page.latency_table import quantile
+
+KINDS = ("fetch", "produce")
+RECOVERED = 0.9
+"""Recovered = the first second after the fault with this share of the median before it."""
+
+_WINDOWS = JobConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """``samples`` stands beside every figure; None = not enough of them."""
+
+    p50_us: int | None
+    p99_us: int | None
+    samples: int
+    per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """One fault and one kind of operation. Times are microseconds, None = does not apply or never."""
+
+    fault: str
+    kind: str
+    operation: str
+    hits: int
+    from_us: int
+    until_us: int
+    before: Window
+    during: Window
+    after: Window
+    errors: int
+    outage_us: int | None  # longest time without a success that touches the fault
+    first_ok_us: int | None  # from the (last) end of the fault to the first success, worst hit
+    recovery_us: int | None  # from there to RECOVERED of the throughput before
+
+
+def impacts(findings: Findings) -> list[Impact]:
+    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
+    faults.sort(key=lambda row: (row["from_us"], row["name"]))
+    kinds = [kind for kind in KINDS if any(row["f"] == kind for row in findings.throughput)]
+    return [_impact(findings, fault, kind) for fault in faults for kind in kinds]
+
+
+def _impact(findings: Findings, fault: dict[str, Any], kind: str) -> Impact:
+    name = fault["name"]
+    first, last = fault["from_us"] // 1_000_000, fault["until_us"] // 1_000_000 + _WINDOWS.settle_s
+    hits = [row for row in findings.fault_hits if row["name"] == name]
+    inside = sorted(
+        {s for h in hits for s in range(h["at_us"] // 10**6, h["until_us"] // 10**6 + _WINDOWS.settle_s + 1)}
+    )
+    before = range(max(0, first - _WINDOWS.window_s), first)
+    after = range(last + 1, min(last + _WINDOWS.window_s, _last_second(findings)) + 1)
+    return Impact(
+        fault=name,
+        kind=fault["kind"],
+        operation=kind,
+        hits=fault["hits"],
+        from_us=fault["from_us"],
+        until_us=fault["until_us"],
+        before=_window(findings, name, kind, "before", before),
+        during=_window(findings, name, kind, "during", inside),
+        after=_window(findings, name, kind, "after", after),
+        errors=sum(_per_second(findings, kind, inside, ok=False)),
+        outage_us=_outage(findings, kind, hits),
+        first_ok_us=_first_ok(findings, name, kind),
+        recovery_us=_recovery(findings, kind, before, fault["until_us"]),
+    )
+
+
+def _window(findings: Findings, fault: str, kind: str, window: str, seconds: Sequence[int]) -> Window:
+    wanted = (kind, "response", fault, window)
+    keys = ("operation", "measure", "fault", "window")
+    row = next((row for row in findings.percentiles if tuple(row[key] for key in keys) == wanted), None)
+    done = _per_second(findings, kind, seconds, ok=True)
+    samples = int(row["count"]) if row else 0
+    rate = sum(done) / len(done) if done else None
+    return Window(quantile(row, "p50_us", 2), quantile(row, "p99_us", 100), samples, rate)
+
+
+def _per_second(findings: Findings, kind: str, seconds: Sequence[int], *, ok: bool) -> list[int]:
+    counts = dict.fromkeys(seconds, 0)
+    for row in findings.throughput:
+        if row["f"] == kind and row["second"] in counts and (row["type"] == "ok") is ok:
+            counts[row["second"]] += row["operations"]
+    return list(counts.values())
+
+
+def _last_second(findings: Findings) -> int:
+    return max((row["second"] for row in findings.load if row["offered"]), default=0)
+
+
+def _outage(findings: Findings, kind: str, hits: Sequence[dict[str, Any]]) -> int | None:
+    slack = _WINDOWS.settle_s * 1_000_000
+    touching = [
+        gap["gap_us"]
+        for gap in findings.gaps
+        if gap["f"] == kind
+        and any(gap["from_us"] <= h["until_us"] + slack and gap["until_us"] >= h["at_us"] for h in hits)
+    ]
+    return max(touching, default=None)
+
+
+def _first_ok(findings: Findings, fault: str, kind: str) -> int | None:
+    rows = [row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind]
+    if not rows or any(row["first_ok_us"] is None for row in rows):
+        return None
+    return max(int(row["first_ok_us"] - row["until_us"]) for row in rows)
+
+
+def _recovery(findings: Findings, kind: str, before: Sequence[int], until_us: int) -> int | None:
+    earlier = _per_second(findings, kind, before, ok=True)
+    if not earlier or not median(earlier):
+        return None
+    enough = RECOVERED * median(earlier)
+    later = range(until_us // 1_000_000, _last_second(findings) + 1)
+    rates = _per_second(findings, kind, later, ok=True)
+    for second, rate in zip(later, rates, strict=True):
+        if rate >= enough:
+            return max(0, second * 1_000_000 - until_us)
+    return None

@@ -1,0 +1,57 @@
+"""The latency tables: a percentile is shown only if at least ten samples lie beyond it (n >= 10 / (1 - p))."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.page.words import NONE, count, micros
+
+COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in so many lies beyond
+    ("p50_us", "p50", 2),
+    ("p75_us", "p75", 4),
+    ("p90_us", "p90", 10),
+    ("p95_us", "p95", 20),
+    ("p99_us", "p99", 100),
+    ("p999_us", "p99.9", 1_000),
+    ("p9999_us", "p99.99", 10_000),
+)
+TAIL_SAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``order``: what the column is sorted by."""
+
+    text: str
+    order: float | str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    operation: str
+    measure: str
+    cells: tuple[Cell, ...]  # count, min, the percentiles, max
+
+
+def is_shown(samples: int, one_in: int) -> bool:
+    return samples >= TAIL_SAMPLES * one_in
+
+
+def latency_rows(percentiles: Sequence[dict[str, Any]]) -> list[LatencyRow]:
+    """Of the whole run; service before response."""
+    whole = [row for row in percentiles if row["fault"] == ""]
+    whole.sort(key=lambda row: (row["operation"], row["measure"] != "service"))
+    return [LatencyRow(row["operation"], row["measure"], _cells(row)) for row in whole]
+
+
+def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
+    shown = [quantile(row, column, one_in) for column, _, one_in in COLUMNS]
+    values = [row["min_us"], *shown, row["max_us"]]
+    return (Cell(count(row["count"]), row["count"]), *(Cell(micros(v), -1 if v is None else v) for v in values))
+
+
+def quantile(row: dict[str, Any] | None, column: str, one_in: int) -> int | None:
+    return int(row[column]) if row is not None and is_shown(row["count"], one_in) else None
+
+
+__all__ = ["COLUMNS", "NONE", "Cell", "LatencyRow", "is_shown", "latency_rows", "quantile"]

@@ -1,0 +1,44 @@
+"""Honest notes: what this run cannot tell, worked out from what it left."""
+
+from collections.abc import Sequence
+
+from reports.collect import Findings
+from reports.manifest import Manifest
+from reports.verdict import GuaranteeResult
+
+_ABSENT = {
+    "latency": "No latency histograms were recorded; the latency figures are exact values from the operations.",
+    "load": "The workers' own load counts were not recorded; offered and sent load are counted from the operations.",
+    "broker": "Broker metrics were not sampled.",
+    "trace": "No trace of the node was recorded, so the mechanisms' own guarantees were not checked.",
+    "ends": "Partitions were not read to their end, so that unread records at the end would go unnoticed.",
+}
+
+
+def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[GuaranteeResult]) -> list[str]:
+    found = [text for table, text in _ABSENT.items() if table not in findings.present]
+    if manifest.world == "live":
+        found.append("Clients, proxies and brokers shared one machine and the loopback interface: compare latencies "
+                     "with other runs on this machine, not with those of a network.")  # fmt: skip
+        busiest = max((row["cpu_permille"] or 0 for row in findings.load), default=0)
+        if busiest > 900:
+            found.append(
+                f"A load worker was busy for {busiest / 10:.0f} % of a second: it may itself have added latency."
+            )
+    else:
+        found.append("This run was simulated: its times are virtual and say nothing about speed.")
+    if manifest.warm_up_us:
+        found.append(f"The first {manifest.warm_up_us / 1e6:g} s are warm-up: left out of the latency tables and the "
+                     "percentile plot, shown in the charts over time.")  # fmt: skip
+    unchecked = [one.name for one in guarantees if one.status in ("not checked", "nothing to judge")]
+    if unchecked:
+        found.append(f"Not judged in this run: {', '.join(unchecked)}.")
+    unknown = findings.facts.get("unknown_operations", 0)
+    if unknown:
+        found.append(f"{unknown:,} operations have an unknown end (timeout or lost connection). What they wrote may be "
+                     "there or not; both are allowed.")  # fmt: skip
+    if manifest.dirty:
+        found.append("The working tree had uncommitted changes: the commit does not name exactly what ran.")
+    found.append("A percentile is left out where fewer than ten samples lie beyond it. Bucketed values are upper "
+                 "bounds, at most 1 % too high.")  # fmt: skip
+    return [*manifest.notes, *found]

@@ -1,0 +1,175 @@
+"""Writes index.html: one self-contained page, from findings and verdict alone."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from reports.collect import Findings
+from reports.manifest import Manifest
+from reports.page import words
+from reports.page.compare import comparisons, rows_for_page
+from reports.page.impact import Impact, impacts
+from reports.page.latency_table import COLUMNS, latency_rows
+from reports.page.notes import notes
+from reports.plots.catalogue import draw_all
+from reports.verdict import Outcome, Verdict
+
+_FOLDER = Path(__file__).parent
+_SAYS = {
+    Outcome.PASSED: "Passed",
+    Outcome.FAILED: "Failed",
+    Outcome.INVALID: "Invalid",
+    Outcome.CRASHED: "Crashed",
+}
+MOST_ANOMALIES = 500
+
+
+def write_page(
+    folder: Path,
+    manifest: Manifest,
+    findings: Findings,
+    verdict: Verdict,
+    baseline: tuple[Manifest, Findings] | None = None,
+) -> Path:
+    """``folder`` exists; figures are copied there as PNG."""
+    seconds = run_seconds(manifest, findings)
+    drawings = draw_all(findings, baseline[1] if baseline else None, seconds, folder)
+    page = folder / "index.html"
+    context = _context(manifest, findings, verdict, baseline)
+    page.write_text(_environment().get_template("page.html.j2").render(drawings=drawings, **context), encoding="utf-8")
+    return page
+
+
+def run_seconds(manifest: Manifest, findings: Findings) -> int:
+    """Length of the time axis: to the last completion or fault, as the history has it."""
+    healed_us = max((int(row["until_us"]) for row in findings.fault_hits), default=0)
+    last_us = max(findings.facts.get("last_us", 0), manifest.duration_us, healed_us)
+    longest = 4 * max(manifest.duration_us, findings.facts.get("last_us", 0), 1_000_000)
+    return max(1, -(-min(last_us, longest) // 1_000_000))
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(micros=words.micros, count=words.count, seconds=words.seconds, size=words.size)
+    return made
+
+
+def _context(
+    manifest: Manifest, findings: Findings, verdict: Verdict, baseline: tuple[Manifest, Findings] | None
+) -> dict[str, Any]:
+    costs = impacts(findings)
+    every = [example for one in verdict.guarantees for example in one.examples]
+    every.sort(key=lambda one: (one.at_us, one.guarantee))
+    return {
+        "manifest": manifest,
+        "verdict": verdict,
+        "facts": findings.facts,
+        "says": _SAYS[verdict.outcome],
+        "tone": verdict.outcome.name.lower(),
+        "tiles": _tiles(findings, costs),
+        "identity": _identity(manifest),
+        "load": _load(findings),
+        "latency_columns": ["count", "min", *(title for _, title, _ in COLUMNS), "max"],
+        "latency": latency_rows(findings.percentiles),
+        "faults": sorted(findings.faults, key=lambda row: (row["from_us"], row["name"])),
+        "impacts": costs,
+        "ratio": words.ratio,
+        "outcomes": _outcomes(findings),
+        "anomalies": every[:MOST_ANOMALIES],
+        "anomaly_total": sum(one.anomalies for one in verdict.guarantees),
+        "baseline": baseline[0] if baseline else None,
+        "comparisons": rows_for_page(comparisons(findings, baseline[1]), words.micros, words.count) if baseline else [],
+        "notes": notes(manifest, findings, verdict.guarantees),
+        "style": (_FOLDER / "style.css").read_text(encoding="utf-8"),
+        "script": (_FOLDER / "script.js").read_text(encoding="utf-8"),
+        "broker_table": _broker_table(findings),
+    }
+
+
+def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, str]]:
+    """The few figures that one looks for first: value, title, what it is."""
+    numbers = findings.facts
+    tiles = [
+        (words.count(numbers.get("operations", 0)), "operations", f"{words.count(numbers.get('ok_operations', 0))} ok")
+    ]
+    tiles.append(
+        (
+            words.count(numbers.get("records_acked", 0)),
+            "records acked",
+            f"{words.count(numbers.get('records_read', 0))} read",
+        )
+    )
+    shown = [one for one in latency_rows(findings.percentiles) if one.measure == "response"]
+    tiles += [
+        (one.cells[6].text, f"{one.operation} p99", f"p50 {one.cells[2].text}")
+        for one in shown
+        if one.operation in ("fetch", "produce")
+    ]
+    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
+    tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
+    worst = max((one for one in costs if one.outage_us), key=lambda one: one.outage_us or 0, default=None)
+    if worst is not None:
+        tiles.append((words.micros(worst.outage_us), "longest outage", f"{worst.operation}, {worst.fault}"))
+    return tiles
+
+
+def _identity(manifest: Manifest) -> list[tuple[str, list[tuple[str, str]]]]:
+    started = datetime.fromtimestamp(manifest.start_wall_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    commit = manifest.commit + (" with uncommitted changes" if manifest.dirty else "")
+    run = [
+        ("run", manifest.run_id), ("scenario", manifest.scenario), ("seed", str(manifest.seed)),
+        ("world", {"live": "real processes", "sim": "simulated"}.get(manifest.world, manifest.world)),
+        ("target", manifest.target), ("mutant", manifest.mutant),
+        ("started", started if manifest.start_wall_us else ""),
+        ("length", words.seconds(manifest.duration_us) if manifest.duration_us else ""),
+        ("commit", commit), ("trace hash", manifest.trace_hash), ("clauses", ", ".join(manifest.clauses)),
+    ]  # fmt: skip
+    groups = [
+        ("Run", [pair for pair in run if pair[1]]),
+        ("Machine", sorted(manifest.machine.items())),
+        ("Versions", sorted(manifest.versions.items())),
+        ("Load", sorted(manifest.load.items())),
+        ("Broker configuration", sorted(manifest.config.items())),
+    ]
+    return [(title, pairs) for title, pairs in groups if pairs]
+
+
+def _load(findings: Findings) -> dict[str, Any]:
+    rows = [row for row in findings.load if row["offered"] or row["sent"]]
+    sums = {name: sum(row[name] for row in findings.load) for name in ("offered", "sent", "completed", "failed")}
+    lasted = max(1, len(rows))
+    return {
+        "rows": [(name, total, total / lasted) for name, total in sums.items()],
+        "slip_us": max((row["max_slip_us"] or 0 for row in findings.load), default=None),
+        "cpu_permille": max((row["cpu_permille"] for row in findings.load if row["cpu_permille"] >= 0), default=None),
+        "seconds": len(rows),
+    }
+
+
+def _outcomes(findings: Findings) -> list[dict[str, Any]]:
+    """Operations by kind and end, with the errors that were named."""
+    table: dict[tuple[str, str, str], int] = {}
+    for row in findings.throughput:
+        key = (row["f"], row["type"], row["error"])
+        table[key] = table.get(key, 0) + row["operations"]
+    return [{"f": f, "type": end, "error": error, "operations": n} for (f, end, error), n in sorted(table.items())]
+
+
+def _broker_table(findings: Findings) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row in findings.broker:
+        groups.setdefault((row["metric"], row["node"]), []).append(row["value"])
+    return [
+        {"metric": metric, "node": node, "low": min(v), "high": max(v), "last": v[-1], "samples": len(v)}
+        for (metric, node), v in sorted(groups.items())
+        if any(v)
+    ]

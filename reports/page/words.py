@@ -1,0 +1,39 @@
+"""Numbers as people read them. A missing one is an en dash, never a zero."""
+
+NONE = "–"
+
+
+def micros(value_us: float | None) -> str:
+    """870 µs, 1.24 ms, 12.4 s: three significant digits."""
+    if value_us is None:
+        return NONE
+    if value_us < 1_000:
+        return f"{value_us:.0f} µs"
+    if value_us < 999_500:
+        return f"{_three(value_us / 1e3)} ms"
+    return f"{_three(value_us / 1e6)} s"
+
+
+def _three(value: float) -> str:
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f}"
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def seconds(value_us: float | None) -> str:
+    return NONE if value_us is None else f"{value_us / 1e6:,.3f} s"
+
+
+def ratio(new: float | None, old: float | None) -> str:
+    """``x 1.35``; a dash if there is nothing to compare with."""
+    return NONE if not new or not old else f"× {new / old:.2f}"
+
+
+def size(value: float) -> str:
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return f"{value:.0f} B"

@@ -1,0 +1,50 @@
+"""For each kind of operation, second by second: did one succeed, did all fail, or did none end?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from reports.plots import style, timeline
+
+_SHOWN = ("fetch", "produce")
+_STATES = (("ok", style.GREEN), ("some failed", style.YELLOW), ("all failed", style.RED), ("none ended", style.GRID))
+
+
+def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+    kinds = [kind for kind in _SHOWN if any(row["f"] == kind for row in throughput)]
+    if not kinds or seconds < timeline.LEAST_SECONDS:
+        return None
+    figure, (axes,) = timeline.frame([0.36 * len(kinds)], hits, seconds)
+    for row, kind in enumerate(kinds):
+        states = [_state(throughput, kind, second) for second in range(seconds)]
+        for state, colour in enumerate(colour for _, colour in _STATES):
+            axes.broken_barh(_spans(states, state), (row - 0.34, 0.68), color=colour, linewidth=0)
+    axes.set_yticks(range(len(kinds)), kinds)
+    axes.set_ylim(len(kinds) - 0.5, -0.5)
+    style.no_lines(axes)
+    axes.tick_params(axis="x", length=0)
+    handles = [Patch(color=colour, label=name) for name, colour in _STATES]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=4, borderaxespad=0.1)
+    return figure
+
+
+def _spans(states: Sequence[int], wanted: int) -> list[tuple[float, float]]:
+    """Start and length of each stretch of seconds in this state."""
+    spans: list[tuple[float, float]] = []
+    for second, state in enumerate(states):
+        if state == wanted and spans and spans[-1][0] + spans[-1][1] == second:
+            spans[-1] = (spans[-1][0], spans[-1][1] + 1.0)
+        elif state == wanted:
+            spans.append((float(second), 1.0))
+    return spans
+
+
+def _state(throughput: Sequence[dict[str, Any]], kind: str, second: int) -> int:
+    mine = [row for row in throughput if row["f"] == kind and row["second"] == second]
+    good = sum(row["operations"] for row in mine if row["type"] == "ok")
+    bad = sum(row["operations"] for row in mine if row["type"] != "ok")
+    if good:
+        return 1 if bad else 0
+    return 2 if bad else 3

@@ -1,0 +1,57 @@
+"""The broker's own metrics, one small panel each, on the same time axis as everything else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from reports.plots import style, timeline
+
+MOST_PANELS = 8
+_FIRST = (
+    "process_cpu_permille",
+    "process_rss_bytes",
+    "NumIncrementalFetchSessions",
+    "NumIncrementalFetchPartitionsCached",
+    "IncrementalFetchSessionEvictions",
+)
+_NODES = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
+
+
+def draw(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+    metrics = shown_metrics(broker)
+    if not metrics:
+        return None
+    figure, panels = timeline.frame([0.75] * len(metrics), hits, seconds)
+    nodes = sorted({row["node"] for row in broker})
+    for metric, axes in zip(metrics, panels, strict=True):
+        for place, node in enumerate(nodes):
+            points = {row["second"]: row["value"] for row in broker if row["metric"] == metric and row["node"] == node}
+            axes.plot(*timeline.dense(points, seconds), color=_NODES[place % len(_NODES)], label=f"node {node}")
+        axes.set_title(metric, fontweight="normal")
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    if len(nodes) > 1:
+        panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(nodes), borderaxespad=0.1)
+    return figure
+
+
+def shown_metrics(broker: Sequence[dict[str, Any]]) -> list[str]:
+    """Known ones first, then those that moved; a line that stays at 0 tells nothing."""
+    values: dict[str, set[int]] = {}
+    samples: dict[str, int] = {}
+    for row in broker:
+        values.setdefault(row["metric"], set()).add(row["value"])
+        samples[row["metric"]] = samples.get(row["metric"], 0) + 1
+    enough = [name for name in sorted(values) if samples[name] >= timeline.LEAST_SECONDS and values[name] != {0}]
+    known = [name for name in _FIRST if name in enough]
+    moving = [name for name in enough if name not in known and len(values[name]) > 1]
+    return [*known, *moving][:MOST_PANELS]
+
+
+def short(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.4g} {unit}"
+    return f"{value:.4g}"

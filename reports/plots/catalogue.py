@@ -1,0 +1,61 @@
+"""Which figures a report has, in the page's order; a figure without enough samples is not drawn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from reports.collect import Findings
+from reports.plots import (
+    availability,
+    broker,
+    heatmap,
+    latency_over_time,
+    load,
+    percentiles,
+    style,
+    throughput,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    name: str
+    svg: str
+    caption: str
+
+
+_CAPTIONS = {
+    "load": "Offered load is what the schedule wanted; the distance between offered and completed is what the "
+    "system owed.",
+    "percentiles": "Latency by percentile; every step to the right is ten times rarer. Solid: service time (from the "
+    "send); dashed: response time (from the intended send). A curve ends where fewer than ten samples lie beyond.",
+    "latency": "Response time per second of completion. Shaded bands and the lane below are the faults.",
+    "heatmap": "Every operation, by second and service time; darker is more. Two bands are two modes.",
+    "throughput": "Operations by the second in which they completed, so that a stall shows as a hole.",
+    "availability": "Whether operations of a kind succeeded in each second.",
+    "broker": "The broker's own metrics on the same time axis.",
+}
+
+
+def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder: Path) -> dict[str, Drawing]:
+    """PNG copies go to ``folder``. The faults' hits are the first of each name."""
+    hits = list(findings.fault_hits)
+    makers: dict[str, Callable[[], Figure | None]] = {
+        "load": lambda: load.draw(findings.load, hits, seconds),
+        "percentiles": lambda: percentiles.draw(findings.distribution, baseline.distribution if baseline else ()),
+        "latency": lambda: latency_over_time.draw(findings.latency, hits, seconds),
+        "heatmap": lambda: heatmap.draw(findings.heatmap, hits, seconds),
+        "throughput": lambda: throughput.draw(findings.throughput, hits, seconds),
+        "availability": lambda: availability.draw(findings.throughput, hits, seconds),
+        "broker": lambda: broker.draw(findings.broker, hits, seconds),
+    }
+    drawings = {}
+    with style.styled():
+        for name, make in makers.items():
+            figure = make()
+            if figure is not None:
+                style.png(figure, folder / f"{name}.png")
+                drawings[name] = Drawing(name, style.svg(figure, name, _CAPTIONS[name]), _CAPTIONS[name])
+    return drawings

@@ -1,0 +1,56 @@
+"""Faults in every chart over time: shaded bands behind the data, named in a lane of their own below."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from reports.plots import style
+
+MOST_LANES = 8
+_MOST_MARKS = 12
+_NARROW = 0.004
+"""A band narrower than this share of the run is drawn as a line: it would not be seen."""
+
+
+def lane_height(hits: Sequence[dict[str, Any]]) -> float:
+    return 0.14 + 0.22 * min(MOST_LANES, len(names(hits)))
+
+
+def names(hits: Sequence[dict[str, Any]]) -> list[str]:
+    """In the order in which they first hit; presets are no faults."""
+    first: dict[str, int] = {}
+    for one in hits:
+        if not one["kind"].startswith("preset"):
+            first[one["name"]] = min(one["at_us"], first.get(one["name"], one["at_us"]))
+    return sorted(first, key=lambda name: (first[name], name))
+
+
+def shade(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
+    """A fault that hit more often than a reader can tell apart is left to the lane."""
+    for name in names(hits)[:MOST_LANES]:
+        mine = [one for one in hits if one["name"] == name]
+        for one in mine if len(mine) <= _MOST_MARKS else []:
+            _mark(axes, one["at_us"] / 1e6, one["until_us"] / 1e6, seconds)
+
+
+def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
+    if end - start >= seconds * _NARROW:
+        axes.axvspan(start, end, color=style.FAULT, alpha=0.16, linewidth=0, zorder=0)
+    else:
+        axes.axvline(start, color=style.FAULT, alpha=0.55, linewidth=1, linestyle=(0, (3, 2)), zorder=0)
+
+
+def lane(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
+    shown = names(hits)[:MOST_LANES]
+    for row, name in enumerate(shown):
+        spans = [(one["at_us"] / 1e6, one["until_us"] / 1e6) for one in hits if one["name"] == name]
+        wide = [(start, end - start) for start, end in spans if end - start >= seconds * _NARROW]
+        brief = [start for start, end in spans if end - start < seconds * _NARROW]
+        axes.broken_barh(wide, (row - 0.3, 0.6), color=style.FAULT, alpha=0.85, linewidth=0)
+        axes.plot(brief, [row] * len(brief), "|", color=style.FAULT, markersize=8, markeredgewidth=1.5)
+    axes.set_yticks(range(len(shown)), shown)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.tick_params(axis="y", labelcolor=style.FAULT)
+    axes.grid(False, axis="y")
+    axes.spines["left"].set_visible(False)

@@ -1,0 +1,129 @@
+"""How every figure looks: one colour per thing in all of them, readable by the colour-blind, in light and dark.
+
+Figures are drawn in the light theme's colours. In the inline SVG each of these becomes a CSS variable of the page, so
+that the same picture follows the reader's theme; PNG copies stay light.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+INK, MUTED, GRID, PAPER = "#1b2431", "#5d6879", "#e1e6ec", "#fefefe"
+BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, RED = (
+    "#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#b3261e",
+)  # fmt: skip
+FAULT = "#8c6d1f"
+
+OPERATIONS = {
+    "fetch": BLUE,
+    "produce": ORANGE,
+    "final_read": GREEN,
+    "connect": PURPLE,
+    "metadata": SKY,
+    "list_offsets": YELLOW,
+}
+_OTHERS = (PURPLE, SKY, YELLOW, GREEN)
+_VARIABLES = {
+    INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper", BLUE: "blue", ORANGE: "orange", GREEN: "green",
+    PURPLE: "purple", SKY: "sky", YELLOW: "yellow", RED: "red", FAULT: "fault",
+}  # fmt: skip
+
+_SETTINGS: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "crucible", "font.family": "DejaVu Sans", "font.size": 9.5,
+    "text.color": INK, "axes.labelcolor": MUTED, "axes.edgecolor": GRID, "axes.titlecolor": INK, "axes.titlesize": 10,
+    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 8, "xtick.color": MUTED,
+    "ytick.color": MUTED, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.5, "legend.frameon": False,
+    "legend.fontsize": 9, "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+    "xtick.major.size": 3, "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0,
+}  # fmt: skip
+
+WIDTH_IN = 10.4
+
+
+def color_of(operation: str) -> str:
+    found = OPERATIONS.get(operation)
+    return found or _OTHERS[sum(operation.encode()) % len(_OTHERS)]
+
+
+def canvas(heights: Sequence[float], *, share_x: bool = True) -> tuple[Figure, list[Axes]]:
+    """One axes per height (inches), stacked. Use inside ``with styled():``."""
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + 0.34 * len(heights) + 0.25), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(heights), 1, sharex=share_x, squeeze=False, height_ratios=list(heights))[:, 0]
+    return figure, list(axes)
+
+
+def styled() -> Any:
+    return mpl.rc_context(_SETTINGS)
+
+
+def micros_axis(axes: Axes) -> None:
+    """Logarithmic, labelled with the unit that reads best; a narrow range gets labels at 2 and 5 too."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    steps = (1.0,) if high > low * 3_000 else (1.0, 3.0) if high > low * 300 else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: micros(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def micros(value_us: float) -> str:
+    """3 significant digits: 870 µs, 1.24 ms, 12.4 ms, 3 s."""
+    for limit, unit in ((1_000, "µs"), (1_000_000, "ms"), (float("inf"), "s")):
+        if value_us < limit * 0.9995:
+            scaled = value_us / (limit / 1_000 if limit != float("inf") else 1_000_000)
+            return f"{scaled:.3g} {unit}" if scaled < 999.5 else f"{scaled:.0f} {unit}"
+    raise AssertionError("the last limit is infinite")
+
+
+def seconds_axis(axes: Axes) -> None:
+    axes.set_xlabel("seconds since the start of the run")
+    axes.margins(x=0)
+
+
+def no_lines(axes: Axes) -> None:
+    axes.grid(False)
+    axes.spines["left"].set_visible(False)
+
+
+def svg(figure: Figure, name: str, description: str) -> str:
+    """Inline SVG: colours as CSS variables, text in the page's font, a text for screen readers."""
+    buffer = io.StringIO()
+    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"crucible-{name}"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    head = rf'<svg viewBox="\1" role="img" aria-label="{_attribute(description)}">'
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', head, text, count=1)
+    text = re.sub(r"font: ?((?:bold |\d+ )?[\d.]+px) [^;\"]*", r"font: \1 var(--sans)", text)
+    text = re.sub(r"font-family: ?[^;\"]*;?", "", text)
+    text = _own_ids(text, name)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    return re.sub(r"\n\s*", "\n", text)
+
+
+def _own_ids(text: str, name: str) -> str:
+    """Keeps only the IDs that are referred to, and makes them this figure's own: a page holds several figures."""
+    used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
+    return re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)
+
+
+def png(figure: Figure, path: Path) -> None:
+    with mpl.rc_context(_SETTINGS):
+        figure.savefig(path, format="png", dpi=110, facecolor="white")
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

@@ -1,0 +1,44 @@
+"""Operations by the second in which they completed; below, those that did not end ok, stacked by error."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from reports.plots import style, timeline
+
+_ERRORS = (style.RED, style.YELLOW, style.PURPLE, style.SKY, style.MUTED)
+
+
+def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+    ok = _by_second([row for row in throughput if row["type"] == "ok"], "f")
+    bad = _by_second([row for row in throughput if row["type"] != "ok"], "error")
+    if len({second for series in ok.values() for second in series}) < timeline.LEAST_SECONDS:
+        return None
+    figure, panels = timeline.frame([2.0, 1.1] if bad else [2.2], hits, seconds)
+    names = sorted(ok, key=lambda name: -sum(ok[name].values()))
+    stacks = [timeline.dense(ok[name], seconds, 0)[1] for name in names]
+    x = [second + 0.5 for second in range(seconds)]
+    panels[0].stackplot(
+        x, *stacks, labels=names, colors=[style.color_of(name) for name in names], alpha=0.8, linewidth=0
+    )
+    panels[0].set_title("completed ok, operations per second")
+    panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
+    if bad:
+        floor = [0.0] * seconds
+        for place, name in enumerate(sorted(bad, key=lambda name: -sum(bad[name].values()))):
+            heights = timeline.dense(bad[name], seconds, 0)[1]
+            panels[1].bar(x, heights, bottom=floor, width=0.9, color=_ERRORS[min(place, len(_ERRORS) - 1)],
+                          label=name or "unknown", linewidth=0)  # fmt: skip
+            floor = [low + high for low, high in zip(floor, heights, strict=True)]
+        panels[1].set_title("failed or unknown, operations per second")
+        panels[1].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
+    return figure
+
+
+def _by_second(rows: Sequence[dict[str, Any]], key: str) -> dict[str, dict[int, float]]:
+    series: dict[str, dict[int, float]] = {}
+    for row in rows:
+        points = series.setdefault(row[key], {})
+        points[row["second"]] = points.get(row["second"], 0) + row["operations"]
+    return series

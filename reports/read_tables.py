@@ -1,0 +1,113 @@
+"""Reads the history of one or several runs as data frames, each with a leading ``run`` column (0, 1, ...).
+
+Schemas are stated, never inferred; a table without files is an empty frame, and ``present`` says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
+
+from reports import schema
+
+_TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "bool": BooleanType()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of reports/schema.py plus two joins that most jobs start from.
+
+    ``reads`` and ``sends`` are RUNS of that kind with their operation's f, type, invoke_us and complete_us (type
+    ``info`` where the operation has no row: its end is unknown), and last_offset, last_sequence and
+    ``shift`` = first_sequence - first_offset: two runs of a writer agree where they overlap if their shifts do.
+    ``present``: (run, table name) for each table that has files.
+    """
+
+    operations: DataFrame
+    runs: DataFrame
+    positions: DataFrame
+    assignments: DataFrame
+    ends: DataFrame
+    faults: DataFrame
+    trace: DataFrame
+    latency: DataFrame
+    load: DataFrame
+    broker: DataFrame
+    reads: DataFrame
+    sends: DataFrame
+    present: frozenset[tuple[int, str]]
+
+    def has(self, run: int, *names: str) -> bool:
+        return all((run, name) in self.present for name in names)
+
+
+def struct_type(table: schema.Table) -> StructType:
+    return StructType([StructField(one.name, _TYPES[one.kind], True) for one in table.columns])
+
+
+def read_tables(spark: SparkSession, run_dirs: Sequence[Path]) -> Tables:
+    present = frozenset(
+        (run, table.name)
+        for run, folder in enumerate(run_dirs)
+        for table in schema.TABLES
+        if schema.files_of(folder, table)
+    )
+    frames = {table.name: _read(spark, run_dirs, table) for table in schema.TABLES}
+    return tables_from(frames, present)
+
+
+def tables_from(frames: Mapping[str, DataFrame], present: frozenset[tuple[int, str]]) -> Tables:
+    """``frames``: every table by name, with its ``run`` column."""
+    joined = _with_operation(frames["runs"], frames["operations"])
+    return Tables(
+        **{table.name: frames[table.name] for table in schema.TABLES},
+        reads=joined.where(F.col("kind") == "read"),
+        sends=joined.where(F.col("kind") == "send"),
+        present=present,
+    )
+
+
+def release(tables: Tables) -> None:
+    """Frees what was kept in memory for the jobs."""
+    for frame in (tables.reads, tables.sends):
+        frame.unpersist()
+
+
+def _read(spark: SparkSession, run_dirs: Sequence[Path], table: schema.Table) -> DataFrame:
+    files = [schema.files_of(folder, table) for folder in run_dirs]
+    paths = [path for one in files for path in one]
+    names = [column.name for column in table.columns]
+    if not paths:
+        empty = StructType([StructField("run", LongType(), False), *struct_type(table).fields])
+        return spark.createDataFrame([], empty)
+    frame = spark.read.schema(struct_type(table)).parquet(*paths)
+    used = [run for run, one in enumerate(files) if one]
+    run = F.lit(used[0]).cast("long") if len(used) == 1 else _run_of_file(run_dirs)
+    return frame.select(run.alias("run"), *names)
+
+
+def _run_of_file(run_dirs: Sequence[Path]) -> Column:
+    """Which run folder a row's file lies in. (Spark writes paths as URLs.)"""
+    path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
+    longest_first = sorted(enumerate(run_dirs), key=lambda one: -len(str(one[1].resolve())))
+    found = F.lit(-1).cast("long")
+    for run, folder in reversed(longest_first):
+        found = F.when(F.contains(path, F.lit(f"{folder.resolve()}/")), F.lit(run).cast("long")).otherwise(found)
+    return found
+
+
+def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:
+    ends = operations.select("run", "process", "index", "f", "type", "invoke_us", "complete_us")
+    return (
+        runs.join(ends, ["run", "process", "index"], "left")
+        .withColumn("type", F.coalesce("type", F.lit("info")))
+        .withColumn("f", F.coalesce("f", F.lit("")))
+        .withColumn("complete_us", F.coalesce("complete_us", F.lit(-1)))
+        .withColumn("invoke_us", F.coalesce("invoke_us", F.lit(-1)))
+        .withColumn("last_offset", F.col("first_offset") + F.col("count") - 1)
+        .withColumn("last_sequence", F.col("first_sequence") + F.col("count") - 1)
+        .withColumn("shift", F.col("first_sequence") - F.col("first_offset"))
+    )

@@ -1,0 +1,224 @@
+"""The history schema: what a run leaves as Parquet, column by column. The one home of these names.
+
+Writers (fleet recorder, simulator, suite) turn it into pyarrow schemas, Spark jobs into StructTypes; this
+module itself needs neither. All numbers are int64 with the unit in the name; times ``*_us`` are microseconds
+since the run's start (manifest.json: ``start_wall_us``), from one clock for the whole machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+SCHEMA_VERSION = 1
+
+Kind = Literal["int64", "string", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    kind: Kind
+    doc: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``path``: glob below the run folder; several writers add files of their own to it."""
+
+    name: str
+    path: str
+    doc: str
+    columns: tuple[Column, ...]
+
+
+OPERATIONS = Table(
+    "operations",
+    "history/operations*.parquet",
+    "One client operation: Jepsen's invocation and completion in one row.",
+    (
+        Column("process", "string", "who did it; one logical client, one operation at a time"),
+        Column("index", "int64", "number of the operation within its process, from 0"),
+        Column("f", "string", "fetch, produce, final_read, metadata, list_offsets, connect, ..."),
+        Column("type", "string", "ok: it happened; fail: it did not; info: unknown (timeout, lost connection, no end)"),
+        Column("intended_us", "int64", "when the open-loop schedule wanted it sent; = invoke_us if unscheduled"),
+        Column("invoke_us", "int64", "when it was sent"),
+        Column("complete_us", "int64", "when its end was known; for info: when the client gave up"),
+        Column("node", "int64", "node ID it was sent to, -1 unknown"),
+        Column("error", "string", "Kafka's error name, or timeout / disconnected / refused; null if none", True),
+        Column("session_id", "int64", "fetch: session ID in the request, else 0"),
+        Column("session_epoch", "int64", "fetch: session epoch in the request, else -1"),
+        Column("answered_session_id", "int64", "fetch: session ID in the response, -1 if none came"),
+        Column("partitions_sent", "int64", "partitions named in the request"),
+        Column("partitions_answered", "int64", "partitions in the response, -1 if none came"),
+        Column("request_bytes", "int64", "size of the request frame"),
+        Column("response_bytes", "int64", "size of the response frame, 0 if none came"),
+    ),
+)
+
+RUNS = Table(
+    "runs",
+    "history/runs*.parquet",
+    "Records sent or read, as runs of consecutive offsets *and* sequences of one writer; broken at any "
+    "irregularity. A record value is (writer, sequence, CRC); see bench/fleet/values.py.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation it belongs to"),
+        Column("position", "int64", "order of the run within its operation, from 0"),
+        Column("kind", "string", "send or read"),
+        Column("topic", "string", ""),
+        Column("partition", "int64", ""),
+        Column("first_offset", "int64", "of the run's first record; send: -1 if unknown (not acknowledged)"),
+        Column("count", "int64", "records in the run, >= 1"),
+        Column("producer_id", "int64", "read: from the batch; send: used by the writer; -1 none"),
+        Column("writer", "string", "who made the values; empty: not a value of ours (foreign or corrupt)"),
+        Column("first_sequence", "int64", "the writer's number of the first value; rises by one along the run"),
+        Column("valid", "bool", "every value's CRC was right"),
+    ),
+)
+
+POSITIONS = Table(
+    "positions",
+    "history/positions*.parquet",
+    "What a fetch response said of one partition (only partitions in the response).",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation it belongs to"),
+        Column("topic", "string", ""),
+        Column("partition", "int64", ""),
+        Column("fetch_offset", "int64", "the fetcher's position when the response came"),
+        Column("next_offset", "int64", "its position after the response"),
+        Column("high_watermark", "int64", "as answered, -1 none"),
+        Column("log_start_offset", "int64", "as answered, -1 none"),
+        Column("error", "string", "partition's error name, null if none", True),
+    ),
+)
+
+ASSIGNMENTS = Table(
+    "assignments",
+    "history/assignments*.parquet",
+    "What a fetcher was asked to read, from when to when.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("topic", "string", ""),
+        Column("partition", "int64", ""),
+        Column("from_us", "int64", "assigned from"),
+        Column("until_us", "int64", "until (a forget was acknowledged), or 2^63-1 for the end of the run"),
+        Column("from_offset", "int64", "the position it started at (or -1: the log's start)"),
+    ),
+)
+
+ENDS = Table(
+    "ends",
+    "history/ends*.parquet",
+    "Each partition once all was quiet: the judge's idea of the log's bounds (from the final read).",
+    (
+        Column("topic", "string", ""),
+        Column("partition", "int64", ""),
+        Column("log_start_offset", "int64", ""),
+        Column("high_watermark", "int64", ""),
+        Column("end_us", "int64", "when it was read"),
+    ),
+)
+
+FAULTS = Table(
+    "faults",
+    "faults.parquet",
+    "Each fault (or preset) with the state at which it fired. A fault that never fired has no row here.",
+    (
+        Column("name", "string", "the fault's name in the scenario"),
+        Column("kind", "string", "place + effect, e.g. response_dropped, node_killed, link_cut"),
+        Column("at_us", "int64", "when it began"),
+        Column("until_us", "int64", "when it ended (healed, restarted); = at_us for a momentary one"),
+        Column("target", "string", "node-0, link client-node-0, client fetcher-3, ..."),
+        Column("hit", "int64", "1 for the first time this rule fired, 2 for the second, ..."),
+        Column("client_id", "string", "of the frame that was hit, or empty"),
+        Column("api_key", "int64", "of the frame that was hit, or -1"),
+        Column("session_id", "int64", "of the frame that was hit, or 0"),
+        Column("session_epoch", "int64", "of the frame that was hit, or -1"),
+        Column("detail", "string", "anything more that shows that it happened"),
+    ),
+)
+
+TRACE = Table(
+    "trace",
+    "trace/node*.parquet",
+    "What the nodes did, in order: requests, replies and notes that the checks of the mechanisms need.",
+    (
+        Column("node", "int64", "node ID"),
+        Column("incarnation", "int64", "0 for the first start of the node's process, 1 after one restart, ..."),
+        Column("seq", "int64", "order within (node, incarnation)"),
+        Column("at_us", "int64", ""),
+        Column("what", "string", "request, reply, or a note's name: session_created, session_closed, ..."),
+        Column("connection", "int64", "-1 if none"),
+        Column("client_id", "string", ""),
+        Column("api_key", "int64", "-1 if none"),
+        Column("api_version", "int64", "-1 if none"),
+        Column("session_id", "int64", "0 if none; of the request, for a reply too"),
+        Column("session_epoch", "int64", "-1 if none; of the request, for a reply too"),
+        Column("answered_session_id", "int64", "reply to a fetch: the session ID answered, else 0"),
+        Column("error", "int64", "reply: top-level error code, else 0"),
+        Column("detail", "string", "notes: their fields as JSON with sorted keys, else empty"),
+    ),
+)
+
+LATENCY = Table(
+    "latency",
+    "latency/*.parquet",
+    "Lossless histograms: how many operations of a worker's second fell in a bucket (width <= 1 %, "
+    "bench/fleet/histogram.py).",
+    (
+        Column("operation", "string", "as operations.f"),
+        Column("measure", "string", "service (from the send) or response (from the intended send)"),
+        Column("worker", "string", ""),
+        Column("second", "int64", "of completion, since the run's start"),
+        Column("bucket", "int64", "bucket number; bounds in report columns low_us, high_us"),
+        Column("low_us", "int64", "the bucket's lower bound, inclusive"),
+        Column("high_us", "int64", "its upper bound, exclusive"),
+        Column("count", "int64", ""),
+    ),
+)
+
+LOAD = Table(
+    "load",
+    "history/load*.parquet",
+    "What each worker offered and managed, second by second.",
+    (
+        Column("worker", "string", ""),
+        Column("second", "int64", "since the run's start"),
+        Column("offered", "int64", "operations whose intended time lay in it"),
+        Column("sent", "int64", "operations sent in it"),
+        Column("completed", "int64", "operations ended ok in it"),
+        Column("failed", "int64", "operations ended fail or info in it"),
+        Column("max_slip_us", "int64", "worst invoke - intended of an operation sent in it"),
+        Column("cpu_permille", "int64", "worker process's processor time, 1000 = one core busy"),
+    ),
+)
+
+BROKER = Table(
+    "broker",
+    "trace/broker*.parquet",
+    "Samples of each node's metrics and process, once a second.",
+    (
+        Column("node", "int64", ""),
+        Column("at_us", "int64", ""),
+        Column("metric", "string", "Kafka's name of the metric, or process_cpu_permille, process_rss_bytes"),
+        Column("value", "int64", ""),
+    ),
+)
+
+TABLES: tuple[Table, ...] = (
+    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, FAULTS, TRACE, LATENCY, LOAD, BROKER,
+)  # fmt: skip
+
+
+def files_of(run_dir: Path, table: Table) -> list[str]:
+    """The table's files in a run's folder, empty ones left out."""
+    return sorted(str(path) for path in run_dir.glob(table.path) if path.stat().st_size > 0)
+
+
+def history_bytes(run_dirs: Sequence[Path]) -> int:
+    """Size of all tables of these runs, as stored."""
+    names = [name for folder in run_dirs for table in TABLES for name in files_of(folder, table)]
+    return sum(Path(name).stat().st_size for name in names)

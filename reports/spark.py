@@ -1,0 +1,163 @@
+"""The Spark session that judges: one local session, small and quiet; a master given by spark-submit wins."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports.errors import SetupError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN_JAVA = 17
+DRIVER_MEMORY = "1g"
+LARGE_DRIVER_MEMORY = "3g"
+TINY_HISTORY_BYTES = 1024 * 1024
+SMALL_HISTORY_BYTES = 8 * 1024 * 1024
+"""Of Parquet; about a million rows."""
+
+
+def require_java() -> Path:
+    """The ``java`` that Spark will start. Raises SetupError (one sentence, what to install)."""
+    home = os.environ.get("JAVA_HOME", "")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME ({home}) has no bin/java" if home else "there is no java on the PATH"
+        raise SetupError(
+            f"The report needs a Java {MIN_JAVA} runtime and {where}: install e.g. openjdk-17-jre-headless."
+        )
+    try:
+        answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"The report needs a Java {MIN_JAVA} runtime and {found} does not start ({error}).") from error
+    major = java_major(answer)
+    if major < MIN_JAVA:
+        raise SetupError(
+            f"The report needs Java {MIN_JAVA} or later and {found} is Java {major}: install a newer runtime."
+        )
+    return Path(found)
+
+
+def java_major(version_text: str) -> int:
+    """From the output of ``java -version``; 0 if it shows no version."""
+    quoted = version_text.split('"')
+    if len(quoted) < 2:
+        return 0
+    numbers = quoted[1].replace("-", ".").split(".")
+    major = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
+    return int(major) if major.isdigit() else 0
+
+
+@contextmanager
+def spark_session(app: str = "crucible-report", history_bytes: int = 0) -> Iterator["SparkSession"]:
+    """Starts Spark (about 5 s) and stops it at the end. Raises SetupError without PySpark or Java.
+
+    ``history_bytes``: what it will be asked to judge; decides on memory and on how far Java optimises.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SetupError(
+            "The report needs PySpark, which is not installed: pip install 'crucible-kafka[suite]'."
+        ) from None
+    require_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with tempfile.TemporaryDirectory(prefix="crucible-spark-") as scratch:
+        builder = SparkSession.builder.appName(app)
+        for key, value in _settings(Path(scratch), history_bytes).items():
+            builder = builder.config(key, value)
+        log = Path(scratch) / "spark.log"
+        try:
+            with _stderr_of_children_to(log):
+                session = builder.getOrCreate()
+        except Exception as error:
+            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [str(error)]
+            raise SetupError(f"Spark did not start: {last[0]}") from error
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
+    """Settings of this session that suit so much data, until the block's end.
+
+    A tiny history is judged faster interpreted: compiling the plans would take longer than running them. A small one
+    stays in one partition. A large one gets partitions of about 32 MB.
+    """
+    if history_bytes < SMALL_HISTORY_BYTES:
+        interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+        wanted = {
+            **(interpreted if history_bytes < TINY_HISTORY_BYTES else {}),
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.files.maxPartitionBytes": str(SMALL_HISTORY_BYTES * 4),
+            "spark.sql.files.openCostInBytes": "0",
+            "spark.sql.files.minPartitionNum": "1",
+        }
+    else:
+        partitions = max(os.cpu_count() or 2, history_bytes // (8 * 1024 * 1024))
+        wanted = {"spark.sql.shuffle.partitions": str(min(200, partitions)), "spark.sql.adaptive.enabled": "true"}
+    before = {key: session.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, old)
+
+
+@contextmanager
+def _stderr_of_children_to(log: Path) -> Iterator[None]:
+    """The Java process started inside the block writes its warnings to a file, for as long as it lives."""
+    with log.open("wb") as file:
+        kept = os.dup(2)
+        try:
+            os.dup2(file.fileno(), 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _settings(scratch: Path, history_bytes: int) -> dict[str, str]:
+    options = f"-Dderby.system.home={scratch} -XX:ReservedCodeCacheSize=240m -XX:-UsePerfData "
+    small = history_bytes < SMALL_HISTORY_BYTES
+    options += "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if small else "-XX:+UseParallelGC"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        # Most stages handle a few rows; planning them again after each shuffle costs more than it saves, and so does
+        # keeping plans as text for a user interface that is off.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.maxPlanStringLength": "500",
+        "spark.sql.ui.retainedExecutions": "1",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.autoBroadcastJoinThreshold": str(4 * 1024 * 1024),
+        "spark.sql.codegen.cache.maxEntries": "2000",
+        "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
+    }
+    if "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit: its choices stand
+        return settings
+    return settings | {
+        "spark.master": "local[*]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": DRIVER_MEMORY if small else LARGE_DRIVER_MEMORY,
+        "spark.driver.extraJavaOptions": options,
+        "spark.local.dir": str(scratch),
+    }

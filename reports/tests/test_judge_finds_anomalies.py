@@ -1,0 +1,282 @@
+"""Each anomaly is planted in a history of its own; all are judged at once; exactly its guarantee must break."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reports.decide import decide
+from reports.judge import _findings, _silent
+from reports.manifest import Expectations, read_manifest
+from reports.tests.history import END, TOPIC, History, Row, generate
+from reports.verdict import Outcome, Verdict
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def _reads(history: History, process: str = "fetcher-0", partition: int = 1) -> list[Row]:
+    return history.rows("runs", kind="read", process=process, partition=partition)
+
+
+def _int(row: Row, key: str) -> int:
+    return int(row[key])  # type: ignore[call-overload]
+
+
+def _session(history: History) -> list[Row]:
+    """All requests and replies of a session that made many fetches, in order."""
+    fetches = [row for row in history.rows("trace", what="request") if row["session_id"]]
+    session = next(row["session_id"] for row in fetches if row["session_epoch"] == 12)
+    return [row for row in history.tables["trace"] if row["session_id"] == session]
+
+
+def _only_one_in_its_operation(history: History, process: str, partition: int) -> Row:
+    """A read run in the middle whose operation read nothing else of the partition and that is two records or more."""
+    reads = _reads(history, process, partition)
+    return next(
+        row
+        for row in reads[len(reads) // 2 :]
+        if row["count"] >= 2 and sum(one["index"] == row["index"] for one in reads) == 1  # type: ignore[operator]
+    )
+
+
+def _shifted(row: Row, by: int) -> Row:
+    return {**row, "first_offset": row["first_offset"] + by, "first_sequence": row["first_sequence"] + by}  # type: ignore[operator]
+
+
+def plant_inconsistent_offsets(history: History) -> None:
+    row = _only_one_in_its_operation(history, "fetcher-0", 1)
+    row.update(writer="producer-9", producer_id=1009)
+
+
+def plant_duplicate(history: History) -> None:
+    """The last record of a partition is there twice; everybody who reads on to the end sees both."""
+    end = history.rows("ends", partition=1)[0]
+    last = history.rows("runs", kind="read", process="final", partition=1)[-1]
+    at, high = _int(last, "first_offset") + _int(last, "count") - 1, _int(end, "high_watermark")
+    assert at == high - 1
+    again = {**last, "first_offset": high, "count": 1, "position": 10_000,
+             "first_sequence": _int(last, "first_sequence") + _int(last, "count") - 1}  # fmt: skip
+    history.tables["runs"].append(again)
+
+
+def plant_lost_write(history: History) -> None:
+    """The records of one acknowledged send are in nobody's reads, though all went past them."""
+    sends = history.rows("runs", kind="send", partition=2)
+    lost = next(row for row in sends[len(sends) // 2 :] if _int(row, "count") >= 2)
+    _forget(history, 2, _int(lost, "first_offset"), _int(lost, "first_offset") + _int(lost, "count"))
+
+
+def plant_unseen(history: History) -> None:
+    """The last send's records were acknowledged, and no read ever reached them."""
+    last = max(history.rows("runs", kind="send", partition=2), key=lambda row: _int(row, "first_offset"))
+    _forget(history, 2, _int(last, "first_offset"), _int(last, "first_offset") + _int(last, "count"))
+
+
+def _forget(history: History, partition: int, low: int, high: int) -> None:
+    kept = []
+    for row in history.tables["runs"]:
+        if row["kind"] != "read" or row["partition"] != partition:
+            kept.append(row)
+            continue
+        first, count = _int(row, "first_offset"), _int(row, "count")
+        for start, end in ((first, min(first + count, low)), (max(first, high), first + count)):
+            if start < end:
+                place = _int(row, "position") * 2 + (start >= high)
+                kept.append({**row, "first_offset": start, "count": end - start, "position": place,
+                             "first_sequence": _int(row, "first_sequence") + start - first})  # fmt: skip
+    history.tables["runs"] = kept
+
+
+def plant_poll_skip(history: History) -> None:
+    row = _only_one_in_its_operation(history, "fetcher-0", 1)
+    history.drop("runs", row)
+
+
+def plant_nonmonotonic_poll(history: History) -> None:
+    """A fetcher's last read gives once more what it had long read."""
+    reads = _reads(history)
+    operation = history.rows("operations", process="fetcher-0", type="ok")[-1]
+    history.tables["operations"].append({**operation, "index": 10**6, "invoke_us": 6_400_000, "complete_us": 6_401_000})
+    history.tables["runs"].append({**reads[len(reads) // 2], "index": 10**6, "position": 0})
+
+
+def plant_int_poll_skip(history: History) -> None:
+    """A final read leaves out its second run, which the fetchers read."""
+    mine = history.rows("runs", kind="read", process="final", partition=1)
+    inner = next(row for row in mine if row["position"] == 1)
+    history.drop("runs", inner)
+
+
+def plant_int_nonmonotonic_poll(history: History) -> None:
+    mine = history.rows("runs", kind="read", process="final", partition=1)
+    again = [row for row in mine if row["index"] == mine[0]["index"]][-1]
+    history.tables["runs"].append({**again, "position": 1_000})
+
+
+def plant_nonmonotonic_send(history: History) -> None:
+    """One producer's acknowledgements of two sends come in the wrong order."""
+    mine = history.rows("runs", kind="send", process="producer-0", partition=1)
+    one, two = mine[3], mine[4]
+    one["index"], two["index"] = two["index"], one["index"]
+
+
+def plant_unrequested_partition(history: History) -> None:
+    answer = history.rows("positions", process="fetcher-1")[0]
+    history.tables["positions"].append({**answer, "partition": 0})
+
+
+def plant_fetch_gap(history: History) -> None:
+    """A fetcher's last answer about a partition, and what it read by it, never came."""
+    last = history.rows("positions", process="fetcher-2", partition=2)[-1]
+    history.drop("positions", last)
+    for row in history.rows("runs", kind="read", process="fetcher-2", partition=2, index=last["index"]):
+        history.drop("runs", row)
+
+
+def plant_corrupt_value(history: History) -> None:
+    row = dict(_reads(history, "final", 0)[-1])
+    after = _int(row, "first_offset") + _int(row, "count")
+    history.tables["runs"].append({**row, "position": 5_000, "first_offset": after,
+                                   "count": 1, "writer": "", "valid": False, "producer_id": -1})  # fmt: skip
+
+
+def plant_session_epoch_order(history: History) -> None:
+    """A session's fifth fetch is accepted with the epoch of its fourth."""
+    mine = _session(history)
+    for row in mine[8:10]:
+        row["session_epoch"] = _int(row, "session_epoch") - 1
+
+
+def plant_session_refused(history: History) -> None:
+    """The expected epoch is refused as wrong, at once."""
+    mine = _session(history)
+    assert mine[-1]["what"] == "reply"
+    mine[-1].update(error=71, answered_session_id=0)
+
+
+def plant_session_lost(history: History) -> None:
+    last = _session(history)[-1]
+    last.update(error=70, answered_session_id=0)
+
+
+def plant_eviction_rules(history: History) -> None:
+    created = history.rows("trace", what="session_created")[0]
+    detail = {"session_id": json.loads(str(created["detail"]))["session_id"], "rule": "b", "idle_ms": 119_999,
+              "age_ms": 500_000, "partitions": 5, "by_partitions": 5, "privileged": 0, "by_privileged": 0}  # fmt: skip
+    last = max(_int(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
+    history.tables["trace"].append({**created, "what": "session_evicted", "seq": last + 1,
+                                    "detail": json.dumps(detail, sort_keys=True)})  # fmt: skip
+
+
+def no_plant(history: History) -> None:
+    """A valid history."""
+
+
+def legal_seek(history: History) -> None:
+    """A fetcher goes back to an offset by its own will: a new assignment says so."""
+    plant_nonmonotonic_poll(history)
+    again = history.tables["runs"][-1]
+    old = history.rows("assignments", process="fetcher-0", partition=1)[0]
+    old["until_us"] = 6_399_999
+    history.tables["assignments"].append(
+        {**old, "from_us": 6_399_999, "until_us": END, "from_offset": again["first_offset"]}
+    )
+    answer = history.rows("positions", process="fetcher-0", partition=1)[-1]
+    history.tables["positions"].append({**answer, "index": 10**6, "fetch_offset": again["first_offset"]})
+
+
+def legal_log_start_move(history: History) -> None:
+    """Records below a log start that the answer names may be missing."""
+    row = _only_one_in_its_operation(history, "fetcher-0", 1)
+    reads = _reads(history)
+    after = next(one for one in reads if _int(one, "index") > _int(row, "index"))
+    history.drop("runs", row)
+    told = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
+    told["log_start_offset"] = after["first_offset"]
+
+
+def legal_wrap_and_untold_fetch(history: History) -> None:
+    """A preset lets every session begin at 2^31-2; after 2^31-1 comes 1; an untold fetch may have counted or not."""
+    first = 2**31 - 2
+    untold = _session(history)[7]  # the answer to a fourth fetch
+    for row in history.tables["trace"]:
+        epoch = _int(row, "session_epoch")
+        row["session_epoch"] = (epoch + first - 2) % (2**31 - 1) + 1 if epoch >= 1 else epoch
+    history.drop("trace", untold)
+    preset = {**history.tables["faults"][0], "name": "near_the_wrap", "kind": "preset_fetch_session_epoch", "at_us": 0,
+              "until_us": 0, "session_epoch": first}  # fmt: skip
+    history.tables["faults"].append(preset)
+
+
+PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
+    "clean": (no_plant, set()),
+    "seek": (legal_seek, set()),
+    "log start moved": (legal_log_start_move, set()),
+    "epoch wrap": (legal_wrap_and_untold_fetch, set()),
+    "inconsistent-offsets": (plant_inconsistent_offsets, {"inconsistent-offsets"}),
+    "duplicate": (plant_duplicate, {"duplicate"}),
+    "lost-write": (plant_lost_write, {"lost-write"}),
+    "unseen": (plant_unseen, {"unseen"}),
+    "corrupt-value": (plant_corrupt_value, {"corrupt-value"}),
+    "poll-skip": (plant_poll_skip, {"poll-skip"}),
+    "nonmonotonic-poll": (plant_nonmonotonic_poll, {"nonmonotonic-poll"}),
+    "int-poll-skip": (plant_int_poll_skip, {"int-poll-skip"}),
+    "int-nonmonotonic-poll": (plant_int_nonmonotonic_poll, {"int-nonmonotonic-poll"}),
+    "nonmonotonic-send": (plant_nonmonotonic_send, {"nonmonotonic-send"}),
+    "unrequested-partition": (plant_unrequested_partition, {"unrequested-partition"}),
+    "fetch-gap": (plant_fetch_gap, {"fetch-gap"}),
+    "session-epoch-order": (plant_session_epoch_order, {"session-epoch-order"}),
+    "session refused": (plant_session_refused, {"session-epoch-order"}),
+    "session-lost": (plant_session_lost, {"session-lost"}),
+    "eviction-rules": (plant_eviction_rules, {"eviction-rules"}),
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    root = tmp_path_factory.mktemp("runs")
+    folders = {}
+    for number, (name, (plant, _)) in enumerate(PLANTED.items()):
+        history = generate(number)
+        plant(history)
+        folders[name] = history.write(root / name.replace(" ", "_"))
+    empty = generate(99).write(root / "no_trace", without=("trace", "ends"), expectations=Expectations(
+        guarantees=("session_lost",)))  # fmt: skip
+    folders["no trace"] = empty
+    manifests = [read_manifest(folder) for folder in folders.values()]
+    findings = _findings([Path(one) for one in folders.values()], manifests, spark, _silent)  # type: ignore[arg-type]
+    return {
+        name: decide(manifest, found, folder)
+        for (name, folder), manifest, found in zip(folders.items(), manifests, findings, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
+    verdict = verdicts[name]
+    broken = {one.name: [e.detail for e in one.examples] for one in verdict.guarantees if one.status == "broken"}
+    assert set(broken) == PLANTED[name][1], broken
+    assert {one.status for one in verdict.guarantees} <= {"holds", "broken"}
+    assert verdict.outcome is (Outcome.FAILED if broken else Outcome.PASSED)
+
+
+def test_an_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:
+    (skip,) = next(one.examples for one in verdicts["poll-skip"].guarantees if one.status == "broken")
+    assert (skip.topic, skip.partition, skip.process) == (TOPIC, 1, "fetcher-0")
+    assert skip.offset >= 0
+    assert skip.at_us > 0
+    (gap,) = next(one.examples for one in verdicts["fetch-gap"].guarantees if one.status == "broken")
+    assert gap.fault.endswith(" s after kill #1")
+
+
+def test_a_guarantee_without_its_evidence_is_not_checked_and_promised_makes_the_run_invalid(
+    verdicts: dict[str, Verdict],
+) -> None:
+    verdict = verdicts["no trace"]
+    status = {one.name: one.status for one in verdict.guarantees}
+    assert {
+        status[name] for name in ("session-lost", "session-epoch-order", "eviction-rules", "unseen", "fetch-gap")
+    } == {"not checked"}
+    assert verdict.outcome is Outcome.INVALID
+    assert any("session-lost" in reason for reason in verdict.reasons)

@@ -1,0 +1,145 @@
+"""Figures of the report equal a plain computation over the same history; the page shows them."""
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from reports.collect import Findings
+from reports.judge import _findings, _report, _silent
+from reports.manifest import Manifest, read_manifest
+from reports.tests.history import History, Row, Shape, generate
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}
+
+
+def _int(row: Row, key: str) -> int:
+    return int(row[key])  # type: ignore[call-overload]
+
+
+@pytest.fixture(scope="module")
+def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[History, list[Findings], list[Path]]:
+    root = tmp_path_factory.mktemp("measured")
+    history = generate(41)
+    bare = generate(41, Shape(histograms=False))
+    folders = [
+        history.write(root / "with histograms", title="<b>A & B</b>", warm_up_us=1_000_000, world="live"),
+        bare.write(root / "bare"),
+    ]
+    manifests = [read_manifest(one) for one in folders]
+    return history, _findings(folders, manifests, spark, _silent), folders  # type: ignore[arg-type]
+
+
+def test_percentiles_are_exact_to_the_bucket(run: tuple[History, list[Findings], list[Path]]) -> None:
+    history, (measured, _), _ = run
+    expected: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in history.tables["latency"]:
+        if _int(row, "second") >= 1:
+            expected[str(row["operation"]), str(row["measure"])] += [_int(row, "high_us") - 1] * _int(row, "count")
+    whole = {(row["operation"], row["measure"]): row for row in measured.percentiles if row["fault"] == ""}
+    assert set(whole) == set(expected)
+    for key, values in expected.items():
+        values.sort()
+        for share, name in NAMES.items():
+            assert whole[key][name] == values[math.ceil(round(share * len(values), 6)) - 1], (key, name)
+        assert (whole[key]["count"], whole[key]["max_us"]) == (len(values), values[-1])
+
+
+def test_without_histograms_latency_and_load_come_from_the_operations(
+    run: tuple[History, list[Findings], list[Path]],
+) -> None:
+    history, (_, bare), _ = run
+    service = sorted(_int(row, "complete_us") - _int(row, "invoke_us") for row in history.rows("operations", f="fetch"))
+    row = next(
+        row for row in bare.percentiles if (row["operation"], row["measure"], row["fault"]) == ("fetch", "service", "")
+    )
+    assert row["p99_us"] == service[math.ceil(0.99 * len(service)) - 1]
+    assert row["count"] == len(service)
+    offered = sum(row["offered"] for row in bare.load)
+    assert offered == sum(row["f"] in ("fetch", "produce") for row in history.tables["operations"])
+
+
+def test_fault_windows_hold_only_their_seconds(run: tuple[History, list[Findings], list[Path]]) -> None:
+    history, (measured, _), _ = run
+    kill = {row["window"]: row["count"] for row in measured.percentiles
+            if (row["fault"], row["operation"], row["measure"]) == ("kill", "fetch", "service")}  # fmt: skip
+    seconds = [_int(row, "complete_us") // 10**6 for row in history.rows("operations", f="fetch")]
+    assert kill["during"] == sum(second in (3, 4) for second in seconds)  # 3.0 to 3.6 s and one second to settle
+    assert kill["before"] == sum(1 <= second < 3 for second in seconds)  # the first second is warm-up
+
+
+def test_the_longest_outage_and_the_first_success_after_it(run: tuple[History, list[Findings], list[Path]]) -> None:
+    history, (measured, _), _ = run
+    done = sorted(_int(row, "complete_us") for row in history.rows("operations", f="produce", type="ok"))
+    worst = max((b - a, a, b) for a, b in itertools.pairwise(done))
+    found = max(measured.gaps, key=lambda row: (row["f"] == "produce", row["gap_us"]))
+    assert (found["gap_us"], found["from_us"], found["until_us"]) == worst
+    first = next(row for row in measured.first_ok if row["fault"] == "kill" and row["f"] == "produce")
+    assert first["first_ok_us"] == min(at for at in done if at >= 3_600_000)
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = {key: value or "" for key, value in attributes}
+        if "id" in values:
+            self.ids.append(values["id"])
+        if tag == "a":
+            self.links.append(values.get("href", ""))
+        if tag in ("script", "link", "img", "iframe"):
+            self.loads.append(values.get("src") or values.get("href") or "")
+
+
+def test_the_page_stands_alone_and_holds_every_section(
+    run: tuple[History, list[Findings], list[Path]], tmp_path: Path
+) -> None:
+    _, (measured, bare), folders = run
+    manifest: Manifest = read_manifest(folders[0])
+    verdict = _report(manifest, measured, folders[0], tmp_path, (read_manifest(folders[1]), bare))
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = _Page()
+    page.feed(text)
+    sections = [
+        "verdict",
+        "guarantees",
+        "run",
+        "load",
+        "latency",
+        "faults",
+        "correctness",
+        "broker",
+        "baseline",
+        "notes",
+    ]
+    assert [one for one in page.ids if one in sections] == sections
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert not [one for one in page.loads if one and not one.startswith("data:")]
+    assert not re.search(r"(?:src|href)=[\"']https?:|url\(https?:|@import", text.replace("http://www.w3.org", ""))
+    assert len(text.encode()) < 2_000_000
+    assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in text
+    assert "<b>A & B" not in text
+    for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
+        assert shown in text, shown
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        f"{name}.png" for name in ("load", "percentiles", "latency", "throughput", "availability", "broker")
+    }
+    assert (tmp_path / "verdict.json").exists()
+    assert (tmp_path / "junit.xml").exists()
+
+
+def test_ids_on_the_page_are_unique(run: tuple[History, list[Findings], list[Path]], tmp_path: Path) -> None:
+    _, (measured, _), folders = run
+    _report(read_manifest(folders[0]), measured, folders[0], tmp_path, None)
+    page = _Page()
+    page.feed((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert len(page.ids) == len(set(page.ids))

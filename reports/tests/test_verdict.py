@@ -1,0 +1,168 @@
+"""The verdict's rules, without Spark: what counts as evidence, what outweighs what, what programs read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from reports.collect import Findings, Found
+from reports.decide import decide
+from reports.errors import SetupError
+from reports.guarantees import GUARANTEES
+from reports.manifest import Check, Expectations, Manifest, ManifestError, manifest_from, read_manifest, write_manifest
+from reports.schema import TABLES
+from reports.spark import java_major, require_java
+from reports.verdict import Anomaly, Outcome, Verdict, worst_exit_code, write_junit, write_verdict
+
+MANIFEST = Manifest(scenario="01-x", seed=5, world="sim", repeat_command="crucible sim 01-x --seed 5")
+BREACH = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "Read to 6, then from \x01 9.")
+
+
+def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
+    numbers = {one.evidence: 1_000 for one in GUARANTEES} | {"fetches": 500, "operations": 900}
+    names = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
+    values: dict[str, object] = dict.fromkeys((*names, "throughput", "load", "gaps", "first_ok", "broker"), ())
+    nothing = {one.name: Found(0, ()) for one in GUARANTEES}
+    values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
+    return Findings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def expecting(**expected: object) -> Manifest:
+    return replace(MANIFEST, expectations=Expectations(**expected))  # type: ignore[arg-type]
+
+
+def outcome(manifest: Manifest, one: Findings | None = None) -> Verdict:
+    return decide(manifest, one or findings(), Path("run"))
+
+
+def test_a_run_with_evidence_and_no_anomaly_passes() -> None:
+    verdict = outcome(expecting(min_fetches=500, min_acked=1_000))
+    assert (verdict.outcome, verdict.exit_code, verdict.reasons) == (Outcome.PASSED, 0, ())
+
+
+def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -> None:
+    once, twice = ([{"name": "kill", "kind": "node_killed", "hits": hits}] for hits in (1, 2))
+    manifest = expecting(faults=("kill", "kill"))
+    assert outcome(manifest, findings(faults=twice)).outcome is Outcome.PASSED
+    verdict = outcome(manifest, findings(faults=once))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reasons == ("The fault 'kill' fired 1 of 2 times.",)
+    cut_short = findings().facts | {"unended_partitions": 3}
+    verdict = outcome(MANIFEST, findings(facts=cut_short))
+    assert verdict.outcome is Outcome.INVALID
+    assert "3 written partitions were not read to their end." in verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        (expecting(faults=("cut",)), "'cut' never fired"),
+        (expecting(min_fetches=501), "500 successful fetches"),
+        (expecting(min_acked=1_001), "1,000 acknowledged records"),
+        (expecting(max_schedule_slip_ms=20), "30 ms behind"),
+        (expecting(guarantees=("no_such_thing",)), "no-such-thing"),
+        (replace(MANIFEST, mutant="m", mutant_calls=0), "never called"),
+    ],
+)
+def test_a_run_that_shows_nothing_is_invalid_and_says_why(manifest: Manifest, reason: str) -> None:
+    load = [
+        {"second": 0, "offered": 1, "sent": 1, "completed": 1, "failed": 0, "max_slip_us": 30_000, "cpu_permille": 1}
+    ]
+    verdict = outcome(manifest, findings(load=load))
+    assert verdict.exit_code == 3
+    assert reason in " ".join(verdict.reasons)
+
+
+def test_a_promised_guarantee_with_nothing_to_judge_makes_the_run_invalid() -> None:
+    bare = findings(facts={"records_read": 10})
+    assert outcome(MANIFEST, bare).outcome is Outcome.PASSED
+    verdict = outcome(expecting(guarantees=("eviction-rules",)), bare)
+    assert verdict.outcome is Outcome.INVALID
+    assert "no sessions created" in verdict.reasons[0]
+
+
+def test_a_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both() -> None:
+    broken = findings({"poll-skip": Found(1, (BREACH,))})
+    manifest = expecting(faults=("cut",))
+    assert outcome(manifest, broken).exit_code == 1
+    assert outcome(replace(manifest, crash="The broker died of signal 6."), broken).exit_code == 4
+
+
+def test_an_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
+    verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (BREACH,))}))
+    assert verdict.outcome is Outcome.PASSED
+    assert next(one.status for one in verdict.guarantees if one.name == "poll-skip") == "broken, not promised"
+
+
+def test_the_simulators_own_checks_count() -> None:
+    broken = replace(
+        MANIFEST, checks=(Check(guarantee="metrics_exact", holds=False, evidence=9, detail="Gauge is 3, not 2."),)
+    )
+    assert outcome(broken).outcome is Outcome.FAILED
+    held = replace(MANIFEST, checks=(Check(guarantee="metrics-exact", holds=True, evidence=9),))
+    assert outcome(replace(held, expectations=Expectations(guarantees=("metrics-exact",)))).outcome is Outcome.PASSED
+
+
+def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
+    verdicts = [replace(outcome(MANIFEST), outcome=one) for one in Outcome]
+    assert worst_exit_code(verdicts) == 4
+    assert worst_exit_code(verdicts[:3]) == 1
+    assert worst_exit_code([verdicts[0], verdicts[2]]) == 3
+    assert worst_exit_code(verdicts[:1]) == 0
+
+
+def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
+    verdict = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}, present=frozenset({"operations", "runs"})))
+    write_junit(tmp_path / "junit.xml", verdict)
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(GUARANTEES) + 1)
+    assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "0"
+    assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
+    failing = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}))
+    write_junit(tmp_path / "junit.xml", failing)
+    failure = ElementTree.parse(tmp_path / "junit.xml").getroot()[0].find("testcase/failure")
+    assert failure is not None
+    assert "t-0 @7" in (failure.text or "")
+    write_verdict(tmp_path / "verdict.json", failing)
+    raw = json.loads((tmp_path / "verdict.json").read_text())
+    assert (raw["outcome"], raw["exit_code"], raw["repeat_command"]) == ("FAILED", 1, MANIFEST.repeat_command)
+
+
+def test_a_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) -> None:
+    manifest = replace(
+        MANIFEST, expectations=Expectations(faults=("a",), min_acked=3), checks=(Check(guarantee="g", holds=True),),
+        notes=("n",), config={"k": "v"},
+    )  # fmt: skip
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path) == manifest
+    raw = json.loads((tmp_path / "manifest.json").read_text())
+    raw["expectations"]["min_aked"] = 1
+    with pytest.raises(ManifestError, match="min_aked"):
+        manifest_from(raw)
+    with pytest.raises(ManifestError, match="seed"):
+        manifest_from({"scenario": "x", "world": "sim", "repeat_command": "y"})
+    with pytest.raises(ManifestError, match="not the folder of a run"):
+        read_manifest(tmp_path / "nowhere")
+
+
+def test_missing_java_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="install") as told:
+        require_java()
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ('openjdk version "17.0.15" 2025', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "25-ea"', 25),
+        ("?", 0),
+    ],
+)
+def test_java_versions_are_read(text: str, major: int) -> None:
+    assert java_major(text) == major

@@ -1,0 +1,133 @@
+"""The verdict of a run: its outcome, what was judged, and the two files that other programs read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree
+
+VERDICT_VERSION = 1
+
+
+class Outcome(IntEnum):
+    """The value is the process's exit code."""
+
+    PASSED = 0
+    FAILED = 1  # a guarantee was broken
+    INVALID = 3  # nothing was shown: a fault never fired, the traffic was too thin, evidence is missing
+    CRASHED = 4  # the suite crashed or the broker died when it should not
+
+
+Status = Literal["holds", "broken", "not checked", "nothing to judge", "broken, not promised"]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One breach, with the place to look it up in the history. -1 and empty mean "does not apply"."""
+
+    guarantee: str
+    topic: str
+    partition: int
+    offset: int
+    process: str
+    index: int
+    at_us: int
+    fault: str  # the fault that was active, or the last one before ("3.2 s after ..."); empty if none
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuaranteeResult:
+    name: str
+    meaning: str  # one sentence: what would break it
+    status: Status
+    required: bool  # the scenario promises it
+    evidence: int  # how many things were looked at
+    evidence_unit: str
+    anomalies: int  # all of them; ``examples`` holds the first
+    reason: str = ""  # why it was not checked
+    judged_by: str = "history"  # "history" (Spark) or "simulator"
+    examples: tuple[Anomaly, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    outcome: Outcome
+    scenario: str
+    title: str
+    seed: int
+    mutant: str
+    run_dir: Path
+    summary: str  # plain English, one or two sentences
+    reasons: tuple[str, ...]  # why it is not PASSED; empty if it is
+    guarantees: tuple[GuaranteeResult, ...]
+    repeat_command: str
+    report: Path | None = None  # index.html
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.outcome)
+
+    @property
+    def anomalies(self) -> int:
+        return sum(one.anomalies for one in self.guarantees if one.status == "broken")
+
+
+def worst_exit_code(verdicts: Sequence[Verdict]) -> int:
+    """Of several runs: a crash outweighs a broken guarantee, which outweighs a run that showed nothing."""
+    order = (Outcome.CRASHED, Outcome.FAILED, Outcome.INVALID)
+    return next((int(one) for one in order if any(v.outcome is one for v in verdicts)), 0)
+
+
+def write_verdict(path: Path, verdict: Verdict) -> None:
+    raw = asdict(verdict)
+    raw.update(
+        version=VERDICT_VERSION,
+        outcome=verdict.outcome.name,
+        exit_code=verdict.exit_code,
+        run_dir=str(verdict.run_dir),
+        report=None if verdict.report is None else str(verdict.report),
+    )
+    path.write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
+    """JUnit XML: one test case per guarantee, and one, ``run``, for whether the run counts at all."""
+    broken = [one for one in verdict.guarantees if one.status == "broken"]
+    skipped = [one for one in verdict.guarantees if one.status not in ("holds", "broken")]
+    errors = int(verdict.outcome in (Outcome.INVALID, Outcome.CRASHED))
+    counts = {"tests": len(verdict.guarantees) + 1, "failures": len(broken), "errors": errors, "skipped": len(skipped)}
+    name = f"{verdict.scenario} seed {verdict.seed}" + (f" mutant {verdict.mutant}" if verdict.mutant else "")
+    attributes = {"name": name, "time": f"{duration_s:.3f}", **{key: str(value) for key, value in counts.items()}}
+    suite = ElementTree.Element("testsuite", attributes)
+    run_case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name="run")
+    if errors:
+        message = _xml_text("; ".join(verdict.reasons))
+        ElementTree.SubElement(
+            run_case, "error", type=verdict.outcome.name, message=message
+        ).text = f"repeat with: {verdict.repeat_command}"
+    for one in verdict.guarantees:
+        case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name=one.name)
+        if one.status == "broken":
+            failure = ElementTree.SubElement(case, "failure", type=one.name, message=f"{one.anomalies} anomalies")
+            failure.text = _xml_text("\n".join(_line(example) for example in one.examples[:20]))
+        elif one.status != "holds":
+            ElementTree.SubElement(case, "skipped", message=_xml_text(f"{one.status}: {one.reason}"))
+    tree = ElementTree.ElementTree(ElementTree.Element("testsuites"))
+    root = tree.getroot()
+    assert root is not None
+    root.append(suite)
+    tree.write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _line(one: Anomaly) -> str:
+    place = f"{one.topic}-{one.partition} @{one.offset}" if one.topic else one.process
+    fault = f" [{one.fault}]" if one.fault else ""
+    return f"{one.at_us / 1e6:.3f} s {place}: {one.detail}{fault}"
+
+
+def _xml_text(text: str) -> str:
+    """XML 1.0 has no control characters, but a foreign topic's or client's name may."""
+    return "".join(char if char in "\t\n" or char >= " " else "\ufffd" for char in text)
