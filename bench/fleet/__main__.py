@@ -1,0 +1,7 @@
+"""``python -m bench.fleet SPEC.json``."""
+
+import sys
+
+from bench.fleet.command import main
+
+sys.exit(main())

@@ -1,0 +1,129 @@
+"""Reads everything once all is quiet: the history's own idea of what the logs hold and where they begin and end."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final, cast
+
+from bench.fleet.behaviours.bodies import FETCH
+from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.script import Steps
+from bench.fleet.rows import EndRow, PositionRow, RunRow
+from bench.fleet.runs import BatchReader, read_row
+from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.session_handler import FetchSessionHandler, Wanted
+from reference_broker.wire.errors import error_name
+from reference_broker.wire.fetch import FetchResponse, PartitionData
+
+OFFSET_OUT_OF_RANGE: Final = 1
+PARTITIONS_PER_FETCH: Final = 50
+MAX_BYTES: Final = 16 << 20
+PARTITION_MAX_BYTES: Final = 2 << 20
+MAX_WAIT_MS: Final = 100
+
+
+class FinalReader(ClusterScript):
+    """Reads each partition from its log's start to its high watermark, outside any session; one EndRow for each.
+
+    ``unread``: partitions not read to their end, once it has ended (after ``limit_us`` at the latest).
+    """
+
+    def __init__(
+        self,
+        process: str,
+        settings: ClientSettings,
+        random: Random,
+        partitions: Sequence[TopicPartition],
+        reader: BatchReader,
+        limit_us: int = 60_000_000,
+    ) -> None:
+        super().__init__(process, settings, random, [each.topic for each in partitions])
+        self.partitions = tuple(partitions)
+        self.reader = reader
+        self.limit_us = limit_us
+        self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
+        self.consumer = ConsumerState()
+        self._deadline_us = 0
+
+    @property
+    def gives_up(self) -> bool:
+        return self.now.mono_us >= self._deadline_us
+
+    def run(self) -> Steps[None]:
+        self._deadline_us = self.now.mono_us + self.limit_us
+        if not (yield from self.find_leaders(self.partitions)):
+            return
+        while self.unread and not self.gives_up:
+            leader = self._next_leader()
+            if leader is None or not (yield from self.connect_to_node(leader)):
+                yield from self.back_off()
+                yield from self.refresh()
+                continue
+            chosen = [each for each in self.unread if self.metadata.leader_of(each) == leader][:PARTITIONS_PER_FETCH]
+            if (yield from self._seek_starts(chosen)) and (yield from self._read(leader, chosen)):
+                self.succeeded()
+            else:
+                yield from self.back_off()
+                yield from self.refresh()
+
+    def _next_leader(self) -> NodeAddress | None:
+        for where in self.unread:
+            leader = self.metadata.leader_of(where)
+            if leader is not None:
+                return leader
+        return None
+
+    def _seek_starts(self, chosen: Sequence[TopicPartition]) -> Steps[bool]:
+        missing = [each for each in chosen if each not in self.consumer.positions]
+        if not missing:
+            return True
+        found = yield from self.earliest_offsets(missing)
+        for where, offset in found.items():
+            self.consumer.seek(where, offset)
+        return len(found) == len(missing)
+
+    def _read(self, leader: NodeAddress, chosen: Sequence[TopicPartition]) -> Steps[bool]:
+        """One fetch; whether it went well."""
+        wanted = {each: self._wanted(each) for each in chosen}
+        handler = FetchSessionHandler(sessionless=True)
+        plan = handler.build(wanted)
+        operation = self.begin("final_read", self.now.mono_us)
+        operation.node, operation.partitions_sent = leader.node_id, len(wanted)
+        request = plan.request(MAX_WAIT_MS, 0, MAX_BYTES)
+        version = plan.version(self.settings.versions.fetch)
+        answer = yield from self.call(FETCH, version, request, MAX_WAIT_MS * 1000)
+        if isinstance(answer, str):
+            self.end(operation, "info", answer)
+            return False
+        body = cast(FetchResponse, answer.body)
+        handled = handler.handle_response(body)
+        rows: list[HistoryRow] = []
+        error = handled.problem and (error_name(body.error_code) if body.error_code else "INVALID_ANSWER")
+        if error is None:
+            for where, data in handled.partitions:
+                error = self._take(operation.index, where, data, rows) or error
+        count = len(handled.partitions)
+        self.end(operation, "fail" if error else "ok", error, answer, body.session_id, count, tuple(rows))
+        return error is None
+
+    def _wanted(self, where: TopicPartition) -> Wanted:
+        return Wanted(self.metadata.topic_id(where.topic), self.consumer.positions[where].offset, PARTITION_MAX_BYTES)
+
+    def _take(self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]) -> str | None:
+        """One partition's part of the answer; its error's name, if any."""
+        position = self.consumer.positions[where]
+        before = position.offset
+        error = error_name(data.error_code) if data.error_code else None
+        if data.error_code == OFFSET_OUT_OF_RANGE:
+            del self.consumer.positions[where]
+        elif error is None:
+            runs = self.reader.read(where, self.consumer.take(where, data))
+            first = sum(isinstance(each, RunRow) for each in rows)
+            rows.extend(read_row(self.process, index, first + number, where, run) for number, run in enumerate(runs))
+        bounds = (data.high_watermark, data.log_start_offset)
+        rows.append(PositionRow(self.process, index, *where, before, position.offset, *bounds, error))
+        if error is None and position.offset >= data.high_watermark:
+            del self.unread[where]
+            rows.append(EndRow(*where, data.log_start_offset, data.high_watermark, self.now.mono_us))
+        return error

@@ -1,0 +1,98 @@
+"""What happens once before load: topics are made, and each idle partition gets its one append."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final, cast
+
+from bench.fleet.behaviours.bodies import CREATE_TOPICS, create_topics_request
+from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.script import Steps
+from reference_broker.wire.errors import error_name
+
+if TYPE_CHECKING:
+    from kio.schema.create_topics.v7.response import CreateTopicsResponse
+
+TOPIC_ALREADY_EXISTS: Final = 36
+ATTEMPTS: Final = 60
+CREATE_TIMEOUT_MS: Final = 10_000
+
+
+class TopicPreparer(ClusterScript):
+    """Creates topics that are not there yet and ends when each partition has a leader.
+
+    ``failure``: why not, in a sentence, once it has ended; None if all is well.
+    """
+
+    def __init__(
+        self,
+        process: str,
+        settings: ClientSettings,
+        random: Random,
+        topics: Mapping[str, int],
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(process, settings, random, tuple(topics))
+        self.partition_counts = dict(topics)
+        self.replication_factor = replication_factor
+        self.config = dict(config or {})
+        self.failure: str | None = "The topics were not created in time."
+
+    def run(self) -> Steps[None]:
+        counts = self.partition_counts.items()
+        partitions = [TopicPartition(name, each) for name, count in counts for each in range(count)]
+        created = False
+        for _ in range(ATTEMPTS):
+            if not created and (yield from self._to_controller()):
+                created = yield from self._create()
+            if created and (yield from self.refresh()) and not self.metadata.missing(partitions):
+                self.failure = None
+                return
+            if self.gives_up:
+                return
+            yield from self.back_off()
+
+    def _to_controller(self) -> Steps[bool]:
+        if not (yield from self.refresh()):
+            return False
+        controller = self.metadata.nodes.get(self.metadata.controller_id)
+        return controller is None or (yield from self.connect_to_node(controller))
+
+    def _create(self) -> Steps[bool]:
+        operation = self.begin("create_topics", self.now.mono_us)
+        body = create_topics_request(self.partition_counts, self.replication_factor, self.config, CREATE_TIMEOUT_MS)
+        version = self.settings.versions.create_topics
+        answer = yield from self.call(CREATE_TOPICS, version, body, CREATE_TIMEOUT_MS * 1000)
+        if isinstance(answer, str):
+            self.end(operation, "info", answer)
+            return False
+        for result in cast("CreateTopicsResponse", answer.body).topics:
+            code = int(result.error_code.value)
+            if code not in (0, TOPIC_ALREADY_EXISTS):
+                self.failure = f"Topic {result.name} was not created: {error_name(code)}."
+                self.end(operation, "fail", error_name(code), answer)
+                return False
+        self.end(operation, "ok", None, answer)
+        return True
+
+
+def seeder(
+    process: str,
+    settings: ClientSettings,
+    random: Random,
+    partitions: Sequence[TopicPartition],
+    record_bytes: int = 100,
+) -> KeyedProducer:
+    """A producer that appends once to each partition, as fast as it can, and ends."""
+    plan = ProducerPlan(
+        process,
+        tuple(partitions),
+        interval_us=0,
+        records_per_request=3,
+        record_bytes=record_bytes,
+        keys=3,
+        max_slots=len(partitions),
+    )
+    return KeyedProducer(plan, settings, random)

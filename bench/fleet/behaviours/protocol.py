@@ -1,0 +1,187 @@
+"""What passes between a behaviour and its driver (a Locust user, or the simulator).
+
+A behaviour has one connection and at most one request in flight. A driver calls ``step`` once for each event, one
+at a time, and carries out the returned actions in their order. The rules that both sides keep:
+
+- ``Started`` comes first, once. Until ``Finished`` the behaviour has always asked for something that ends in an
+  event: Connect (Connected or ConnectFailed), Request (Answered, TimedOut or Disconnected), or Wake (Woken).
+- After ``TimedOut`` the connection is still open; the behaviour gives Disconnect itself, and the driver never
+  delivers an answer that comes later. After an own Disconnect there is no Disconnected event.
+- Wake replaces an earlier Wake. A Woken that is not waited for (because Stopping came first) is ignored.
+- ``Stopping`` may come at any time after Started, once: load ends. Producers finish what is in flight, fetchers poll
+  until they are quiet; both then give Finished. Bounded by the behaviour's ``drain_us``.
+- ``close(now)`` may replace all of that at a hard end: it returns the rows of what is still open (operations as
+  ``info``); the behaviour is not stepped again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+from bench.fleet.rows import HistoryRow
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.log.now import Now
+
+
+class Address(NamedTuple):
+    """Where a node listens, as Metadata advertises it. The simulator's hosts are any names that it knows."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of every behaviour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The connection asked for stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectFailed:
+    """It does not. ``reason``: one word for the history (refused, timeout, unreachable)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to the request in flight, decoded: a value of wire.fetch / wire.produce, else kio's latest class.
+
+    Sizes are those of the frames with their length prefix; 0 where nothing was encoded (simulator).
+    """
+
+    body: object
+    request_bytes: int = 0
+    response_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """No answer within the request's timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The peer or the network closed the connection (or its bytes were not the protocol's)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The time of the last Wake has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The load phase is over."""
+
+
+FleetEvent: TypeAlias = Started | Connected | ConnectFailed | Answered | TimedOut | Disconnected | Woken | Stopping
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open the connection; ConnectFailed("timeout") after ``timeout_us``."""
+
+    address: Address
+    timeout_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close the connection, whatever is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Send one request. ``body`` belongs to the receiver from now on: a behaviour never changes it later.
+
+    ``client_id`` goes into the request header; interceptors count by it.
+    """
+
+    api_key: int
+    api_version: int
+    client_id: str
+    body: object
+    timeout_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Give Woken at ``at_us`` (of ``now.mono_us``), at once if that is past."""
+
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Rows for the history, in order."""
+
+    rows: tuple[HistoryRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The behaviour is done; its connection is closed by the driver."""
+
+
+FleetAction: TypeAlias = Connect | Disconnect | Request | Wake | Record | Finished
+
+
+class Behaviour(Protocol):
+    """One logical client."""
+
+    @property
+    def process(self) -> str:
+        """Unique in the run; the history's ``process`` and the client ID on the wire."""
+        ...
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        """One event in, the actions to carry out now, in order."""
+        ...
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        """Hard end: rows of what is still open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """API versions that a fleet speaks: negotiated once for the whole run, the newest that both sides know."""
+
+    fetch: int = 17
+    produce: int = 13
+    metadata: int = 13
+    list_offsets: int = 10
+    init_producer_id: int = 5
+    create_topics: int = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What all behaviours share. Durations in microseconds unless the name says otherwise."""
+
+    bootstrap: tuple[Address, ...]
+    versions: Versions = Versions()
+    connect_timeout_us: int = 2_000_000
+    request_timeout_us: int = 3_000_000
+    """Beyond the time that the request asks the broker to wait."""
+    backoff_us: int = 50_000
+    """First wait after a failure; doubles up to ``max_backoff_us``, with up to 20 % of jitter."""
+    max_backoff_us: int = 1_000_000
+    drain_us: int = 15_000_000
+    """How long a behaviour may go on after Stopping."""
+    dial: Mapping[Address, Address] = field(default_factory=dict)
+    """Where to connect instead of where a node says it is: a proxy on the way to it."""
+
+
+__all__ = [
+    "Address", "Answered", "Behaviour", "ClientSettings", "Connect", "ConnectFailed", "Connected", "Disconnect",
+    "Disconnected", "Finished", "FleetAction", "FleetEvent", "HistoryRow", "Now", "Record", "Request", "Started",
+    "Stopping", "TimedOut", "TopicPartition", "Versions", "Wake", "Woken",
+]  # fmt: skip

@@ -1,0 +1,164 @@
+"""``python -m bench.fleet SPEC.json``: the whole life of a fleet. See README.md for the lines it prints and takes."""
+
+import argparse
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bench.fleet.behaviours.protocol import Behaviour
+from bench.fleet.driver import BlockingDriver, clock
+from bench.fleet.negotiation import UnreachableError, negotiate
+from bench.fleet.parquet_sink import ParquetSink
+from bench.fleet.processes import LocustProcesses, WorkerDiedError
+from bench.fleet.recorder import Recorder
+from bench.fleet.spec import Fleet, FleetSpec, SpecError, address_of, make_fleet, parse_spec
+
+EXIT_OK: Final = 0
+EXIT_SETUP: Final = 2
+EXIT_CRASH: Final = 4
+SLACK_S: Final = 10
+
+
+def say(event: str, **fields: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+class FleetRun:
+    """``hold``: after the load wait for the command ``final`` (or the end of stdin)."""
+
+    def __init__(self, spec: FleetSpec, hold: bool) -> None:
+        self.spec = spec
+        self.hold = hold
+        self.fleet: Fleet = make_fleet(spec)
+        self.out_dir = Path(spec.out_dir)
+        self.recorder = Recorder(ParquetSink(self.out_dir, "fleet"), "fleet", spec.start_mono_us)
+        self.commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.last: dict[str, int] = {}
+
+    def run(self) -> None:
+        """:raises WorkerDiedError: a Locust process ended by itself. :raises SpecError: topics cannot be made."""
+        spec_path = self.out_dir / "fleet-spec.json"
+        spec_path.write_bytes(msgspec.json.encode(self.spec))
+        with LocustProcesses(self.spec, spec_path, self.out_dir / "logs") as locust:
+            self._drive(self.fleet.preparer)
+            if self.fleet.preparer.failure is not None:
+                raise SpecError(self.fleet.preparer.failure)
+            if self.fleet.seeder is not None:
+                self._drive(self.fleet.seeder)
+            self._load(locust)
+            self._finish(locust)
+        self._drive(self.fleet.final_reader)
+        self.recorder.close(clock())
+        say("done", unread_partitions=len(self.fleet.final_reader.unread), **self.last)
+
+    def _drive(self, behaviour: Behaviour) -> None:
+        BlockingDriver(behaviour, self.recorder.record).run()
+
+    def _load(self, locust: LocustProcesses) -> None:
+        locust.wait_until_ready()
+        locust.tell("go")
+        say("load", fetchers=len(self.fleet.fetchers), producers=len(self.fleet.producers), workers=self.spec.workers)
+        end_s = time.monotonic() + self.spec.seconds if self.spec.seconds else float("inf")
+        while time.monotonic() < end_s and self._next_command(locust) is None:
+            pass
+        locust.tell("stop_producers")
+        self._wait(locust, "producers_left")
+        say("load_ended", **self.last)
+
+    def _finish(self, locust: LocustProcesses) -> None:
+        while self.hold and self._next_command(locust) != "final":
+            pass
+        say("final")
+        locust.tell("stop_fetchers")
+        self._wait(locust, "fetchers_left")
+        locust.tell("close")
+        if not self._wait(locust, "closed", self.spec.workers):
+            raise WorkerDiedError(f"Not all Locust workers closed their history; see {self.out_dir / 'logs'}.")
+
+    def _next_command(self, locust: LocustProcesses) -> str | None:
+        """One command, or None after about half a second; progress is printed meanwhile."""
+        report = locust.report()
+        if report is not None and report != self.last:
+            self.last = report
+            say("progress", second=(clock().mono_us - self.spec.start_mono_us) // 1_000_000, **report)
+        try:
+            return self.commands.get(timeout=0.5)
+        except queue.Empty:
+            return None
+
+    def _wait(self, locust: LocustProcesses, key: str, value: int = 0) -> bool:
+        """Until the workers' sum of ``key`` is ``value``; False if it is not within the drain time and some slack."""
+        end_s = time.monotonic() + self.spec.drain_ms / 1000 + SLACK_S
+        while time.monotonic() < end_s:
+            report = locust.report()
+            if report is not None:
+                self.last = report
+                if report[key] == value:
+                    return True
+            time.sleep(0.05)
+        return False
+
+    def listen(self) -> None:
+        """Commands from stdin, {"cmd": "stop"} or {"cmd": "final"}; SIGTERM and SIGINT are ``stop``, then ``final``."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        threading.Thread(target=self._read_stdin, daemon=True).start()
+
+    def _on_signal(self, *_: object) -> None:
+        self.hold = False
+        self.commands.put("stop")
+
+    def _read_stdin(self) -> None:
+        for line in sys.stdin:
+            try:
+                self.commands.put(str(json.loads(line)["cmd"]))
+            except (ValueError, KeyError, TypeError):
+                say("error", message=f"Not a command: {line.strip()[:100]}")
+        if self.hold:  # Whoever started the fleet is gone: end the load if it still runs, then everything.
+            self.hold = False
+            self.commands.put("gone")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet", description="Run a fleet of Kafka clients.")
+    parser.add_argument("spec", type=Path, help="JSON file, see bench/fleet/README.md")
+    parser.add_argument("--hold", action="store_true", help='after the load wait for {"cmd": "final"} on stdin')
+    options = parser.parse_args(arguments)
+    try:
+        spec = _resolved(options.spec)
+        run = FleetRun(spec, options.hold)
+        run.listen()
+        run.run()
+    except (SpecError, UnreachableError, OSError) as error:
+        say("error", message=str(error))
+        sys.stderr.write(f"{error}\n")
+        return EXIT_SETUP
+    except (WorkerDiedError, subprocess.SubprocessError) as error:
+        say("error", message=str(error))
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CRASH
+    return EXIT_OK
+
+
+def _resolved(path: Path) -> FleetSpec:
+    """The spec with what only this moment knows: API versions, the run's start, the output folder's full path."""
+    spec = parse_spec(path.read_bytes())
+    dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
+    versions = negotiate(dialled, spec.reach_ms / 1000)
+    out_dir = Path(spec.out_dir or ".").resolve()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    return msgspec.structs.replace(
+        spec,
+        out_dir=str(out_dir),
+        start_mono_us=spec.start_mono_us or clock().mono_us,
+        versions=versions | spec.versions,
+    )

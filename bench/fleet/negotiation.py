@@ -1,0 +1,88 @@
+"""Asks a broker which API versions it speaks and which nodes its cluster has, once for a whole fleet."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final, cast
+
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import Address, Versions
+from reference_broker.client.transport import Connection, TransportError
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4.response import ApiVersionsResponse
+    from kio.schema.metadata.v13.response import MetadataResponse
+
+API_VERSIONS: Final = 18
+ASKED_VERSION: Final = 3
+"""Every broker since Kafka 2.4 knows it."""
+_KEYS: Final = {
+    "fetch": bodies.FETCH,
+    "produce": bodies.PRODUCE,
+    "metadata": bodies.METADATA,
+    "list_offsets": bodies.LIST_OFFSETS,
+    "init_producer_id": bodies.INIT_PRODUCER_ID,
+    "create_topics": bodies.CREATE_TOPICS,
+}
+
+
+class UnreachableError(Exception):
+    """One sentence: no bootstrap address answered."""
+
+
+def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]:
+    """For each API the newest version that both sides know.
+
+    :raises UnreachableError: nobody answered within ``patience_s``.
+    """
+    deadline, last = time.monotonic() + patience_s, "nothing tried"
+    while True:
+        for address in bootstrap:
+            try:
+                return _ask(address)
+            except TransportError as error:
+                last = str(error)
+        if time.monotonic() >= deadline:
+            tried = ", ".join(f"{each.host}:{each.port}" for each in bootstrap)
+            raise UnreachableError(f"No broker answers at {tried} ({last}): start it, or give another address.")
+        time.sleep(0.2)
+
+
+def _ask(address: Address) -> dict[str, int]:
+    connection = Connection.open(address.host, address.port, 2_000_000)
+    try:
+        body = ApiVersionsRequest(client_software_name="crucible-fleet", client_software_version="1")
+        reply = connection.call(API_VERSIONS, ASKED_VERSION, "crucible-fleet", body, 5_000_000)
+    finally:
+        connection.close()
+    offered = {int(each.api_key): int(each.max_version) for each in cast("ApiVersionsResponse", reply.body).api_keys}
+    ours = Versions()
+    return {
+        each.name: min(getattr(ours, each.name), offered.get(_KEYS[each.name], getattr(ours, each.name)))
+        for each in fields(ours)
+    }
+
+
+def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
+    """Where the cluster's nodes say they are, by node ID.
+
+    :raises UnreachableError: no answer, or one that names no node.
+    """
+    connection = None
+    try:
+        connection = Connection.open(bootstrap.host, bootstrap.port, 2_000_000)
+        body = bodies.metadata_request(())
+        reply = connection.call(bodies.METADATA, metadata_version, "crucible-fleet", body, 5_000_000)
+    except TransportError as error:
+        raise UnreachableError(
+            f"{bootstrap.host}:{bootstrap.port} does not say which nodes it has ({error})."
+        ) from error
+    finally:
+        if connection is not None:
+            connection.close()
+    brokers = sorted(cast("MetadataResponse", reply.body).brokers, key=lambda each: int(each.node_id))
+    if not brokers:
+        raise UnreachableError(f"{bootstrap.host}:{bootstrap.port} names no node of its cluster; is it ready?")
+    return [Address(str(each.host), int(each.port)) for each in brokers]

@@ -1,0 +1,113 @@
+"""Writes history tables as Parquet files, from one native thread that owns pyarrow.
+
+The load generator hands over lists of rows; turning them into columns and bytes happens in the thread. Under gevent a
+``threading.Thread`` would be a greenlet and stop the load, so the starter is given (see ``native_thread``).
+"""
+
+import _thread
+from _queue import SimpleQueue
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from bench.fleet.recorder import AnyRow, columns_of
+from reports.schema import TABLES, Table
+
+StartThread: TypeAlias = Callable[[Callable[[], None]], None]
+_Item: TypeAlias = tuple[str, Sequence[AnyRow], int]
+
+_TABLES: Final[Mapping[str, Table]] = {each.name: each for each in TABLES}
+
+
+def native_thread(work: Callable[[], None]) -> None:
+    """A thread of the operating system, also where gevent has patched ``threading``."""
+    start: Callable[[Callable[[], None], tuple[()]], object] = _thread.start_new_thread
+    try:
+        from gevent.monkey import get_original
+    except ImportError:
+        pass
+    else:
+        start = get_original("_thread", "start_new_thread")
+    start(work, ())
+
+
+def file_of(run_dir: Path, table: str, writer: str) -> Path:
+    """The file that ``writer`` (a worker's name) adds to a table: reports/schema.py says where tables live."""
+    pattern = run_dir / _TABLES[table].path
+    return pattern.with_name(pattern.name.replace("*", f"-{writer}").lstrip("-"))
+
+
+class ParquetSink:
+    """``write`` never waits for the disk. One file a table; only tables that get rows get a file.
+
+    :raises OSError: from ``close``, if anything could not be written.
+    """
+
+    def __init__(self, run_dir: Path, writer: str, start_thread: StartThread = native_thread) -> None:
+        self._run_dir = run_dir
+        self._writer = writer
+        self.failure = ""
+        """Why nothing is written any more, as soon as that is known; ``close`` raises it."""
+        self._items: SimpleQueue[_Item | None] = SimpleQueue()
+        self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        start_thread(self._work)
+
+    def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None:
+        self._items.put((table, rows, origin_us))
+
+    def close(self) -> None:
+        self._items.put(None)
+        failure = self._ended.get()
+        if failure is not None:
+            raise OSError(f"the history could not be written: {failure}") from failure
+
+    def _work(self) -> None:
+        failure: BaseException | None = None
+        files = _Files(self._run_dir, self._writer)
+        while (item := self._items.get()) is not None:
+            if failure is None:
+                try:
+                    files.write(*item)
+                except Exception as error:  # Reported by close; the queue must go on being emptied.
+                    failure = error
+                    self.failure = f"the history could not be written: {error}"
+        try:
+            files.close()
+        except Exception as error:
+            failure = failure or error
+        self._ended.put(failure)
+
+
+class _Files:
+    """Owned by the writer thread; imports pyarrow there, so that start-up does not wait for it."""
+
+    def __init__(self, run_dir: Path, writer: str) -> None:
+        self._run_dir = run_dir
+        self._writer = writer
+        self._open: dict[str, tuple[Any, Any]] = {}
+
+    def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None:
+        import pyarrow as pa
+
+        schema, writer = self._open.get(table) or self._opened(table)
+        writer.write_table(pa.table(columns_of(rows, origin_us), schema=schema))
+
+    def _opened(self, table: str) -> tuple[Any, Any]:
+        import pyarrow.parquet as pq
+
+        schema = arrow_schema(_TABLES[table])
+        path = file_of(self._run_dir, table, self._writer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = self._open[table] = (schema, pq.ParquetWriter(path, schema, compression="zstd"))
+        return opened
+
+    def close(self) -> None:
+        for _, writer in self._open.values():
+            writer.close()
+
+
+def arrow_schema(table: Table) -> Any:
+    import pyarrow as pa
+
+    kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
+    return pa.schema([pa.field(each.name, kinds[each.kind], nullable=each.nullable) for each in table.columns])

@@ -1,0 +1,145 @@
+"""The Locust processes of a fleet: one master without load of its own, and workers. Nothing here imports locust."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+from bench.fleet.spec import FleetSpec
+
+LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
+ROOT: Final = Path(__file__).parents[2]
+QUIT_S: Final = 10
+READY_S: Final = 60
+
+
+class WorkerDiedError(Exception):
+    """One sentence: a Locust process ended by itself, or no longer does what it is there for."""
+
+
+class LocustProcesses:
+    """A context: processes start on entering and are gone after leaving. Logs go to ``log_dir``.
+
+    Users exist as soon as the workers have found the master, and wait for the command ``go``.
+    """
+
+    def __init__(self, spec: FleetSpec, spec_path: Path, log_dir: Path) -> None:
+        self.spec = spec
+        self._last: dict[str, int] | None = None
+        self._failure = ""
+        self._log_dir = log_dir
+        self._environment = {
+            **os.environ,
+            "CRUCIBLE_FLEET_SPEC": str(spec_path),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        }
+        self._port = _free_port()
+        self._workers: list[subprocess.Popen[str]] = []
+        self._master: subprocess.Popen[str] | None = None
+        self._logs: list[IO[str]] = []
+
+    def __enter__(self) -> "LocustProcesses":
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        workers, users, port = str(self.spec.workers), str(users_needed(self.spec)), str(self._port)
+        arguments = ["--headless", "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+        arguments += ["--expect-workers", workers, "--expect-workers-max-wait", "60", "-u", users, "-r", users]
+        arguments += ["--only-summary", "--stop-timeout", "5", "--exit-code-on-error", "0"]
+        self._master = self._start("fleet-master", arguments, subprocess.PIPE)
+        threading.Thread(target=self._read_reports, args=(self._master.stdout,), daemon=True).start()
+        for index in range(self.spec.workers):
+            arguments = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
+            self._workers.append(self._start(f"fleet-worker-{index}", arguments, subprocess.DEVNULL))
+        return self
+
+    def wait_until_ready(self) -> None:
+        """:raises WorkerDiedError: not all workers have reported in time."""
+        deadline = time.monotonic() + READY_S
+        while self.report() is None:
+            if time.monotonic() > deadline:
+                raise WorkerDiedError(f"The Locust workers did not come up within {READY_S} s; see {self._log_dir}.")
+            time.sleep(0.02)
+
+    def tell(self, command: str) -> None:
+        assert self._master is not None, "a command before the master was started"
+        assert self._master.stdin is not None, "the master has a pipe for its stdin"
+        try:
+            self._master.stdin.write(json.dumps({"cmd": command}) + "\n")
+            self._master.stdin.flush()
+        except OSError as error:
+            raise WorkerDiedError(f"The Locust master is gone: {error}.") from error
+
+    def report(self) -> dict[str, int] | None:
+        """The workers' totals, None before the first.
+
+        :raises WorkerDiedError: one of the processes has ended, cannot write its history, or has lost a client.
+        """
+        for process in [*self._workers, *([self._master] if self._master is not None else [])]:
+            code = process.poll()
+            if code is not None:
+                raise WorkerDiedError(f"A Locust process ended by itself (code {code}); see {self._log_dir}.")
+        if self._failure:
+            raise WorkerDiedError(f"A Locust worker failed: {self._failure}.")
+        return self._last
+
+    def _start(self, name: str, arguments: list[str], stdin: int) -> "subprocess.Popen[str]":
+        log = (self._log_dir / f"{name}.log").open("w")
+        self._logs.append(log)
+        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *arguments]
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=subprocess.PIPE if stdin == subprocess.PIPE else log,
+            stderr=log,
+            text=True,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C is for the fleet command, which ends the load in order.
+        )
+
+    def _read_reports(self, lines: IO[str]) -> None:
+        for line in lines:
+            if line.startswith('{"fleet": "report"'):
+                report = json.loads(line)
+                del report["fleet"]
+                failure = report.pop("failure")
+                self._failure = self._failure or failure
+                early = report.pop("ended_early")
+                if early:
+                    self._failure = self._failure or f"{early} clients ended before they were told to"
+                if report.pop("workers") == self.spec.workers:
+                    self._last = report
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        processes = [*self._workers, *([self._master] if self._master is not None else [])]
+        if self._master is not None and self._master.poll() is None and kind is None:
+            self.tell("quit")
+        else:
+            for process in processes:
+                process.terminate()
+        for process in processes:
+            try:
+                process.wait(QUIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()
+        if self._master is not None and self._master.stdin is not None:
+            self._master.stdin.close()
+
+
+def users_needed(spec: FleetSpec) -> int:
+    """Locust gives each worker the same number of users if the sum divides; surplus users stop at once."""
+    producers, fetchers = (sum(group.count for group in groups) for groups in (spec.producers, spec.fetchers))
+    return spec.workers * sum(-(-count // spec.workers) for count in (producers, fetchers))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,216 @@
+"""Takes history rows from behaviours, derives latency and load from them, and hands all to a sink in batches.
+
+Two sinks: memory (simulator, tests) and Parquet (parquet_sink.py, fleet workers). Appending a row costs the load
+generator a list append and, for operations, two histogram counts; everything dear happens in the sink.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeAlias
+
+from bench.fleet.behaviours.protocol import Behaviour, Now
+from bench.fleet.histogram import Histogram, bounds_us
+from bench.fleet.rows import (
+    END_OF_RUN_US,
+    AssignmentRow,
+    EndRow,
+    HistoryRow,
+    LatencyRow,
+    LoadRow,
+    OperationRow,
+    PositionRow,
+    RunRow,
+)
+
+AnyRow: TypeAlias = HistoryRow | LatencyRow | LoadRow
+Columns: TypeAlias = dict[str, list[Any]]
+
+TABLE_OF: Final[dict[type[Any], str]] = {
+    OperationRow: "operations",
+    RunRow: "runs",
+    PositionRow: "positions",
+    AssignmentRow: "assignments",
+    EndRow: "ends",
+    LatencyRow: "latency",
+    LoadRow: "load",
+}
+"""Row class to table of reports/schema.py."""
+
+_CLOCK_COLUMNS: Final = frozenset({"intended_us", "invoke_us", "complete_us", "from_us", "until_us", "end_us"})
+_SECOND_US: Final = 1_000_000
+
+
+class Sink(Protocol):
+    """Where rows go, a batch of one table at a time."""
+
+    def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None: ...
+
+    def close(self) -> None:
+        """All rows written are safe when this returns."""
+        ...
+
+
+def columns_of(rows: Sequence[AnyRow], origin_us: int) -> Columns:
+    """Rows turned into columns; clock times become microseconds since the run's start."""
+    if not rows:
+        return {}
+    names = [each.name for each in fields(rows[0])]
+    getter = attrgetter(*names)
+    columns: Columns = dict(zip(names, map(list, zip(*map(getter, rows), strict=True)), strict=True))
+    if origin_us and not isinstance(rows[0], LatencyRow | LoadRow):
+        for name in names:
+            if name in _CLOCK_COLUMNS:
+                columns[name] = [each if each == END_OF_RUN_US else each - origin_us for each in columns[name]]
+    return columns
+
+
+@dataclass(slots=True)
+class MemorySink:
+    """Tables as lists of rows, times as the behaviours' clock showed them."""
+
+    tables: dict[str, list[AnyRow]] = field(default_factory=dict)
+
+    def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None:  # noqa: ARG002
+        self.tables.setdefault(table, []).extend(rows)
+
+    def close(self) -> None:
+        """Nothing is kept anywhere else."""
+
+
+@dataclass(slots=True)
+class Second:
+    """Load counters of one second; see LoadRow."""
+
+    offered: int = 0
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    max_slip_us: int = 0
+    cpu_permille: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the start, for progress lines."""
+
+    ok: int = 0
+    failed: int = 0
+    acked_records: int = 0
+    read_records: int = 0
+    fetches: int = 0
+
+
+class Recorder:
+    """One for each worker (or simulated world). Not thread-safe: the worker's own thread calls it.
+
+    ``origin_us``: the run's start on the behaviours' clock. ``batch_rows``: rows of a table that make a batch.
+    """
+
+    def __init__(self, sink: Sink, worker: str, origin_us: int = 0, batch_rows: int = 5_000) -> None:
+        self.worker = worker
+        self.totals = Totals()
+        self._sink = sink
+        self._origin_us = origin_us
+        self._batch_rows = batch_rows
+        self._pending: dict[str, list[AnyRow]] = {name: [] for name in TABLE_OF.values()}
+        self._latency: dict[tuple[str, str, int], Histogram] = {}
+        self._seconds: dict[int, Second] = {}
+        self._closed = False
+
+    def record(self, rows: Iterable[HistoryRow]) -> None:
+        pending = self._pending
+        for row in rows:
+            table = TABLE_OF[type(row)]
+            waiting = pending[table]
+            waiting.append(row)
+            if isinstance(row, OperationRow):
+                self._count(row)
+            elif isinstance(row, RunRow):
+                self._count_run(row)
+            if len(waiting) >= self._batch_rows:
+                self._flush(table)
+
+    def _count(self, row: OperationRow) -> None:
+        origin, done_us = self._origin_us, row.complete_us
+        completed = (done_us - origin) // _SECOND_US
+        for measure, from_us in (("service", row.invoke_us), ("response", row.intended_us)):
+            key = (row.f, measure, completed)
+            histogram = self._latency.get(key)
+            if histogram is None:
+                histogram = self._latency[key] = Histogram()
+            histogram.record(done_us - from_us)
+        self._second((row.intended_us - origin) // _SECOND_US).offered += 1
+        if row.error != "not_sent":
+            sent = self._second((row.invoke_us - origin) // _SECOND_US)
+            sent.sent += 1
+            sent.max_slip_us = max(sent.max_slip_us, row.invoke_us - row.intended_us)
+        if row.type == "ok":
+            self._second(completed).completed += 1
+            self.totals.ok += 1
+        else:
+            self._second(completed).failed += 1
+            self.totals.failed += 1
+        if row.f == "fetch":
+            self.totals.fetches += 1
+
+    def _count_run(self, row: RunRow) -> None:
+        if row.kind == "read":
+            self.totals.read_records += row.count
+        elif row.first_offset >= 0:
+            self.totals.acked_records += row.count
+
+    def _second(self, number: int) -> Second:
+        second = self._seconds.get(number)
+        if second is None:
+            second = self._seconds[number] = Second()
+        return second
+
+    def note_cpu(self, now_us: int, cpu_permille: int) -> None:
+        """The worker's processor time in the second that ``now_us`` lies in."""
+        self._second((now_us - self._origin_us) // _SECOND_US).cpu_permille = cpu_permille
+
+    def write_out(self) -> None:
+        """Hand over what waits, so that a death of the worker loses little."""
+        for table in list(self._pending):
+            self._flush(table)
+
+    def close(self, now: Now, behaviours: Iterable[Behaviour] = ()) -> None:
+        """Ends the history: what the behaviours have open becomes ``info``, then everything is written."""
+        if self._closed:
+            return
+        for each in behaviours:
+            self.record(each.close(now))
+        self._closed = True
+        self._pending["latency"].extend(self.latency_rows())
+        self._pending["load"].extend(self.load_rows())
+        self.write_out()
+        self._sink.close()
+
+    def _flush(self, table: str) -> None:
+        rows = self._pending[table]
+        if rows:
+            self._pending[table] = []
+            self._sink.write(table, rows, self._origin_us)
+
+    def latency_rows(self) -> list[LatencyRow]:
+        return [
+            LatencyRow(operation, measure, self.worker, second, bucket, *bounds_us(bucket), count)
+            for (operation, measure, second), histogram in sorted(self._latency.items())
+            for bucket, count in histogram.sorted()
+        ]
+
+    def load_rows(self) -> list[LoadRow]:
+        return [
+            LoadRow(
+                self.worker,
+                number,
+                each.offered,
+                each.sent,
+                each.completed,
+                each.failed,
+                each.max_slip_us,
+                each.cpu_permille,
+            )
+            for number, each in sorted(self._seconds.items())
+        ]

@@ -1,0 +1,138 @@
+"""Records as runs: consecutive in offset and in one writer's sequence, broken at any irregularity.
+
+A batch read by many fetchers of a process is decoded once: ``BatchReader`` remembers what it found, by the
+batch's place and the CRC of the bytes that came *this time*.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bench.fleet.rows import RunRow
+from bench.fleet.values import read_value
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
+from reference_broker.records.reader import read_records
+
+CACHED_BATCHES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``first_sequence`` -1 where ``writer`` is empty (foreign or damaged values)."""
+
+    first_offset: int
+    count: int
+    producer_id: int
+    writer: str
+    first_sequence: int
+    valid: bool
+
+    def tail(self, from_offset: int) -> "Run | None":
+        """What is left of it at and above an offset."""
+        skipped = max(0, from_offset - self.first_offset)
+        if skipped >= self.count:
+            return None
+        if skipped == 0:
+            return self
+        sequence = self.first_sequence + skipped if self.writer else self.first_sequence
+        return replace(
+            self, first_offset=self.first_offset + skipped, count=self.count - skipped, first_sequence=sequence
+        )
+
+
+def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run) -> RunRow:
+    """A run that was read, as the ``position``-th of its operation."""
+    return RunRow(
+        process,
+        index,
+        position,
+        "read",
+        where.topic,
+        where.partition,
+        run.first_offset,
+        run.count,
+        run.producer_id,
+        run.writer,
+        run.first_sequence,
+        run.valid,
+    )
+
+
+def joins(run: Run, count: int, after: Run) -> bool:
+    """Whether ``after`` goes on exactly where ``run``, grown to ``count`` records, ends."""
+    return (
+        after.first_offset == run.first_offset + count
+        and after.writer == run.writer
+        and after.producer_id == run.producer_id
+        and after.valid == run.valid
+        and (not run.writer or after.first_sequence == run.first_sequence + count)
+    )
+
+
+def compress(parts: Iterable[Run]) -> list[Run]:
+    """The fewest runs that say the same, in the same order."""
+    out: list[Run] = []
+    run: Run | None = None
+    count = 0
+    for part in parts:
+        if run is not None and joins(run, count, part):
+            count += part.count
+            continue
+        if run is not None:
+            out.append(run if run.count == count else replace(run, count=count))
+        run, count = part, part.count
+    if run is not None:
+        out.append(run if run.count == count else replace(run, count=count))
+    return out
+
+
+def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[Run, ...]:
+    """Decodes one batch. A damaged batch is one foreign run over its offsets."""
+    try:
+        parts = [
+            Run(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
+            for record in read_records(data)
+            for value in (read_value(record.value),)
+        ]
+    except InvalidRecords:
+        parts = [Run(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
+    return tuple(compress(parts))
+
+
+class BatchReader:
+    """Shared by the behaviours of one process; holds at most ``capacity`` batches' runs."""
+
+    __slots__ = ("_capacity", "_found")
+
+    def __init__(self, capacity: int = CACHED_BATCHES) -> None:
+        self._capacity = capacity
+        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[Run, ...]] = {}
+
+    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[Run]:
+        """The runs of one partition's batches, from each one's ``from_offset`` on."""
+        parts: list[Run] = []
+        for batch in taken:
+            found, from_offset = self._runs(where, batch), batch.from_offset
+            if from_offset <= batch.header.base_offset:
+                parts.extend(found)
+            else:
+                parts.extend(tail for run in found if (tail := run.tail(from_offset)) is not None)
+        return compress(parts) if len(parts) > 1 else parts
+
+    def _runs(self, where: TopicPartition, batch: TakenBatch) -> tuple[Run, ...]:
+        header, data, _ = batch
+        crc = checksum(data[CRC_FROM:])
+        key = (where, header.base_offset, header.size_bytes, crc, crc == header.crc)
+        found = self._found.pop(key, None)
+        if found is None:
+            if crc == header.crc:
+                found = runs_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
+            else:
+                count = max(1, header.last_offset_delta + 1)
+                found = (Run(header.base_offset, count, header.producer_id, "", -1, False),)
+            if len(self._found) >= self._capacity:
+                del self._found[next(iter(self._found))]
+        self._found[key] = found
+        return found

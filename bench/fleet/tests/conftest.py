@@ -1,0 +1,332 @@
+"""A small broker with virtual time, for behaviours: one node, correct sessions, and faults that a test asks for."""
+
+import heapq
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+import pytest
+from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
+from kio.schema.list_offsets.v10.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.schema.metadata.v13.response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Answered,
+    ClientSettings,
+    Connect,
+    Connected,
+    ConnectFailed,
+    Disconnect,
+    Disconnected,
+    Finished,
+    Now,
+    Record,
+    Request,
+    Started,
+    Stopping,
+    TimedOut,
+    TopicPartition,
+    Wake,
+    Woken,
+)
+from bench.fleet.recorder import MemorySink, Recorder
+from reference_broker.records.batch import patched, read_header
+from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
+
+ADDRESS = Address("node-0", 9092)
+TICK_US = 1_000
+
+
+@dataclass
+class Log:
+    batches: list[bytes] = field(default_factory=list)
+    end: int = 0
+    start: int = 0
+    sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    def append(self, data: bytes) -> tuple[int, int]:
+        """(error, base offset), with the sequence check of an idempotent producer."""
+        header = read_header(data)
+        if header.producer_id >= 0:
+            known = self.sequences.setdefault(header.producer_id, [])
+            for first, last, offset in known:
+                if (first, last) == (header.base_sequence, header.last_sequence):
+                    return 0, offset
+            expected = known[-1][1] + 1 if known else 0
+            if header.base_sequence != expected:
+                return 45, -1
+            known.append((header.base_sequence, header.last_sequence, self.end))
+        base = self.end
+        self.batches.append(b"".join(patched(data, base_offset=base, leader_epoch=0)))
+        self.end += header.record_count
+        return 0, base
+
+    def read(self, offset: int) -> bytes:
+        return b"".join(each for each in self.batches if read_header(each).last_offset >= offset)
+
+
+@dataclass
+class Session:
+    epoch: int
+    partitions: dict[TopicPartition, list[int]]
+
+
+class FakeBroker:
+    """``requests``: all that came, in order. Producers and fetchers see one node that leads everything."""
+
+    def __init__(self, topics: dict[str, int]) -> None:
+        self.ids = {name: uuid.UUID(int=number + 1) for number, name in enumerate(topics)}
+        self.logs = {TopicPartition(name, each): Log() for name, n in topics.items() for each in range(n)}
+        self.sessions: dict[int, Session] = {}
+        self.requests: list[Request] = []
+        self.next_id = 100
+        self.errors: dict[TopicPartition, int] = {}
+
+    def handle(self, request: Request) -> object:
+        self.requests.append(request)
+        return {
+            bodies.METADATA: self.metadata,
+            bodies.FETCH: self.fetch,
+            bodies.PRODUCE: self.produce,
+            bodies.LIST_OFFSETS: self.list_offsets,
+            bodies.INIT_PRODUCER_ID: self.init_producer_id,
+            bodies.CREATE_TOPICS: self.create_topics,
+        }[request.api_key](request.body)
+
+    def name(self, topic_id: bytes) -> str:
+        return next(name for name, each in self.ids.items() if each.bytes == topic_id)
+
+    def metadata(self, body):
+        wanted = [each.name for each in body.topics]
+        return MetadataResponse(
+            throttle_time=bodies.milliseconds(0),
+            brokers=(MetadataResponseBroker(node_id=0, host=ADDRESS.host, port=ADDRESS.port, rack=None),),
+            cluster_id="x",
+            controller_id=0,
+            error_code=ErrorCode.none,
+            topics=tuple(
+                MetadataResponseTopic(
+                    error_code=ErrorCode.none,
+                    name=name,
+                    topic_id=self.ids[name],
+                    is_internal=False,
+                    partitions=tuple(
+                        MetadataResponsePartition(
+                            error_code=ErrorCode.none,
+                            partition_index=where.partition,
+                            leader_id=0,
+                            leader_epoch=0,
+                            replica_nodes=(0,),
+                            isr_nodes=(0,),
+                            offline_replicas=(),
+                        )
+                        for where in self.logs
+                        if where.topic == name
+                    ),
+                    topic_authorized_operations=0,
+                )
+                for name in wanted
+                if name in self.ids
+            ),
+        )
+
+    def create_topics(self, body):
+        return CreateTopicsResponse(
+            throttle_time=bodies.milliseconds(0),
+            topics=tuple(
+                CreatableTopicResult(
+                    name=each.name,
+                    topic_id=self.ids[each.name],
+                    error_code=ErrorCode.topic_already_exists,
+                    error_message=None,
+                    configs=(),
+                )
+                for each in body.topics
+            ),
+        )
+
+    def list_offsets(self, body):
+        return ListOffsetsResponse(
+            throttle_time=bodies.milliseconds(0),
+            topics=tuple(
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        ListOffsetsPartitionResponse(
+                            partition_index=each.partition_index,
+                            error_code=ErrorCode.none,
+                            offset=self.logs[TopicPartition(topic.name, each.partition_index)].start,
+                        )
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            ),
+        )
+
+    def init_producer_id(self, _):
+        self.next_id += 1
+        return InitProducerIdResponse(
+            throttle_time=bodies.milliseconds(0),
+            error_code=ErrorCode.none,
+            producer_id=self.next_id,
+            producer_epoch=0,
+        )
+
+    def produce(self, body):
+        answers = []
+        for topic in body.topics:
+            name = topic.topic or self.name(topic.topic_id)
+            parts = []
+            for each in topic.partitions:
+                where = TopicPartition(name, each.partition)
+                error, base = (
+                    (self.errors[where], -1) if where in self.errors else self.logs[where].append(each.records)
+                )
+                parts.append(ProducePartitionResponse(each.partition, error, base))
+            answers.append(ProduceTopicResponse(name, topic.topic_id, parts))
+        return ProduceResponse(answers)
+
+    def fetch(self, body):
+        named = {
+            TopicPartition(self.name(topic.topic_id), each.partition): [each.fetch_offset, -1]
+            for topic in body.topics
+            for each in topic.partitions
+        }
+        if body.session_epoch <= 0:
+            self.sessions.pop(body.session_id, None)
+            session_id = 0
+            if body.session_epoch == 0:
+                self.next_id += 1
+                session_id = self.next_id
+                self.sessions[session_id] = Session(1, named)
+            return FetchResponse(0, session_id, self.answer(named, full=True))
+        session = self.sessions.get(body.session_id)
+        if session is None:
+            return FetchResponse(70)
+        if body.session_epoch != session.epoch:
+            return FetchResponse(71)
+        session.epoch += 1
+        session.partitions.update(named)
+        for topic in body.forgotten:
+            for each in topic.partitions:
+                session.partitions.pop(TopicPartition(self.name(topic.topic_id), each), None)
+        return FetchResponse(0, body.session_id, self.answer(session.partitions, full=False))
+
+    def answer(self, partitions, full):
+        topics: dict[str, list[PartitionData]] = {}
+        for where, state in partitions.items():
+            log, (offset, sent) = self.logs[where], state
+            error = 1 if offset < log.start or offset > log.end else self.errors.get(where, 0)
+            records = b"" if error else log.read(offset)
+            if full or records or error or sent != log.end:
+                data = PartitionData(where.partition, error, -1 if error else log.end, log_start_offset=log.start)
+                data.records = records
+                topics.setdefault(where.topic, []).append(data)
+            state[1] = -1 if error else log.end
+        return [FetchTopicResponse("", self.ids[name].bytes, parts) for name, parts in topics.items()]
+
+
+class World:
+    """Virtual time for any number of behaviours. ``fault(request)`` says what happens to a request: None,
+    ``lose_request`` (never processed), ``lose_response`` (processed, no answer), ``cut`` (processed, closed)."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.fault: Callable[[Request], str | None] = lambda _: None
+        self.refuse_until_us = 0
+        self.now_us = 1_000_000
+        self.sink = MemorySink()
+        self.recorder = Recorder(self.sink, "world")
+        self.finished: set[str] = set()
+        self._queue: list[tuple[int, int, object, object]] = []
+        self._number = count()
+        self._awaiting: dict[str, object] = {}
+
+    def now(self) -> Now:
+        return Now(self.now_us, self.now_us // 1000)
+
+    def start(self, *behaviours) -> None:
+        for each in behaviours:
+            self.at(self.now_us, each, Started())
+
+    def stop(self, *behaviours) -> None:
+        for each in behaviours:
+            self.at(self.now_us, each, Stopping())
+
+    def at(self, at_us: int, behaviour, event) -> None:
+        heapq.heappush(self._queue, (at_us, next(self._number), behaviour, event))
+
+    def run(self, seconds: float) -> None:
+        end_us = self.now_us + int(seconds * 1_000_000)
+        while self._queue and self._queue[0][0] <= end_us:
+            self.now_us, _, behaviour, event = heapq.heappop(self._queue)
+            for action in behaviour.step(self.now(), event):
+                self.carry_out(behaviour, action)
+        self.now_us = end_us
+
+    def carry_out(self, behaviour, action) -> None:
+        soon = self.now_us + TICK_US
+        if isinstance(action, Record):
+            self.recorder.record(action.rows)
+        elif isinstance(action, Wake):
+            self.at(max(self.now_us, action.at_us), behaviour, Woken())
+        elif isinstance(action, Connect):
+            refused = self.now_us < self.refuse_until_us
+            self.at(soon, behaviour, ConnectFailed("refused") if refused else Connected())
+        elif isinstance(action, Finished):
+            self.finished.add(behaviour.process)
+        elif isinstance(action, Request):
+            self.send(behaviour, action)
+        else:
+            assert isinstance(action, Disconnect)
+
+    def send(self, behaviour, request: Request) -> None:
+        fate = self.fault(request)
+        body = None if fate == "lose_request" else self.broker.handle(request)
+        if fate in ("lose_request", "lose_response"):
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut())
+        elif fate == "cut":
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed"))
+        else:
+            self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20))
+
+    def rows(self, table: str) -> list:
+        self.recorder.write_out()
+        return self.sink.tables.get(table, [])
+
+
+@pytest.fixture
+def settings() -> ClientSettings:
+    return ClientSettings((ADDRESS,))
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker({"hot": 4, "idle": 2})
+
+
+@pytest.fixture
+def world(broker: FakeBroker) -> World:
+    return World(broker)
+
+
+@pytest.fixture
+def random() -> Random:
+    return Random(7)

@@ -1,0 +1,211 @@
+"""Fetcher behaviours against a small correct broker with faults."""
+
+from random import Random
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
+from bench.fleet.rows import END_OF_RUN_US
+from bench.fleet.runs import BatchReader
+
+HOT = tuple(TopicPartition("hot", each) for each in range(4))
+IDLE = TopicPartition("idle", 0)
+
+
+def fetcher(variant, settings, **changes):
+    plan = FetcherPlan(f"fetcher-{variant}", variant, (IDLE, *HOT), poll_interval_us=20_000, **changes)
+    return SessionFetcher(plan, settings, Random(3), BatchReader())
+
+
+def producer(settings, partitions=HOT, **changes):
+    plan = ProducerPlan("producer-0", partitions, interval_us=10_000, records_per_request=3, **changes)
+    return KeyedProducer(plan, settings, Random(4))
+
+
+def nth_fetch(number, fate):
+    seen = []
+
+    def fault(request):
+        if request.api_key == bodies.FETCH:
+            seen.append(request)
+            if len(seen) == number:
+                return fate
+        return None
+
+    return fault
+
+
+def fetches(world):
+    return [each for each in world.rows("operations") if each.f == "fetch"]
+
+
+def read_offsets(world, process):
+    """Per partition the offsets read, in order, by assignment."""
+    found = {}
+    for row in world.rows("runs"):
+        if row.process == process and row.kind == "read":
+            offsets = found.setdefault(TopicPartition(row.topic, row.partition), [])
+            offsets.extend(range(row.first_offset, row.first_offset + row.count))
+    return found
+
+
+def live(world, settings, fetcher, seconds=2.0):
+    """Idle partition filled once, load, stop, drain."""
+    once = KeyedProducer(ProducerPlan("seeder", (IDLE,), 0, 3, max_slots=1), settings, Random(1))
+    load = producer(settings)
+    world.start(once, load, fetcher)
+    world.run(seconds)
+    world.stop(load)
+    world.run(1)
+    world.stop(fetcher)
+    world.run(20)
+    assert fetcher.process in world.finished, "the fetcher never finished"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("fate", [None, "lose_request", "lose_response", "cut"])
+def test_every_variant_reads_everything_through_any_lost_frame(world, broker, settings, variant, fate):
+    world.fault = nth_fetch(4, fate)
+    subject = fetcher(variant, settings)
+    live(world, settings, subject)
+    for where, offsets in read_offsets(world, subject.process).items():
+        assert set(offsets) == set(range(broker.logs[where].end)), where
+        if variant != "rotating":
+            assert offsets == sorted(set(offsets)), f"repeated or out of order in {where}"
+    assert set(read_offsets(world, subject.process)) == {IDLE, *HOT}
+    infos = [each for each in fetches(world) if each.type == "info"]
+    assert len(infos) == (0 if fate is None else 1)
+
+
+@pytest.mark.clause("F-4")
+def test_the_full_variant_never_uses_a_session(world, broker, settings):
+    live(world, settings, fetcher("full", settings))
+    assert {(each.session_id, each.session_epoch) for each in fetches(world)} == {(0, -1)}
+    assert not broker.sessions
+
+
+@pytest.mark.clause("F-10", "F-11")
+def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(world, broker, settings):
+    world.fault = nth_fetch(4, "lose_response")
+    live(world, settings, fetcher("resending", settings))
+    lost, again, full = fetches(world)[3:6]
+    assert (again.session_id, again.session_epoch) == (lost.session_id, lost.session_epoch)
+    assert (lost.type, lost.error) == ("info", "timeout")
+    assert (again.type, again.error, again.answered_session_id) == ("fail", "INVALID_FETCH_SESSION_EPOCH", 0)
+    assert (full.session_id, full.session_epoch) == (lost.session_id, 0)
+    requests = [each.body for each in broker.requests if each.api_key == bodies.FETCH]
+    assert requests[3] == requests[4], "the resent request differs"
+    assert requests[3] is not requests[4]
+
+
+def test_a_resent_request_that_had_been_lost_is_simply_accepted(world, settings):
+    world.fault = nth_fetch(4, "lose_request")
+    live(world, settings, fetcher("resending", settings))
+    lost, again, after = fetches(world)[3:6]
+    assert again.type == "ok"
+    assert (again.session_epoch, after.session_epoch) == (lost.session_epoch, lost.session_epoch + 1)
+
+
+def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(world, settings):
+    world.fault = nth_fetch(4, "lose_response")
+    live(world, settings, fetcher("presuming", settings))
+    lost, presumed = fetches(world)[3:5]
+    assert (presumed.session_id, presumed.session_epoch) == (lost.session_id, lost.session_epoch + 1)
+    assert (presumed.partitions_sent, presumed.type) == (0, "ok")
+
+
+def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(world, settings):
+    world.fault = nth_fetch(4, "lose_request")
+    live(world, settings, fetcher("presuming", settings))
+    lost, presumed, full = fetches(world)[3:6]
+    assert (presumed.session_epoch, presumed.error) == (lost.session_epoch + 1, "INVALID_FETCH_SESSION_EPOCH")
+    assert full.session_epoch == 0
+
+
+def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world, settings):
+    world.fault = nth_fetch(4, "cut")
+    live(world, settings, fetcher("incremental", settings))
+    lost, after = fetches(world)[3:5]
+    assert lost.error == "disconnected"
+    assert (after.session_id, after.session_epoch) == (lost.session_id, 0)
+
+
+def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(world, settings):
+    live(world, settings, fetcher("forgetting", settings))
+    ended = [each for each in world.rows("assignments") if each.until_us != END_OF_RUN_US]
+    assert ended, "nothing was ever forgotten"
+    assert all(each.topic == "hot" for each in ended)
+    assert any(each.from_offset > 0 for each in world.rows("assignments"))
+    last = [each for each in world.rows("assignments") if each.until_us == END_OF_RUN_US]
+    assert sorted((each.topic, each.partition) for each in last) == sorted((IDLE, *HOT))
+    for row in world.rows("positions"):
+        covering = [
+            each for each in world.rows("assignments") if (each.topic, each.partition) == (row.topic, row.partition)
+        ]
+        operation = next(each for each in fetches(world) if each.index == row.index)
+        assert any(each.from_us <= operation.invoke_us < each.until_us for each in covering)
+
+
+def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(world, settings):
+    live(world, settings, fetcher("rotating", settings))
+    again = [each for each in world.rows("assignments") if each.from_offset == 0 and each.from_us > 1_500_000]
+    assert again, "it never went back"
+    assert all(each.topic == "hot" for each in again)
+
+
+@pytest.mark.parametrize("error", [3, 6, 74])
+def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(world, broker, settings, error):
+    broker.errors[HOT[1]] = error
+    subject = fetcher("incremental", settings)
+    world.start(subject)
+    world.run(10)
+    assert 5 < len(fetches(world)) < 40
+    del broker.errors[HOT[1]]
+    live_end = len(fetches(world))
+    world.run(5)
+    assert len(fetches(world)) > live_end + 100, "it did not come back to speed"
+
+
+def test_a_refused_connection_is_tried_again_with_a_growing_wait(world, settings):
+    world.refuse_until_us = world.now_us + 10_000_000
+    subject = fetcher("incremental", settings)
+    world.start(subject)
+    world.run(10)
+    connects = [each for each in world.rows("operations") if each.f == "connect"]
+    assert 8 < len(connects) < 25
+    assert {each.error for each in connects} == {"refused"}
+    world.run(3)
+    assert fetches(world)
+
+
+def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(world, broker, settings):
+    load = producer(settings)
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    broker.logs[HOT[0]].start = 6
+    subject = fetcher("incremental", settings)
+    world.start(subject)
+    world.run(2)
+    assert min(read_offsets(world, subject.process)[HOT[0]]) == 6
+    starts = [
+        each.from_offset
+        for each in (*world.rows("assignments"), *subject.close(world.now()))
+        if hasattr(each, "until_us") and each.partition == 0 and each.topic == "hot"
+    ]
+    assert starts == [0, 6]
+
+
+def test_a_hard_end_turns_what_is_open_into_info(world, settings):
+    world.fault = nth_fetch(1, "lose_response")
+    subject = fetcher("incremental", settings)
+    world.start(subject)
+    world.run(0.1)
+    world.recorder.close(world.now(), [subject])
+    row = fetches(world)[-1]
+    assert (row.type, row.error) == ("info", "unfinished")
+    assert {each.until_us for each in world.rows("assignments")} == {END_OF_RUN_US}

@@ -1,0 +1,236 @@
+"""Producer, seeder, preparer and final reader against a small correct broker with faults."""
+
+import itertools
+from random import Random
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.preparer import TopicPreparer, seeder
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
+from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.runs import BatchReader
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.records.batch import iterate
+from reference_broker.records.reader import read_records
+
+HOT = tuple(TopicPartition("hot", each) for each in range(4))
+IDLE = tuple(TopicPartition("idle", each) for each in range(2))
+
+
+def producer(settings, **changes):
+    options = {"interval_us": 10_000, "records_per_request": 3, "delivery_timeout_us": 5_000_000} | changes
+    return KeyedProducer(ProducerPlan("producer-0", HOT, **options), settings, Random(4))
+
+
+def produces(world):
+    return [each for each in world.rows("operations") if each.f == "produce"]
+
+
+def sends(world):
+    return {each.index: each for each in world.rows("runs") if each.kind == "send"}
+
+
+def nth_produce(numbers, fate):
+    seen = []
+
+    def fault(request):
+        if request.api_key == bodies.PRODUCE:
+            seen.append(request)
+            if len(seen) in numbers:
+                return fate
+        return None
+
+    return fault
+
+
+def values_in(broker):
+    """(writer's sequence as CRC-checked value) per partition, from the log itself."""
+    reader = BatchReader()
+    found = []
+    for where, log in broker.logs.items():
+        for batch in log.batches:
+            header = next(iter(iterate(batch)))[1]
+            found.extend(
+                (run.writer, run.first_sequence + each)
+                for run in reader.read(where, [TakenBatch(header, memoryview(batch), 0)])
+                for each in range(run.count)
+            )
+    return found
+
+
+@pytest.mark.clause("P-6")
+@pytest.mark.parametrize("fate", ["lose_request", "lose_response", "cut"])
+def test_a_batch_sent_again_after_any_lost_frame_is_written_once(world, broker, settings, fate):
+    world.fault = nth_produce({3, 7}, fate)
+    subject = producer(settings)
+    world.start(subject)
+    world.run(20)
+    world.stop(subject)
+    world.run(20)
+    assert subject.process in world.finished
+    values = values_in(broker)
+    assert len(values) == len(set(values)), "a value was written twice"
+    assert {each.type for each in produces(world)} == {"ok"}
+    assert len(values) == 3 * len(produces(world))
+
+
+def test_sends_know_where_their_records_are(world, broker, settings):
+    subject = producer(settings)
+    world.start(subject)
+    world.run(1)
+    world.stop(subject)
+    world.run(1)
+    for row in sends(world).values():
+        batch = next(
+            each
+            for each in broker.logs[TopicPartition(row.topic, row.partition)].batches
+            if next(iter(iterate(each)))[1].base_offset == row.first_offset
+        )
+        header = next(iter(iterate(batch)))[1]
+        assert (header.producer_id, header.record_count) == (row.producer_id, row.count)
+
+
+def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(world, settings):
+    world.refuse_until_us = 0
+    subject = producer(settings)
+    world.start(subject)
+    world.run(1)
+    before = len(produces(world))
+    world.fault = lambda _: "cut" if world.now_us < 4_000_000 else None
+    world.refuse_until_us = 4_000_000
+    world.run(4)
+    rows = produces(world)
+    assert len(rows) > before + 300, "slots that fell into the outage were dropped"
+    due = [each.intended_us for each in rows]
+    assert [b - a for a, b in itertools.pairwise(due)] == [10_000] * (len(due) - 1)
+    late = max(rows, key=lambda each: each.complete_us - each.intended_us)
+    assert late.complete_us - late.intended_us > 1_900_000
+
+
+def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(world, settings):
+    subject = producer(settings, delivery_timeout_us=3_000_000)
+    world.fault = nth_produce({3}, "lose_response")
+    world.start(subject)
+    world.run(20)
+    infos = [each for each in produces(world) if each.type == "info"]
+    assert len(infos) == 1
+    ids = [each.producer_id for each in sends(world).values()]
+    assert len(dict.fromkeys(ids)) == 2
+    assert sends(world)[infos[0].index].first_offset == -1
+
+
+def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(world, broker, settings):
+    subject = producer(settings)
+    world.start(subject)
+    world.run(0.5)
+    broker.errors = dict.fromkeys(HOT, 59)
+    world.run(0.3)
+    broker.errors = {}
+    world.run(1)
+    world.stop(subject)
+    world.run(1)
+    values = values_in(broker)
+    assert len(values) == len(set(values)) == 3 * len(produces(world))
+    assert len({each.producer_id for each in sends(world).values()}) >= 2
+
+
+def test_without_idempotence_a_lost_batch_is_not_sent_again(world, broker, settings):
+    subject = producer(settings, idempotent=False)
+    world.fault = nth_produce({3}, "lose_response")
+    world.start(subject)
+    world.run(8)
+    world.stop(subject)
+    world.run(5)
+    assert [each.type for each in produces(world)].count("info") == 1
+    assert {each.producer_id for each in sends(world).values()} == {-1}
+    values = values_in(broker)
+    assert len(values) == len(set(values))
+
+
+def test_slots_due_but_never_sent_are_offered_and_failed(world, settings):
+    subject = producer(settings)
+    world.start(subject)
+    world.run(1)
+    world.refuse_until_us = world.now_us + 60_000_000
+    world.fault = lambda _: "cut"
+    world.run(2)
+    world.stop(subject)
+    world.run(20)
+    assert subject.process in world.finished
+    unsent = [each for each in produces(world) if each.error == "not_sent"]
+    assert 150 < len(unsent) <= 201
+    load = world.recorder.load_rows()
+    assert sum(each.offered for each in load) - sum(each.sent for each in load) >= len(unsent)
+
+
+def test_a_key_never_changes_its_partition():
+    keys = partition_keys(HOT, 8)
+    assert all(len(each) == 8 for each in keys.values())
+    every = [key for each in keys.values() for key in each]
+    assert len(every) == len(set(every))
+    assert partition_keys(HOT[:2] + HOT[2:], 8) == keys
+
+
+def test_the_seeder_appends_once_to_each_idle_partition(world, broker, settings):
+    subject = seeder("seeder", settings, Random(1), IDLE)
+    world.start(subject)
+    world.run(1)
+    assert subject.process in world.finished
+    assert [len(broker.logs[each].batches) for each in IDLE] == [1, 1]
+    assert all(len(list(read_records(broker.logs[each].batches[0]))) == 3 for each in IDLE)
+
+
+def test_the_preparer_ends_well_when_every_partition_has_a_leader(world, settings):
+    subject = TopicPreparer("preparer", settings, Random(1), {"hot": 4, "idle": 2})
+    world.refuse_until_us = world.now_us + 500_000
+    world.start(subject)
+    world.run(5)
+    assert subject.process in world.finished
+    assert subject.failure is None
+
+
+def test_the_preparer_says_why_topics_are_not_there(world, settings):
+    subject = TopicPreparer("preparer", settings, Random(1), {"hot": 4, "idle": 9})
+    world.fault = lambda request: "cut" if request.api_key == bodies.CREATE_TOPICS else None
+    world.start(subject)
+    world.run(100)
+    assert subject.process in world.finished
+    assert subject.failure is not None
+
+
+def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(world, broker, settings):
+    load = producer(settings)
+    world.start(load)
+    world.run(2)
+    world.stop(load)
+    world.run(1)
+    broker.logs[HOT[2]].start = 9
+    world.fault = nth_produce(set(), None)
+    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader())
+    world.start(subject)
+    world.run(3)
+    assert subject.process in world.finished
+    assert not subject.unread
+    ends = {TopicPartition(each.topic, each.partition): each for each in world.rows("ends")}
+    assert {where: (each.log_start_offset, each.high_watermark) for where, each in ends.items()} == {
+        where: (log.start, log.end) for where, log in broker.logs.items()
+    }
+    read = {}
+    for row in world.rows("runs"):
+        if row.kind == "read":
+            where = TopicPartition(row.topic, row.partition)
+            read.setdefault(where, []).extend(range(row.first_offset, row.first_offset + row.count))
+    assert read == {where: list(range(log.start, log.end)) for where, log in broker.logs.items() if log.end}
+    assert {each.f for each in world.rows("operations")} >= {"final_read", "list_offsets"}
+
+
+def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(world, broker, settings):
+    broker.errors[HOT[0]] = 6
+    subject = FinalReader("final-reader", settings, Random(1), HOT, BatchReader(), limit_us=3_000_000)
+    world.start(subject)
+    world.run(6)
+    assert subject.process in world.finished
+    assert list(subject.unread) == [HOT[0]]
+    assert len(world.rows("ends")) == 3

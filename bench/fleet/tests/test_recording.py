@@ -1,0 +1,91 @@
+"""Rows, recorder, sinks: what is recorded is what comes out, with the run's start subtracted."""
+
+from dataclasses import fields
+
+import pyarrow.parquet as pq
+import pytest
+
+from bench.fleet.behaviours.protocol import Now
+from bench.fleet.parquet_sink import ParquetSink, file_of
+from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
+from bench.fleet.rows import END_OF_RUN_US, AssignmentRow, EndRow, OperationRow, PositionRow, RunRow
+from reports.schema import TABLES
+
+ORIGIN = 5_000_000_000
+
+
+def operation(index, intended, invoke, complete, kind="ok", f="fetch", error=None):
+    return OperationRow("p", index, f, kind, ORIGIN + intended, ORIGIN + invoke, ORIGIN + complete, 0, error)
+
+
+@pytest.mark.parametrize("row", TABLE_OF, ids=lambda row: row.__name__)
+def test_rows_have_the_columns_of_their_table_in_order(row):
+    table = next(each for each in TABLES if each.name == TABLE_OF[row])
+    assert [each.name for each in fields(row)] == [each.name for each in table.columns]
+
+
+def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_path):
+    recorder = Recorder(ParquetSink(tmp_path, "worker-0"), "worker-0", ORIGIN, batch_rows=2)
+    rows = [operation(each, 10, 20, 1_000_020 + each) for each in range(5)]
+    run = RunRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)
+    position = PositionRow("p", 0, "hot", 1, 7, 10, 10, 0, None)
+    assignment = AssignmentRow("p", "hot", 1, ORIGIN + 4, END_OF_RUN_US, 0)
+    recorder.record([*rows, run, position, assignment, EndRow("hot", 1, 0, 10, ORIGIN + 77)])
+    recorder.note_cpu(ORIGIN + 1_500_000, 420)
+    recorder.close(Now(ORIGIN + 2_000_000, 0))
+    read = pq.read_table(tmp_path / "history" / "operations-worker-0.parquet").to_pylist()
+    assert [(each["index"], each["intended_us"], each["complete_us"]) for each in read] == [
+        (each, 10, 1_000_020 + each) for each in range(5)
+    ]
+    [kept] = pq.read_table(tmp_path / "history" / "assignments-worker-0.parquet").to_pylist()
+    assert (kept["from_us"], kept["until_us"]) == (4, END_OF_RUN_US)
+    [kept] = pq.read_table(tmp_path / "history" / "runs-worker-0.parquet").to_pylist()
+    assert kept == {each.name: getattr(run, each.name) for each in fields(run)}
+    [end] = pq.read_table(tmp_path / "history" / "ends-worker-0.parquet").to_pylist()
+    assert end["end_us"] == 77
+    latency = pq.read_table(tmp_path / "latency" / "worker-0.parquet").to_pylist()
+    assert sum(each["count"] for each in latency if each["measure"] == "service") == 5
+    load = {each["second"]: each for each in pq.read_table(tmp_path / "history" / "load-worker-0.parquet").to_pylist()}
+    assert (load[0]["offered"], load[1]["completed"], load[1]["cpu_permille"]) == (5, 5, 420)
+
+
+def test_every_table_has_its_file_where_the_schema_says(tmp_path):
+    for table in TABLE_OF.values():
+        schema = next(each for each in TABLES if each.name == table)
+        assert file_of(tmp_path, table, "w").relative_to(tmp_path).match(schema.path)
+
+
+def test_service_and_response_time_differ_by_the_wait_before_the_send():
+    recorder = Recorder(MemorySink(), "w", ORIGIN)
+    recorder.record([operation(0, 0, 100, 150), operation(1, 0, 0, 900_000, "info", error="timeout")])
+    found = {(each.measure, each.low_us <= 150 < each.high_us) for each in recorder.latency_rows() if each.low_us < 200}
+    assert found == {("service", False), ("response", True)}
+    assert sum(each.count for each in recorder.latency_rows() if each.low_us > 800_000) == 2, "a timeout has a latency"
+
+
+def test_load_counts_each_operation_in_the_seconds_of_its_times():
+    recorder = Recorder(MemorySink(), "w", ORIGIN)
+    recorder.record(
+        [
+            operation(0, 900_000, 1_100_000, 2_000_001),
+            operation(1, 950_000, 950_000, 990_000, "fail", error="x"),
+            operation(2, 960_000, 3_000_000, 3_000_000, "fail", error="not_sent"),
+        ]
+    )
+    rows = {each.second: each for each in recorder.load_rows()}
+    assert (rows[0].offered, rows[0].sent, rows[0].failed) == (3, 1, 1)
+    assert (rows[1].sent, rows[1].max_slip_us) == (1, 200_000)
+    assert (rows[2].completed, rows[3].failed) == (1, 1)
+    assert recorder.totals.ok == 1
+
+
+def test_a_disk_that_fails_is_reported_at_the_end(tmp_path):
+    (tmp_path / "history").write_text("a file where a folder should be")
+    recorder = Recorder(ParquetSink(tmp_path, "w"), "w", 0)
+    recorder.record([operation(0, 0, 1, 2)])
+    with pytest.raises(OSError, match="history could not be written"):
+        recorder.close(Now(3, 0))
+
+
+def test_columns_of_nothing_are_nothing():
+    assert columns_of([], 5) == {}

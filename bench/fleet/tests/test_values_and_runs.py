@@ -1,0 +1,169 @@
+"""Values, runs and histograms, by property."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.fleet.histogram import Histogram, bounds_us, bucket_of
+from bench.fleet.runs import BatchReader, Run, compress, joins
+from bench.fleet.values import FOREIGN, ValueMaker, read_value, smallest_size_bytes
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import read_header
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+
+WHERE = TopicPartition("hot", 0)
+names = st.text(min_size=1, max_size=20).filter(lambda each: len(each.encode(errors="ignore")) > 0)
+sequences = st.integers(min_value=0, max_value=2**63 - 1)
+
+
+@given(
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),
+    sequences,
+    st.integers(0, 200),
+    st.binary(max_size=9),
+)
+def test_a_value_says_its_writer_and_sequence_and_has_the_size_asked_for(writer, sequence, more, padding):
+    size = smallest_size_bytes(writer) + more
+    value = ValueMaker(writer, size, padding).make(sequence)
+    assert len(value) == size
+    assert read_value(value) == (writer, sequence, True)
+    assert read_value(memoryview(value)) == (writer, sequence, True)
+
+
+@given(sequences, st.data())
+def test_a_changed_value_is_foreign(sequence, data):
+    value = bytearray(ValueMaker("producer-1", 60).make(sequence))
+    position = data.draw(st.integers(0, len(value) - 1))
+    value[position] ^= data.draw(st.integers(1, 255))
+    assert read_value(bytes(value)) == FOREIGN
+
+
+@given(st.one_of(st.none(), st.binary(max_size=100)))
+def test_any_other_bytes_are_foreign(value):
+    assert read_value(value) == FOREIGN
+
+
+def test_a_value_too_small_for_its_writer_is_refused():
+    with pytest.raises(ValueError, match="needs 25 bytes"):
+        ValueMaker("producer-1", 24)
+
+
+parts = st.builds(
+    Run,
+    st.integers(0, 5),
+    st.integers(1, 3),
+    st.integers(-1, 1),
+    st.sampled_from(["", "a", "b"]),
+    st.integers(0, 5),
+    st.booleans(),
+).map(lambda run: run if run.writer else Run(run.first_offset, run.count, run.producer_id, "", -1, False))
+
+
+def records(runs):
+    return [
+        (
+            run.first_offset + each,
+            run.producer_id,
+            run.writer,
+            run.first_sequence + each if run.writer else -1,
+            run.valid,
+        )
+        for run in runs
+        for each in range(run.count)
+    ]
+
+
+@given(st.lists(parts, max_size=30))
+def test_runs_say_exactly_what_the_records_said_and_no_two_neighbours_join(given_parts):
+    runs = compress(given_parts)
+    assert records(runs) == records(given_parts)
+    assert not any(joins(first, first.count, second) for first, second in itertools.pairwise(runs))
+
+
+@given(parts, st.integers(0, 12))
+def test_the_tail_of_a_run_holds_its_records_from_an_offset_on(run, offset):
+    tail = run.tail(offset)
+    assert records([tail] if tail else []) == [each for each in records([run]) if each[0] >= offset]
+
+
+def batch(first, count, writer="producer-1", producer_id=5, base_offset=0):
+    make = ValueMaker(writer, 60).make
+    return build(
+        [Record(timestamp_ms=1, key=b"k", value=make(first + each)) for each in range(count)],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+
+
+def taken(data, from_offset=0):
+    return TakenBatch(read_header(data), memoryview(data), from_offset)
+
+
+def test_batches_are_read_as_runs_over_their_borders():
+    first, second = batch(10, 4), batch(14, 2, base_offset=4)
+    assert BatchReader().read(WHERE, [taken(first), taken(second)]) == [Run(0, 6, 5, "producer-1", 10, True)]
+
+
+def test_a_batch_in_whose_middle_the_position_lies_is_read_from_there():
+    reader, data = BatchReader(), batch(10, 4, base_offset=100)
+    for _ in range(2):
+        assert reader.read(WHERE, [taken(data, 102)]) == [Run(102, 2, 5, "producer-1", 12, True)]
+
+
+def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_read_before():
+    reader, data = BatchReader(), batch(10, 4)
+    assert reader.read(WHERE, [taken(data)])[0].valid
+    broken = bytearray(data)
+    broken[-3] ^= 1
+    assert reader.read(WHERE, [taken(bytes(broken))]) == [Run(0, 4, 5, "", -1, False)]
+
+
+def test_the_reader_remembers_a_bounded_number_of_batches():
+    reader = BatchReader(capacity=3)
+    for each in range(10):
+        reader.read(WHERE, [taken(batch(each * 2, 2, base_offset=each * 2))])
+    assert len(reader._found) == 3
+
+
+@given(st.integers(0, 2**50))
+def test_a_bucket_holds_its_value_and_is_at_most_one_percent_wide(value):
+    low, high = bounds_us(bucket_of(value))
+    assert low <= value < high
+    assert high - low == 1 or (high - low) * 100 <= low
+
+
+@given(st.integers(0, 2**20))
+def test_buckets_follow_each_other_without_gaps(bucket):
+    assert bounds_us(bucket)[1] == bounds_us(bucket + 1)[0]
+    assert bucket_of(bounds_us(bucket)[0]) == bucket
+
+
+@given(st.lists(st.lists(st.integers(0, 10**9))))
+def test_merged_histograms_equal_the_histogram_of_all_values(groups):
+    merged, direct, each_own = Histogram(), Histogram(), []
+    for group in groups:
+        own = Histogram()
+        for value in group:
+            own.record(value)
+            direct.record(value)
+        each_own.append(own)
+    merged.merge(each_own)
+    assert merged.counts == direct.counts
+    assert merged.total == sum(map(len, groups))
+
+
+@given(st.lists(st.integers(0, 10**8), min_size=1), st.sampled_from([50.0, 90.0, 99.0, 99.9, 100.0]))
+def test_percentiles_are_within_a_bucket_of_the_exact_ones(values, percent):
+    histogram = Histogram()
+    for value in values:
+        histogram.record(value)
+    rank = max(1, -int(-len(values) * percent // 100))
+    exact = sorted(values)[rank - 1]
+    low, high = bounds_us(bucket_of(exact))
+    assert low <= histogram.percentile_us(percent) < high

@@ -1,0 +1,158 @@
+"""Locust's side of the fleet. Only Locust processes import this: importing locust patches the whole process.
+
+One greenlet and one socket for each user; a user is a short blocking driver of one behaviour. Which one is decided by
+the worker's number, so that names, partitions and seeds are the same however many workers there are.
+"""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import gevent
+from gevent.event import Event
+from locust import User, task
+from locust.exception import StopUser
+
+from bench.fleet.behaviours.producers import KeyedProducer
+from bench.fleet.driver import BlockingDriver, clock
+from bench.fleet.parquet_sink import ParquetSink
+from bench.fleet.recorder import Recorder
+from bench.fleet.rows import HistoryRow, OperationRow
+from bench.fleet.spec import FleetSpec, make_fleet
+
+REPORT_INTERVAL_S: Final = 1.0
+_REQUEST_TYPES: Final = {"fetch": "FETCH", "produce": "PRODUCE"}
+"""Fixed and few: Locust keeps statistics for each (type, name)."""
+
+
+class OperationFailed(Exception):  # noqa: N818 - Locust shows the name to people
+    """What Locust counts as a failure; its text is Kafka's error name, so there are few different ones."""
+
+
+class WorkerFleet:
+    """One worker's share of the fleet, its recorder and its reports to the master."""
+
+    def __init__(self, environment: Any, spec: FleetSpec, index: int) -> None:
+        self.environment = environment
+        self.index = index
+        self.name = f"worker-{index}"
+        fleet = make_fleet(spec, (index, spec.workers))
+        self.sink = ParquetSink(Path(spec.out_dir), self.name)
+        self.recorder = Recorder(self.sink, self.name, spec.start_mono_us)
+        self.drivers = [BlockingDriver(each, self.record) for each in fleet.load]
+        self.closed = False
+        self.failure = ""
+        self.go = Event()
+        self._waiting = iter(self.drivers)
+        self._failures: dict[str, OperationFailed] = {}
+
+    def take(self) -> BlockingDriver | None:
+        """The next behaviour without a user, None if all have one."""
+        return next(self._waiting, None)
+
+    def record(self, rows: tuple[HistoryRow, ...]) -> None:
+        self.recorder.record(rows)
+        for row in rows:
+            if isinstance(row, OperationRow) and row.f in _REQUEST_TYPES:
+                self._tell_locust(row)
+
+    def _tell_locust(self, row: OperationRow) -> None:
+        failure = None
+        if row.type != "ok":
+            name = row.error or row.type
+            failure = self._failures.setdefault(name, OperationFailed(name))
+        self.environment.events.request.fire(
+            request_type=_REQUEST_TYPES[row.f],
+            name=row.f,
+            response_time=(row.complete_us - row.intended_us) / 1000,
+            response_length=row.response_bytes,
+            exception=failure,
+            context={},
+            start_time=time.time(),
+            response=None,
+        )
+
+    def stop(self, producers: bool) -> None:
+        """Load ends for the producers, or for the fetchers."""
+        for each in self.drivers:
+            if isinstance(each.behaviour, KeyedProducer) == producers:
+                each.stop()
+
+    def left(self, producers: bool) -> int:
+        return sum(not each.finished for each in self.drivers if isinstance(each.behaviour, KeyedProducer) == producers)
+
+    def ended_early(self) -> int:
+        """Clients that are no more although nobody told them to end."""
+        return sum(each.finished and not each.told_to_stop for each in self.drivers)
+
+    def close(self) -> None:
+        """Ends the history, whatever is still open."""
+        if self.closed or self.failure:
+            return
+        try:
+            self.recorder.close(clock(), [each.behaviour for each in self.drivers if not each.finished])
+        except OSError as failure:
+            self.failure = str(failure)
+        else:
+            self.closed = True
+
+    def report_forever(self) -> None:
+        """Once a second: processor time into the history, totals to the master."""
+        self.report()
+        cpu_s, wall_s = time.process_time(), time.monotonic()
+        while not self.closed and not self.failure:
+            gevent.sleep(REPORT_INTERVAL_S)
+            cpu_now_s, wall_now_s = time.process_time(), time.monotonic()
+            cpu_permille = int(1000 * (cpu_now_s - cpu_s) / max(1e-6, wall_now_s - wall_s))
+            cpu_s, wall_s = cpu_now_s, wall_now_s
+            if not self.closed and not self.failure:
+                self.recorder.note_cpu(clock().mono_us - 1_000_000, cpu_permille)
+                self.recorder.write_out()
+                self.failure = self.failure or self.sink.failure
+            self.report(cpu_permille)
+
+    def report(self, cpu_permille: int = 0) -> None:
+        totals = self.recorder.totals
+        data = {
+            "index": self.index,
+            "ok": totals.ok,
+            "failed": totals.failed,
+            "acked_records": totals.acked_records,
+            "read_records": totals.read_records,
+            "fetches": totals.fetches,
+            "producers_left": self.left(producers=True),
+            "fetchers_left": self.left(producers=False),
+            "cpu_permille": cpu_permille,
+            "closed": self.closed,
+            "ended_early": self.ended_early(),
+            "failure": self.failure,
+        }
+        self.environment.runner.send_message("fleet_report", data)
+
+
+class FleetUser(User):
+    """Drives one behaviour from its start to its end, then stops."""
+
+    @task
+    def live(self) -> None:
+        fleet: WorkerFleet = self.environment.fleet
+        driver = fleet.take()
+        if driver is not None:
+            fleet.go.wait()
+            try:
+                driver.run()
+            except Exception as failure:
+                fleet.failure = f"{driver.behaviour.process}: {type(failure).__name__}: {failure}"
+                raise
+        raise StopUser
+
+
+def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """The workers' last reports added up."""
+    total: dict[str, int] = {}
+    for report in reports:
+        for key, value in report.items():
+            if key not in ("index", "failure"):
+                total[key] = total.get(key, 0) + int(value)
+    return total
