@@ -1,0 +1,79 @@
+"""What a check is: one guarantee, fed with what happens, collecting the violations that it saw.
+
+Checks of the mechanisms look at every trace row and at the node after every event, at a price that depends on what the
+event touched; checks of what clients saw judge the recorded history at the run's end. They are plain Python and run in
+the simulator; the Spark jobs judge recorded runs under the same names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.fleet.rows import AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow
+from chaos.trace import TraceRow
+from reference_broker.core.events import Event
+from reference_broker.core.node import Node
+
+MAX_VIOLATIONS = 20
+"""A check keeps so many; one is enough to fail a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """``guarantee``: its public name; ``story``: what happened, with partition, offset, session and time."""
+
+    guarantee: str
+    at_us: int
+    story: str
+
+
+class Check:
+    """Base of all checks; each overrides what it wants to see. ``guarantee`` is the public name."""
+
+    guarantee: str = ""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+
+    def trace(self, row: TraceRow) -> None:
+        """One row of the trace, in order."""
+
+    def node(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:
+        """After each event (None: after the start). ``thorough``: compare all, not only what was touched."""
+
+    def end(self, history: "History") -> None:
+        """All is quiet and recorded."""
+
+    def violated(self, at_us: int, story: str) -> None:
+        if len(self.violations) < MAX_VIOLATIONS:
+            self.violations.append(Violation(self.guarantee, at_us, story))
+
+
+@dataclass(slots=True)
+class History:
+    """A run's history rows by table, in the order of recording. ``writes_promised``: whether acknowledged writes must
+    survive (not after a power loss without a flush policy that promises it)."""
+
+    operations: list[OperationRow] = field(default_factory=list)
+    runs: list[RunRow] = field(default_factory=list)
+    positions: list[PositionRow] = field(default_factory=list)
+    assignments: list[AssignmentRow] = field(default_factory=list)
+    ends: list[EndRow] = field(default_factory=list)
+    writes_promised: bool = True
+
+    def add(self, rows: Sequence[HistoryRow]) -> None:
+        for row in rows:
+            match row:
+                case OperationRow():
+                    self.operations.append(row)
+                case RunRow():
+                    self.runs.append(row)
+                case PositionRow():
+                    self.positions.append(row)
+                case AssignmentRow():
+                    self.assignments.append(row)
+                case EndRow():
+                    self.ends.append(row)
+
+    def operation_of(self) -> dict[tuple[str, int], OperationRow]:
+        """Operations by process and index."""
+        return {(row.process, row.index): row for row in self.operations}

@@ -1,0 +1,28 @@
+"""fetch-gap: once all is quiet, each fetcher's position in each partition that it reads is the high watermark."""
+
+from bench.fleet.rows import END_OF_RUN_US
+from chaos.checks.check import Check, History
+from chaos.checks.values import Place
+
+
+class FetchGap(Check):
+    guarantee = "fetch-gap"
+
+    def end(self, history: History) -> None:
+        ends = {(row.topic, row.partition): row.high_watermark for row in history.ends}
+        positions: dict[tuple[str, Place], int] = {}
+        for row in history.assignments:
+            if row.until_us == END_OF_RUN_US:
+                positions[row.process, (row.topic, row.partition)] = row.from_offset
+        last = dict.fromkeys(positions, -1)
+        for position in history.positions:
+            key = (position.process, (position.topic, position.partition))
+            if key in positions and position.index > last[key]:
+                last[key] = position.index
+                positions[key] = position.next_offset
+        for (process, where), offset in positions.items():
+            end = ends.get(where)
+            if end is not None and offset < end:
+                self.violated(
+                    0, f"{process} stands at offset {offset} of {where[0]}-{where[1]}, whose high watermark is {end}"
+                )

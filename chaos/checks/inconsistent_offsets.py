@@ -1,0 +1,32 @@
+"""inconsistent-offsets: nobody ever sees two values at one offset (of acknowledged sends and of all reads).
+
+After a power loss without a flush policy an offset may be written anew: then this is not judged.
+"""
+
+from chaos.checks.check import Check, History
+from chaos.checks.values import Place, expanded, place
+
+
+class InconsistentOffsets(Check):
+    guarantee = "inconsistent-offsets"
+
+    def end(self, history: History) -> None:
+        if not history.writes_promised:
+            return
+        found: dict[tuple[Place, int], tuple[str, int]] = {}
+        for run in history.runs:
+            if run.first_offset < 0:
+                continue
+            for value in expanded(run):
+                key = (place(run), value.offset)
+                seen = found.setdefault(key, (value.writer, value.sequence))
+                if seen != (value.writer, value.sequence):
+                    self.violated(
+                        0,
+                        f"{run.topic}-{run.partition} offset {value.offset}: {seen[0]}/{seen[1]}, and "
+                        f"{value.writer}/{value.sequence} for {run.process}",
+                    )
+            if not run.valid or not run.writer:
+                self.violated(
+                    0, f"{run.topic}-{run.partition} offset {run.first_offset}: {run.process} saw a damaged value"
+                )

@@ -1,0 +1,13 @@
+"""int-poll-skip: inside one read no record is left out (reassignment excepted)."""
+
+from chaos.checks.check import Check, History
+from chaos.checks.reads import pairs
+
+
+class IntPollSkip(Check):
+    guarantee = "int-poll-skip"
+
+    def end(self, history: History) -> None:
+        for pair in pairs(history):
+            if pair.skipped > 0 and pair.inside:
+                self.violated(0, pair.story)

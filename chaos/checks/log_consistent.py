@@ -1,0 +1,46 @@
+"""log-consistent: within one incarnation a partition's high watermark never goes back and lies inside its log."""
+
+from chaos.checks.check import Check
+from reference_broker.core.events import Event, Request
+from reference_broker.core.node import Node
+from reference_broker.model.partitions import Partition
+from reference_broker.wire.produce import ProduceRequest
+
+
+class LogConsistent(Check):
+    """Looks at the partitions that a produce request named, and at all in the thorough comparison."""
+
+    guarantee = "log-consistent"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._high_watermarks: dict[tuple[int, int, bytes, int], int] = {}
+
+    def node(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:
+        partitions = node.broker.partitions
+        if thorough:
+            for partition in partitions.by_name.values():
+                self._look(at_us, incarnation, node.broker.node_id, partition)
+        elif type(event) is Request and isinstance(event.body, ProduceRequest):
+            for topic in event.body.topics:
+                for each in topic.partitions:
+                    found = partitions.by_id.get((topic.topic_id, each.partition)) or partitions.by_name.get(
+                        (topic.topic, each.partition)
+                    )
+                    if found is not None:
+                        self._look(at_us, incarnation, node.broker.node_id, found)
+
+    def _look(self, at_us: int, incarnation: int, node_id: int, partition: Partition) -> None:
+        log = partition.log
+        key = (node_id, incarnation, partition.topic_id, partition.index)
+        before = self._high_watermarks.get(key, 0)
+        self._high_watermarks[key] = log.high_watermark
+        name = f"{partition.topic}-{partition.index}"
+        if log.high_watermark < before:
+            self.violated(at_us, f"{name}: high watermark went back from {before} to {log.high_watermark}")
+        if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
+            self.violated(
+                at_us,
+                f"{name}: high watermark {log.high_watermark} lies outside "
+                f"{log.log_start_offset}..{log.log_end_offset}",
+            )

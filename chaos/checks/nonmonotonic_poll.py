@@ -1,0 +1,13 @@
+"""nonmonotonic-poll: between two reads of one fetcher no record comes again (reassignment excepted)."""
+
+from chaos.checks.check import Check, History
+from chaos.checks.reads import pairs
+
+
+class NonmonotonicPoll(Check):
+    guarantee = "nonmonotonic-poll"
+
+    def end(self, history: History) -> None:
+        for pair in pairs(history):
+            if pair.back and not pair.inside:
+                self.violated(0, pair.story)

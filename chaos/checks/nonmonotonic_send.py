@@ -1,0 +1,26 @@
+"""nonmonotonic-send: a producer's successive acknowledged sends to one partition stand at rising offsets.
+
+Not judged after a power loss without a flush policy, which may take back what was acknowledged.
+"""
+
+from chaos.checks.check import Check, History
+from chaos.checks.values import Place, place
+
+
+class NonmonotonicSend(Check):
+    guarantee = "nonmonotonic-send"
+
+    def end(self, history: History) -> None:
+        if not history.writes_promised:
+            return
+        last: dict[tuple[str, Place], int] = {}
+        sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
+        sends.sort(key=lambda run: (run.process, run.index, run.position))
+        for run in sends:
+            key = (run.process, place(run))
+            if run.first_offset <= last.get(key, -1):
+                self.violated(
+                    0,
+                    f"{run.process}: {run.topic}-{run.partition} was written at {run.first_offset} after {last[key]}",
+                )
+            last[key] = run.first_offset + run.count - 1

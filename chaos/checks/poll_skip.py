@@ -1,0 +1,13 @@
+"""poll-skip: between two reads of one fetcher no record is left out (reassignment excepted)."""
+
+from chaos.checks.check import Check, History
+from chaos.checks.reads import pairs
+
+
+class PollSkip(Check):
+    guarantee = "poll-skip"
+
+    def end(self, history: History) -> None:
+        for pair in pairs(history):
+            if pair.skipped > 0 and not pair.inside:
+                self.violated(0, pair.story)

@@ -1,0 +1,74 @@
+"""How each fetcher walked through its partitions, for the checks of skips and repeats.
+
+A read follows another without a gap if no offset that is known to hold a record lies between them. Seeks and new
+assignments begin a new walk.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.fleet.rows import RunRow
+from chaos.checks.check import History
+from chaos.checks.values import Place, place
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two neighbouring runs of one process in one partition; ``skipped``: known records between them, ``back``: the
+    second begins at or before the end of the first; ``inside``: both belong to one operation."""
+
+    before: RunRow
+    after: RunRow
+    inside: bool
+    skipped: int
+    back: bool
+
+    @property
+    def story(self) -> str:
+        last = self.before.first_offset + self.before.count - 1
+        return (
+            f"{self.after.process}: {self.after.topic}-{self.after.partition} after offset {last} (operation "
+            f"{self.before.index}) came {self.after.first_offset} (operation {self.after.index})"
+        )
+
+
+def pairs(history: History) -> Iterator[Pair]:
+    """All neighbouring runs of successful fetches, in the order of reading."""
+    operations = history.operation_of()
+    known = _known_offsets(history)
+    starts: dict[tuple[str, Place], list[int]] = {}
+    for row in history.assignments:
+        starts.setdefault((row.process, (row.topic, row.partition)), []).append(row.from_us)
+    for each in starts.values():
+        each.sort()
+    walks: dict[tuple[str, Place], tuple[RunRow, int]] = {}
+    reads = [run for run in history.runs if run.kind == "read"]
+    reads.sort(key=lambda run: (run.process, run.index, run.position))
+    for run in reads:
+        operation = operations.get((run.process, run.index))
+        if operation is None or operation.type != "ok" or operation.f != "fetch":
+            continue
+        key = (run.process, place(run))
+        begun = bisect_left(starts.get(key, []), operation.invoke_us + 1)
+        last = walks.get(key)
+        walks[key] = (run, begun)
+        if last is not None and last[1] == begun:
+            yield _pair(last[0], run, known[place(run)])
+
+
+def _pair(before: RunRow, after: RunRow, known: list[int]) -> Pair:
+    following = before.first_offset + before.count
+    skipped = bisect_left(known, after.first_offset) - bisect_left(known, following)
+    return Pair(before, after, before.index == after.index, max(skipped, 0), after.first_offset < following)
+
+
+def _known_offsets(history: History) -> dict[Place, list[int]]:
+    """Offsets at which somebody saw or was promised a record, sorted."""
+    found: dict[Place, dict[int, None]] = {}
+    for run in history.runs:
+        if run.first_offset >= 0:
+            found.setdefault(place(run), {}).update(
+                dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
+            )
+    return {where: sorted(offsets) for where, offsets in found.items()}

@@ -1,0 +1,65 @@
+"""session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
+
+An ID that is refused as unknown although nothing ended it is one; so is an accepted request that is answered with the
+ID of another session, or a session that is closed because of a wrong epoch (F-7, F-9, F-10).
+"""
+
+import json
+
+from chaos.checks.check import Check
+from chaos.trace import TraceRow
+
+FETCH = 1
+ID_NOT_FOUND = 70
+INVALID_EPOCH = 71
+LARGEST_EPOCH = 2**31 - 1
+
+
+class SessionLost(Check):
+    guarantee = "session-lost"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[tuple[int, int], None] = {}
+        self._incarnations: dict[int, int] = {}
+        self._last_request: dict[int, TraceRow] = {}
+        self._closed_by: dict[tuple[int, int], int] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        if self._incarnations.get(row.node) != row.incarnation:
+            self._restarted(row)
+        if row.what == "request":
+            self._last_request[row.node] = row
+        elif row.what == "session_created":
+            self._alive[row.node, json.loads(row.detail)["session_id"]] = None
+        elif row.what in ("session_evicted", "session_closed"):
+            self._ended(row)
+        elif row.what == "reply" and row.api_key == FETCH and row.session_id != 0:
+            closed = self._closed_by.pop((row.node, row.connection), 0)
+            if row.session_epoch not in (0, -1):
+                self._reply(row, closed)
+
+    def _restarted(self, row: TraceRow) -> None:
+        self._incarnations[row.node] = row.incarnation
+        self._alive = {key: None for key in self._alive if key[0] != row.node}
+        self._closed_by = {key: each for key, each in self._closed_by.items() if key[0] != row.node}
+        self._last_request.pop(row.node, None)
+
+    def _ended(self, row: TraceRow) -> None:
+        session_id = json.loads(row.detail)["session_id"]
+        self._alive.pop((row.node, session_id), None)
+        cause = self._last_request.get(row.node)
+        if row.what == "session_closed" and cause is not None and cause.session_id == session_id:
+            self._closed_by[row.node, cause.connection] = session_id
+
+    def _reply(self, row: TraceRow, closed: int) -> None:
+        who = f"session {row.session_id} epoch {row.session_epoch} of {row.client_id}"
+        known = (row.node, row.session_id) in self._alive
+        if row.error == INVALID_EPOCH and closed == row.session_id:
+            self.violated(row.at_us, f"{who} was refused for its epoch, and the session was closed for that")
+        elif row.error == ID_NOT_FOUND and known and 1 <= row.session_epoch <= LARGEST_EPOCH:
+            self.violated(row.at_us, f"{who} was answered as unknown, but nothing had closed or evicted it")
+        elif row.error == 0 and row.answered_session_id not in (0, row.session_id):
+            self.violated(row.at_us, f"{who} was answered with session {row.answered_session_id}")
+        elif row.error == 0 and row.answered_session_id == 0 and known:
+            self.violated(row.at_us, f"{who} was answered without its ID, although the session is still there")

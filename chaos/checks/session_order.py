@@ -1,0 +1,103 @@
+"""session-epoch-order: a session's accepted epochs follow one another; the right one is accepted, any other refused.
+
+A model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow: a session created expects 1, each accepted
+request moves that on (2^31-1 to 1), a wrong epoch is answered with INVALID_FETCH_SESSION_EPOCH and changes nothing. One
+exception: a right request that waits is answered with an error when a later one overtakes it in its session.
+"""
+
+import json
+from dataclasses import dataclass
+
+from chaos.checks.check import Check
+from chaos.trace import TraceRow
+
+FETCH = 1
+ID_NOT_FOUND = 70
+INVALID_EPOCH = 71
+TOPIC_ID_ERROR = 106
+LARGEST_EPOCH = 2**31 - 1
+
+
+@dataclass(slots=True)
+class _Session:
+    expects: int
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request not yet answered. ``must``: the error that it must get, 0: accepted; ``number``: which accepted one."""
+
+    must: int
+    session: _Session | None
+    number: int
+    epoch: int
+
+
+class SessionOrder(Check):
+    """``first_epoch``: what a session expects when created (1, but for a preset that sets it)."""
+
+    guarantee = "session-epoch-order"
+
+    def __init__(self, first_epoch: int = 1) -> None:
+        super().__init__()
+        self._first_epoch = first_epoch
+        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._incarnations: dict[int, int] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        if self._incarnations.get(row.node) != row.incarnation:
+            self._restarted(row)
+        if row.what == "request":
+            if row.api_key == FETCH and row.session_id != 0 and row.session_epoch not in (0, -1):
+                self._request(row)
+        elif row.what == "reply":
+            pending = self._pending.pop((row.node, row.connection), None)
+            if pending is not None:
+                self._reply(row, pending)
+        elif row.what == "session_created":
+            session_id = json.loads(row.detail)["session_id"]
+            self._sessions[row.node, session_id] = _Session(self._first_epoch)
+        elif row.what in ("session_closed", "session_evicted"):
+            self._sessions.pop((row.node, json.loads(row.detail)["session_id"]), None)
+
+    def _restarted(self, row: TraceRow) -> None:
+        self._incarnations[row.node] = row.incarnation
+        self._sessions = {key: value for key, value in self._sessions.items() if key[0] != row.node}
+        self._pending = {key: value for key, value in self._pending.items() if key[0] != row.node}
+
+    def _request(self, row: TraceRow) -> None:
+        session = self._sessions.get((row.node, row.session_id))
+        if session is None or not 1 <= row.session_epoch <= LARGEST_EPOCH:
+            must = ID_NOT_FOUND
+        elif row.session_epoch != session.expects:
+            must = INVALID_EPOCH
+        else:
+            must = 0
+            session.expects = 1 if session.expects == LARGEST_EPOCH else session.expects + 1
+            session.accepted += 1
+        number = session.accepted if session is not None else 0
+        self._pending[row.node, row.connection] = _Pending(must, session, number, row.session_epoch)
+
+    def _reply(self, row: TraceRow, pending: _Pending) -> None:
+        if row.error == pending.must:
+            return
+        session = pending.session
+        if pending.must == 0 and session is not None:
+            overtaken = session.accepted > pending.number
+            ended = self._sessions.get((row.node, row.session_id)) is not session
+            if row.error == INVALID_EPOCH and overtaken:
+                return
+            if row.error == ID_NOT_FOUND and ended:
+                return
+            if row.error == TOPIC_ID_ERROR and not overtaken:
+                session.expects, session.accepted = pending.epoch, session.accepted - 1
+                return
+            if row.error not in (ID_NOT_FOUND, INVALID_EPOCH):
+                return
+        self.violated(
+            row.at_us,
+            f"session {row.session_id} epoch {row.session_epoch} of {row.client_id} on connection {row.connection} was "
+            f"answered with error {row.error}, not {pending.must}",
+        )

@@ -1,0 +1,62 @@
+"""Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
+
+Near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients are not told: the epochs that
+they send, 1 2 3 ..., reach the node as N, N + 1, ... in the ring 1..2^31-1, so that any client can play.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from chaos.evidence import FaultRow
+from reference_broker.core.effects import Effect, Note
+from reference_broker.core.events import Event, Request
+from reference_broker.log.now import Now
+from reference_broker.wire.fetch import FetchRequest
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+NAME = "fetch_session_epoch"
+KIND = "preset_fetch_session_epoch"
+LARGEST_EPOCH = 2**31 - 1
+
+
+class FetchSessionEpoch:
+    """Implements core.hooks.Hooks; stands last among the hooks, so that recorder and interceptor see the node's side of
+    replies. ``built`` must be called before the node's first event."""
+
+    def __init__(self, first_epoch: int) -> None:
+        self.first_epoch = first_epoch
+        self._node: Node | None = None
+
+    def built(self, node: "Node") -> None:
+        self._node = node
+
+    def evidence(self, node_id: int, at_us: int) -> FaultRow:
+        """The row that says that this state was set."""
+        detail = f"first epoch of each session {self.first_epoch}"
+        return FaultRow(NAME, KIND, at_us, at_us, f"node-{node_id}", 1, session_epoch=self.first_epoch, detail=detail)
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        if type(event) is not Request or not isinstance(event.body, FetchRequest):
+            return (event,)
+        body = event.body
+        if body.session_id == 0 or body.session_epoch < 1:
+            return (event,)
+        epoch = self.at_node(body.session_epoch)
+        return (replace(event, body=replace(body, session_epoch=epoch), tag=event.tag._replace(session_epoch=epoch)),)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        node = self._node
+        assert node is not None, "the preset was not told of its node"
+        for effect in effects:
+            if type(effect) is Note and effect.what == "session_created":
+                session_id = dict(effect.fields)["session_id"]
+                assert isinstance(session_id, int)
+                node.broker.fetch_sessions.sessions[session_id].epoch = self.first_epoch
+        return effects
+
+    def at_node(self, epoch: int) -> int:
+        """The node's name for what the client calls ``epoch``."""
+        return (epoch - 1 + self.first_epoch - 1) % LARGEST_EPOCH + 1

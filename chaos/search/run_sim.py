@@ -1,0 +1,231 @@
+"""One seed, or many: plays a scenario in the simulator and says what it came to."""
+
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.mutants import Applied, MutantError, applied, by_name
+from chaos.sim.outcome import Outcome, Verdict, worse, worst
+from chaos.sim.world import RunStuckError, World
+from scenarios import loader
+from scenarios.loader import Scenario
+
+CHUNK = 20
+"""Seeds that one worker process plays between two reports."""
+
+
+def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> Outcome:
+    """Plays one seed. Raises MutantError if there is no such mutant or it does not fit the code."""
+    return play(scenario, seed, mutant, hashed=hashed)[0]
+
+
+def play(
+    scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False, keep_trace: bool = False
+) -> tuple[Outcome, World]:
+    """As ``run``, with the world as it was at the end (for writing the run out)."""
+    with applied(by_name(mutant) if mutant else None) as at_work:
+        world = World(scenario, seed, hashed=hashed, keep_trace=keep_trace)
+        crash = ""
+        stuck = ""
+        try:
+            world.play()
+        except RunStuckError as error:
+            stuck = str(error)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            crash = (
+                f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno}, during {world.stage})"
+            )
+        return _outcome(world, at_work, crash, stuck), world
+
+
+def _outcome(world: World, at_work: Applied | None, crash: str, stuck: str) -> Outcome:
+    scenario, history = world.scenario, world.history
+    fired: dict[str, int] = {}
+    for row in world.faults:
+        fired[row.name] = fired.get(row.name, 0) + 1
+    fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
+    acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
+    slip_us = max((row.invoke_us - row.intended_us for row in history.operations if row.f == "produce"), default=0)
+    violations = sorted((each for check in world.checks for each in check.violations), key=lambda each: each.at_us)
+    reasons = [crash] if crash else []
+    if not crash:
+        reasons = [stuck] if stuck else []
+        for name, times in Counter(scenario.expected_faults).items():
+            if name not in fired:
+                reasons.append(f"the fault {name} never fired")
+            elif fired[name] < times:
+                reasons.append(f"the fault {name} fired {fired[name]} of {times} times")
+        if fetches < scenario.sim_min_fetches:
+            reasons.append(f"{fetches} fetches, at least {scenario.sim_min_fetches} are needed")
+        if acked < scenario.sim_min_acked:
+            reasons.append(f"{acked} acknowledged records, at least {scenario.sim_min_acked} are needed")
+        if slip_us > scenario.max_schedule_slip_ms * 1000:
+            reasons.append(
+                f"the schedule slipped by {slip_us // 1000} ms, at most {scenario.max_schedule_slip_ms} are allowed"
+            )
+        if at_work is not None and at_work.calls == 0:
+            reasons.append(f"the mutant {at_work.mutant.name} was never called")
+    # A broken guarantee stays broken, however thin the run was; without one, a run that shows nothing is INVALID.
+    verdict = Verdict.PASSED
+    if crash:
+        verdict = Verdict.CRASHED
+    elif violations and not (at_work is not None and at_work.calls == 0):
+        verdict = Verdict.FAILED
+    elif reasons:
+        verdict = Verdict.INVALID
+    return Outcome(
+        scenario.name, world.seed, at_work.mutant.name if at_work is not None else "", verdict, tuple(violations),
+        tuple(reasons), tuple(sorted(fired.items())), fetches, acked, world.events, world.agenda.now_us,
+        world.hash.hexdigest() if world.hash is not None else "", at_work.calls if at_work is not None else -1,
+        loader.typed(scenario),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Many seeds of one scenario. ``first_failing``: in the order of the seeds, the first that did not pass."""
+
+    scenario: str
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst(self.outcomes)
+
+    @property
+    def seeds_per_s(self) -> float:
+        return len(self.outcomes) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def first_failing(self) -> Outcome | None:
+        return next((each for each in self.outcomes if each.verdict is self.verdict is not Verdict.PASSED), None)
+
+
+def search(
+    scenario: Scenario,
+    seeds: Sequence[int],
+    processes: int = 2,
+    mutant: str | None = None,
+    progress: Callable[[Outcome], None] | None = None,
+) -> Search:
+    """Plays all seeds; ``processes`` 1 stays in this process. Outcomes come in the order of the seeds."""
+    started = time.perf_counter()
+    outcomes = []
+    for outcome in _outcomes(scenario, seeds, processes, mutant):
+        outcomes.append(outcome)
+        if progress is not None:
+            progress(outcome)
+    return Search(scenario.name, tuple(outcomes), time.perf_counter() - started)
+
+
+def _outcomes(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[Outcome]:
+    if processes <= 1 or len(seeds) < 2 * processes:
+        yield from (run(scenario, seed, mutant) for seed in seeds)
+        return
+    chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
+    with ProcessPoolExecutor(processes) as pool:
+        for chunk in pool.map(_run_chunk, [scenario.path] * len(chunks), chunks, [mutant] * len(chunks)):
+            yield from chunk
+
+
+def _run_chunk(path: str, seeds: Sequence[int], mutant: str | None) -> list[Outcome]:
+    """In a worker process: the scenario is read again, nothing but plain values crosses."""
+    scenario = loader.load(Path(path))
+    return [run(scenario, seed, mutant) for seed in seeds]
+
+
+def report(found: Search) -> str:
+    """For the terminal: the verdict, the speed, and for a failure its story and the one command that repeats it."""
+    failing = found.first_failing
+    lines = [
+        f"{found.scenario}: {found.verdict.name}, {len(found.outcomes)} seeds, {found.seeds_per_s:.0f} seeds/s"
+        + (f", trace hash {found.outcomes[0].trace_hash}" if found.outcomes and found.outcomes[0].trace_hash else "")
+    ]
+    if failing is not None:
+        bad = sum(each.verdict is not Verdict.PASSED for each in found.outcomes)
+        lines.append(f"  {bad} of {len(found.outcomes)} seeds did not pass; first: seed {failing.seed}")
+        lines += [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
+        lines += [f"  {reason}" for reason in failing.reasons]
+        lines.append(f"  repeat with: {failing.repeat_command}")
+    return "\n".join(lines)
+
+
+def simulate(
+    names: Sequence[str],
+    seeds: int | None = None,
+    seed: int | None = None,
+    mutant: str | None = None,
+    processes: int = 2,
+    out: Path | None = None,
+    with_mutants: bool = False,
+) -> int:
+    """``crucible sim``: plays, prints, and gives the exit code (0, 1, 2, 3 or 4).
+
+    ``seed`` alone: that one, with its trace hash. ``seeds`` (default 100): so many, from ``seed`` or 1 on. ``out``: the
+    folder that a single seed's run is written to, for ``crucible report`` (with several scenarios one below it for
+    each). ``with_mutants``: the control of each scenario must pass and each of its mutants fail with a seed at
+    least; 0 if all is so, else 1.
+    """
+    try:
+        scenarios = [loader.find(name) for name in names]
+        single = seed is not None and seeds in (None, 1)
+        if with_mutants:
+            first = seed if seed is not None else 1
+            return _prove(scenarios, range(first, first + (seeds or 100)), processes)
+        code = Verdict.PASSED
+        for scenario in scenarios:
+            if single and seed is not None:
+                folder = out if out is None or len(scenarios) == 1 else out / scenario.name
+                found = _single(scenario, seed, mutant, folder)
+            else:
+                first = seed if seed is not None else 1
+                found = search(scenario, range(first, first + (seeds or 100)), processes, mutant)
+            print(report(found), flush=True)  # noqa: T201
+            if single and found.verdict is Verdict.FAILED:
+                from chaos.search.shrink import shrink, told
+
+                print(f"  {told(shrink(scenario, found.outcomes[0]))}", flush=True)  # noqa: T201
+            code = worse(code, found.verdict)
+    except (loader.ScenarioError, MutantError, OSError) as error:
+        print(f"crucible sim: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return code.value
+
+
+def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None) -> Search:
+    started = time.perf_counter()
+    outcome, world = play(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
+    if out is not None:
+        from chaos.sim.run_folder import write_out  # pyarrow: only where it is needed
+
+        write_out(outcome, world, out)
+    return Search(scenario.name, (outcome,), time.perf_counter() - started)
+
+
+def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
+    """Controls over all seeds; mutants until the first seed that catches them."""
+    wrong = []
+    for scenario in scenarios:
+        found = search(scenario, seeds, processes)
+        print(report(found), flush=True)  # noqa: T201
+        if found.verdict is not Verdict.PASSED:
+            wrong.append(scenario.name)
+        for mutant in scenario.mutants:
+            red = next((each for each in _outcomes(scenario, seeds, 1, mutant) if each.verdict is Verdict.FAILED), None)
+            caught = f"caught by seed {red.seed}: {', '.join(red.broken)}" if red is not None else "NOT caught"
+            print(f"  {mutant}: {caught}", flush=True)  # noqa: T201
+            if red is None:
+                wrong.append(f"{scenario.name} with {mutant}")
+    verdict = f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught"
+    print(verdict)  # noqa: T201
+    return 1 if wrong else 0
+
+
+__all__ = ["Outcome", "Search", "Verdict", "play", "report", "run", "search", "simulate"]

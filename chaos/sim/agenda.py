@@ -1,0 +1,35 @@
+"""Virtual time: what happens when. Equal times happen in the order in which they were asked for."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+Act = Callable[..., None]
+
+
+class Agenda:
+    """``now_us``: virtual microseconds since the run's start; it only moves when the next act is taken."""
+
+    __slots__ = ("_count", "_heap", "now_us")
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self._count = 0
+        self._heap: list[tuple[int, int, Act, tuple[Any, ...]]] = []
+
+    def at(self, time_us: int, act: Act, *args: Any) -> None:
+        """Does ``act(*args)`` at that time, or now if it is past."""
+        self._count += 1
+        heappush(self._heap, (max(time_us, self.now_us), self._count, act, args))
+
+    def after(self, delay_us: int, act: Act, *args: Any) -> None:
+        self.at(self.now_us + delay_us, act, *args)
+
+    def step(self, end_us: int) -> bool:
+        """Does the next act if it lies before or at ``end_us``; else moves time there and says False."""
+        if not self._heap or self._heap[0][0] > end_us:
+            self.now_us = max(self.now_us, end_us)
+            return False
+        self.now_us, _, act, args = heappop(self._heap)
+        act(*args)
+        return True

@@ -1,0 +1,177 @@
+"""Drives one fleet behaviour over virtual connections; the simulator's counterpart of a Locust user."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Answered,
+    Behaviour,
+    Connect,
+    Connected,
+    ConnectFailed,
+    Disconnect,
+    Disconnected,
+    Finished,
+    FleetEvent,
+    Record,
+    Request,
+    Started,
+    Stopping,
+    TimedOut,
+    Wake,
+    Woken,
+)
+from bench.fleet.rows import HistoryRow
+from chaos.sim.agenda import Agenda
+from chaos.sim.links import Connection
+from reference_broker.log.now import Now
+
+if TYPE_CHECKING:
+    from chaos.sim.network import Network
+
+Recorded = Callable[["Client", Iterable[HistoryRow]], None]
+
+
+class Client:
+    """One logical client. ``waiting``: number of the operation that it waits for; an end with another one is late."""
+
+    def __init__(
+        self, behaviour: Behaviour, agenda: Agenda, network: "Network", start_wall_ms: int, recorded: Recorded
+    ) -> None:
+        self.behaviour = behaviour
+        self.connection: Connection | None = None
+        self.finished = False
+        self._agenda = agenda
+        self._network = network
+        self._start_wall_ms = start_wall_ms
+        self._recorded = recorded
+        self._waiting = 0
+        self._wake = 0
+        self._correlation = 0
+        self._expected = -1
+
+    @property
+    def name(self) -> str:
+        return self.behaviour.process
+
+    @property
+    def now(self) -> Now:
+        return Now(self._agenda.now_us, self._start_wall_ms + self._agenda.now_us // 1000)
+
+    def start(self) -> None:
+        self._step(Started())
+
+    def stop(self) -> None:
+        """The load is over."""
+        if not self.finished:
+            self._step(Stopping())
+
+    def close(self) -> None:
+        """Hard end: what is open becomes unknown."""
+        if not self.finished:
+            self.finished = True
+            self._recorded(self, self.behaviour.close(self.now))
+
+    def _step(self, event: FleetEvent) -> None:
+        if self.finished:
+            return
+        for action in self.behaviour.step(self.now, event):
+            match action:
+                case Request():
+                    self._request(action)
+                case Record():
+                    self._recorded(self, action.rows)
+                case Wake():
+                    self._wake += 1
+                    self._agenda.at(action.at_us, self._woken, self._wake)
+                case Connect():
+                    self._connect(action.address, action.timeout_us)
+                case Disconnect():
+                    self._disconnect()
+                case Finished():
+                    self.finished = True
+                    self._disconnect()
+
+    def _woken(self, wake: int) -> None:
+        if wake == self._wake:
+            self._step(Woken())
+
+    # Connecting
+
+    def _connect(self, address: Address, timeout_us: int) -> None:
+        self._disconnect()
+        self._waiting += 1
+        self.connection = self._network.connect(self, address)
+        if self.connection is None:
+            self._agenda.after(1, self._connect_failed, self._waiting, "unreachable")
+        else:
+            self._agenda.after(timeout_us, self._connect_failed, self._waiting, "timeout")
+
+    def _connect_failed(self, waiting: int, reason: str) -> None:
+        if waiting == self._waiting:
+            self._waiting += 1
+            self._drop()
+            self._step(ConnectFailed(reason))
+
+    def accepted(self, connection: Connection) -> None:
+        """The node took the connection."""
+        if connection is self.connection:
+            self._waiting += 1
+            self._step(Connected())
+
+    def refused(self, connection: Connection) -> None:
+        if connection is self.connection:
+            self._connect_failed(self._waiting, "refused")
+
+    def _disconnect(self) -> None:
+        connection = self.connection
+        if connection is not None:
+            self._waiting += 1
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self.connection = self.connection, None
+        self._expected = -1
+        if connection is not None and connection.client_open:
+            connection.client_open = False
+            self._network.client_closed(connection)
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """The node or the network closed it."""
+        connection.client_open = False
+        if connection is self.connection:
+            self.connection = None
+            self._expected = -1
+            self._waiting += 1
+            self._step(Disconnected(reason))
+
+    # Requests
+
+    def _request(self, action: Request) -> None:
+        connection = self.connection
+        self._waiting += 1
+        if connection is None:
+            self._agenda.after(1, self._no_connection, self._waiting)
+            return
+        self._correlation += 1
+        self._expected = self._correlation
+        self._network.request(connection, action, self._correlation)
+        self._agenda.after(action.timeout_us, self._timed_out, self._waiting)
+
+    def _no_connection(self, waiting: int) -> None:
+        if waiting == self._waiting:
+            self._waiting += 1
+            self._step(Disconnected("not connected"))
+
+    def answered(self, connection: Connection, correlation: int, body: object) -> None:
+        if connection is self.connection and correlation == self._expected:
+            self._expected = -1
+            self._waiting += 1
+            self._step(Answered(body))
+
+    def _timed_out(self, waiting: int) -> None:
+        if waiting == self._waiting:
+            self._expected = -1
+            self._waiting += 1
+            self._step(TimedOut())

@@ -1,0 +1,66 @@
+"""The simulator's fleet: the same behaviours as the live one, made from a scenario."""
+
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.protocol import Address
+from bench.fleet.spec import FetcherGroup, Fleet, FleetSpec, ProducerGroup, idle_partitions, make_fleet, settings_of
+from chaos.seeds import number_for, random_for
+from scenarios.model import Scenario
+
+DRAIN_MS = 8_000
+FINAL_READ_MS = 8_000
+IDLE_RECORDS = 3
+VALUE_BYTES = 64
+
+
+def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> FleetSpec:
+    """The scenario's load at its simulated size."""
+    load = scenario.load
+    topic = load.topics[0]
+    return FleetSpec(
+        bootstrap=[f"{host}:{port}" for host, port in bootstrap],
+        seconds=int(load.sim_seconds),
+        partitions=topic.partitions,
+        fetchers=[
+            FetcherGroup(
+                each.behaviour, each.sim_count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
+                each.min_bytes, each.max_bytes, each.partition_max_bytes,
+            )
+            for each in load.fetchers
+        ],
+        producers=[
+            ProducerGroup(
+                each.sim_count, max(1, round(each.sim_rate_per_s * each.sim_count)), each.record_bytes,
+                each.batch_records, each.acks, each.idempotent,
+            )
+            for each in load.producers
+        ],
+        seed=number_for(seed, "fleet"),
+        topic=topic.name,
+        topic_config=dict(topic.config),
+        request_timeout_ms=load.request_timeout_ms,
+        drain_ms=DRAIN_MS,
+        final_read_ms=FINAL_READ_MS,
+    )  # fmt: skip
+
+
+def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> Fleet:
+    return make_fleet(spec_of(scenario, seed, bootstrap))
+
+
+def idle_writer(scenario: Scenario, seed: int, bootstrap: list[Address]) -> KeyedProducer | None:
+    """Appends once to each idle partition while the load runs; None if that is done before the load."""
+    over_us = int(scenario.load.sim_idle_appends_s * 1_000_000)
+    spec = spec_of(scenario, seed, bootstrap)
+    partitions = tuple(idle_partitions(spec))
+    if not over_us or not partitions:
+        return None
+    plan = ProducerPlan(
+        "idle-writer",
+        partitions,
+        interval_us=over_us // len(partitions),
+        records_per_request=IDLE_RECORDS,
+        record_bytes=VALUE_BYTES,
+        keys=1,
+        max_slots=len(partitions),
+    )
+    return KeyedProducer(plan, settings_of(spec), random_for(seed, "idle-writer"))

@@ -1,0 +1,88 @@
+"""Writes a simulated run out as the folder that a live run leaves, so that the same Spark jobs judge it."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.fleet.parquet_sink import ParquetSink
+from bench.fleet.recorder import Recorder
+from chaos.checks.check import Check
+from chaos.live import identity
+from chaos.live.trace_spool import write_table
+from chaos.sim.machine import START_WALL_MS
+from chaos.sim.outcome import Outcome, Verdict
+from chaos.sim.world import World
+from reference_broker.log.now import Now
+from reports.manifest import Check as JudgedCheck
+from reports.manifest import Expectations, Manifest, write_manifest
+from reports.schema import FAULTS, TRACE, Table
+from scenarios.model import Load
+
+WORKER = "sim"
+JUDGED_HERE = ("metrics-exact", "log-consistent")
+"""Invariants that need the node itself; all others are left to whoever judges the folder, from its tables alone."""
+
+
+def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -> Path:
+    """Everything that a judge needs; the world must have kept its trace. Gives the folder back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
+    history = world.history
+    for rows in (history.operations, history.runs, history.positions, history.assignments, history.ends):
+        recorder.record(rows)
+    recorder.close(Now(world.agenda.now_us, START_WALL_MS + world.agenda.now_us // 1000))
+    _write(FAULTS, (row.values() for row in sorted(world.faults, key=lambda row: row.at_us)), folder / "faults.parquet")
+    by_node: dict[tuple[int, int], list[tuple[str | int, ...]]] = {}
+    for row in world.trace:
+        by_node.setdefault((row.node, row.incarnation), []).append(row.values())
+    for (node, incarnation), values in by_node.items():
+        _write(TRACE, values, folder / "trace" / f"node-{node}-{incarnation}.parquet")
+    write_manifest(folder, _manifest(outcome, world, folder, command))
+    return folder
+
+
+def _write(table: Table, rows: Iterable[Sequence[Any]], path: Path) -> None:
+    write_table(table, (list(row) for row in rows), path)
+
+
+def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Manifest:
+    scenario, (commit, dirty) = world.scenario, identity.commit()
+    return Manifest(
+        scenario=scenario.name, seed=outcome.seed, world="sim", repeat_command=outcome.repeat_command,
+        number=scenario.number or 0, title=scenario.title, run_id=folder.name, mutant=outcome.mutant,
+        mutant_calls=outcome.mutant_calls if outcome.mutant else -1, command=command or " ".join(sys.argv),
+        commit=commit, dirty=dirty, start_wall_us=START_WALL_MS * 1000, duration_us=outcome.virtual_us,
+        trace_hash=outcome.trace_hash, clauses=scenario.clauses,
+        crash=outcome.reasons[0] if outcome.verdict is Verdict.CRASHED else "", versions=identity.versions(),
+        machine=identity.machine(), config=dict(scenario.cluster.config), load=_words(scenario.load),
+        notes=("Played in virtual time: latencies are those of the simulated links, not of a machine.",),
+        expectations=Expectations(
+            faults=scenario.expected_faults,
+            min_fetches=scenario.sim_min_fetches, min_acked=scenario.sim_min_acked,
+            max_schedule_slip_ms=scenario.max_schedule_slip_ms, guarantees=scenario.guarantees,
+        ),
+        checks=tuple(_judged(check, outcome.events) for check in world.checks if check.guarantee in JUDGED_HERE),
+    )  # fmt: skip
+
+
+def _judged(check: Check, events: int) -> JudgedCheck:
+    """An invariant that was looked at after every event."""
+    first = check.violations[0] if check.violations else None
+    return JudgedCheck(
+        guarantee=check.guarantee,
+        holds=first is None,
+        evidence=events,
+        at_us=first.at_us if first is not None else -1,
+        detail=first.story if first is not None else "",
+    )
+
+
+def _words(load: Load) -> dict[str, str]:
+    words = {
+        each.name: f"{each.sim_count} {each.behaviour} fetchers of {each.partitions} partitions"
+        for each in load.fetchers
+    }
+    for each in load.producers:
+        words[each.name] = f"{each.sim_count} producers, {each.sim_rate_per_s:g} records/s each"
+    return words

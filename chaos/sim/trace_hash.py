@@ -1,0 +1,55 @@
+"""The hash of everything that happened in a run: events, effects and history, in order, byte for byte."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from bench.fleet.behaviours.protocol import Request as ClientRequest
+from bench.fleet.rows import HistoryRow
+from chaos.evidence import FaultRow
+from chaos.sim.codec_check import reply_bytes, request_bytes
+from reference_broker.core.effects import Effect, Offload, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.log.now import Now
+
+
+class TraceHash:
+    """Implements core.hooks.Hooks for one node; several nodes may share one hash object."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.lines = 0
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, line: str) -> None:
+        self.lines += 1
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+
+    def history(self, rows: Iterable[HistoryRow]) -> None:
+        for row in rows:
+            self.add(repr(row))
+
+    def fault(self, row: FaultRow) -> None:
+        self.add(repr(row))
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:
+        if isinstance(event, Request):
+            action = ClientRequest(event.api_key, event.api_version, event.client_id, event.body, 0)
+            coded = request_bytes(action, event.correlation_id).hex() if event.body is not None else ""
+            self.add(f"{now} request {event.connection} {event.tag} {coded}")
+        else:
+            self.add(f"{now} {event}")
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        for effect in effects:
+            if isinstance(effect, Reply):
+                coded = reply_bytes(effect).hex() if effect.body is not None else ""
+                self.add(f"{now} reply {effect.connection} {effect.tag} {coded}")
+            elif isinstance(effect, Offload):
+                self.add(f"{now} offload {effect.token}")
+            else:
+                self.add(f"{now} {effect}")
+        return effects

@@ -1,0 +1,316 @@
+"""Each check stays silent on a right history and speaks on one that breaks its guarantee."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from bench.fleet.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow
+from chaos.checks.all_checks import all_checks
+from chaos.checks.check import Check, History
+from chaos.checks.eviction_rules import EvictionRules
+from chaos.checks.log_consistent import LogConsistent
+from chaos.checks.metrics_exact import MetricsExact, read_session_metrics
+from chaos.checks.session_lost import SessionLost
+from chaos.checks.session_order import SessionOrder
+from chaos.sim.disk import SimDisk
+from chaos.trace import TraceRow
+from reference_broker.core.node import Node
+from reference_broker.model.config import BrokerConfig
+
+NONE, UNKNOWN, WRONG = 0, 70, 71
+TOPIC = "hot"
+
+
+# The mechanisms: traces.
+
+
+class Trace:
+    """Writes trace rows as a node's recorder does."""
+
+    def __init__(self, *checks: Check) -> None:
+        self.checks = checks
+        self.seq = 0
+        self.incarnation = 0
+
+    def row(self, what: str, **fields: object) -> None:
+        row = TraceRow(0, self.incarnation, self.seq, self.seq, what, **fields)  # type: ignore[arg-type]
+        self.seq += 1
+        for check in self.checks:
+            check.trace(row)
+
+    def note(self, what: str, **fields: object) -> None:
+        self.row(what, detail=json.dumps(fields, sort_keys=True))
+
+    def request(self, session: int, epoch: int, connection: int = 1) -> None:
+        self.row("request", connection=connection, api_key=1, session_id=session, session_epoch=epoch)
+
+    def reply(self, session: int, epoch: int, error: int, connection: int = 1, answered: int | None = None) -> None:
+        answer = (session if error == NONE else 0) if answered is None else answered
+        self.row(
+            "reply", connection=connection, api_key=1, session_id=session, session_epoch=epoch, error=error,
+            answered_session_id=answer,
+        )  # fmt: skip
+
+    def fetch(self, session: int, epoch: int, error: int = NONE, answered: int | None = None) -> None:
+        self.request(session, epoch)
+        self.reply(session, epoch, error, answered=answered)
+
+
+def session_checks(first_epoch: int = 1) -> tuple[SessionOrder, SessionLost, Trace]:
+    order, lost = SessionOrder(first_epoch), SessionLost()
+    trace = Trace(order, lost)
+    trace.note("session_created", session_id=9)
+    return order, lost, trace
+
+
+@pytest.mark.clause("F-3", "F-7", "F-9", "F-10")
+def test_a_right_session_breaks_nothing() -> None:
+    order, lost, trace = session_checks()
+    trace.fetch(9, 1)
+    trace.fetch(9, 2)
+    trace.fetch(9, 2, WRONG)
+    trace.fetch(9, 7, WRONG)
+    trace.fetch(9, 3)
+    trace.fetch(8, 1, UNKNOWN)
+    trace.fetch(9, -5, UNKNOWN)
+    trace.request(9, 0)
+    trace.note("session_closed", session_id=9, reason="replaced")
+    trace.note("session_created", session_id=10)
+    trace.reply(9, 0, NONE, answered=10)
+    trace.fetch(9, 4, UNKNOWN)
+    trace.incarnation = 1
+    trace.fetch(10, 1, UNKNOWN)
+    assert order.violations == lost.violations == []
+
+
+def test_a_waiting_request_may_be_overtaken_in_its_session() -> None:
+    order, lost, trace = session_checks()
+    trace.request(9, 1, connection=1)
+    trace.request(9, 2, connection=2)
+    trace.reply(9, 1, WRONG, connection=1)
+    trace.reply(9, 2, NONE, connection=2)
+    trace.request(9, 3, connection=1)
+    trace.note("session_evicted", session_id=9)
+    trace.reply(9, 3, UNKNOWN, connection=1)
+    assert order.violations == lost.violations == []
+
+
+@pytest.mark.parametrize(
+    ("fetches", "why"),
+    [
+        ([(1, NONE), (1, NONE)], "an epoch accepted twice"),
+        ([(1, NONE), (2, WRONG)], "the right epoch refused"),
+        ([(2, NONE)], "a later epoch accepted"),
+        ([(1, NONE), (3, UNKNOWN)], "a wrong epoch answered as an unknown ID"),
+        ([(0x7FFFFFFF, NONE)], "the last epoch accepted first"),
+    ],
+)
+def test_session_order_speaks(fetches: Sequence[tuple[int, int]], why: str) -> None:
+    order, _, trace = session_checks()
+    for epoch, error in fetches:
+        trace.fetch(9, epoch, error)
+    assert len(order.violations) == 1, why
+
+
+def test_session_order_wraps_to_one() -> None:
+    order, _, trace = session_checks(first_epoch=2**31 - 1)
+    trace.fetch(9, 2**31 - 1)
+    trace.fetch(9, 1)
+    assert order.violations == []
+    trace.fetch(9, 3, NONE)
+    assert order.violations
+
+
+def test_session_lost_speaks_on_a_session_that_nothing_ended() -> None:
+    _, lost, trace = session_checks()
+    trace.fetch(9, 1, UNKNOWN)
+    assert "nothing had closed" in lost.violations[0].story
+
+
+def test_session_lost_speaks_on_a_session_closed_for_a_wrong_epoch() -> None:
+    _, lost, trace = session_checks()
+    trace.request(9, 5)
+    trace.note("session_closed", session_id=9, reason="")
+    trace.reply(9, 5, WRONG)
+    assert "closed for that" in lost.violations[0].story
+
+
+@pytest.mark.parametrize("answered", [0, 8])
+def test_session_lost_speaks_on_an_answer_with_another_id(answered: int) -> None:
+    _, lost, trace = session_checks()
+    trace.fetch(9, 1, NONE, answered=answered)
+    assert len(lost.violations) == 1
+
+
+EVICTION = {
+    "session_id": 1, "idle_ms": 0, "age_ms": 0, "partitions": 5, "by_partitions": 5,
+    "privileged": 0, "by_privileged": 0,
+}  # fmt: skip
+
+
+@pytest.mark.clause("F-18")
+@pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [
+        ({}, False),
+        ({"by_privileged": 1}, True),
+        ({"by_privileged": 1, "privileged": 1}, False),
+        ({"idle_ms": 120_001}, True),
+        ({"idle_ms": 120_000}, False),
+        ({"idle_ms": -3_600_000}, False),
+        ({"age_ms": 120_001, "by_partitions": 6}, True),
+        ({"age_ms": 120_001}, False),
+        ({"age_ms": 120_000, "by_partitions": 6}, False),
+    ],
+)
+def test_only_the_three_rules_evict(fields: dict[str, int], allowed: bool) -> None:
+    check = EvictionRules(slots=1)
+    Trace(check).note("session_evicted", **{**EVICTION, **fields})
+    assert (check.violations == []) is allowed
+
+
+@pytest.mark.clause("F-17")
+def test_more_sessions_than_slots_are_seen_and_a_restart_empties_them() -> None:
+    check = EvictionRules(slots=2)
+    trace = Trace(check)
+    trace.note("session_created", session_id=1)
+    trace.note("session_created", session_id=2)
+    trace.incarnation = 1
+    trace.note("session_created", session_id=3)
+    trace.note("session_created", session_id=4)
+    assert check.violations == []
+    trace.note("session_created", session_id=5)
+    assert len(check.violations) == 1
+
+
+def node() -> Node:
+    from random import Random
+
+    return Node(0, BrokerConfig.parse({}), SimDisk(Random(1)), 1)
+
+
+@pytest.mark.clause("F-21")
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
+    subject, check = node(), MetricsExact()
+    check.node(0, 0, subject, None, thorough=False)
+    assert check.violations == []
+    assert read_session_metrics(subject) == (0, 0, 0)
+    metrics, kind = subject.broker.metrics, "FetchSessionCache"
+    off = (
+        metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions"),
+        metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached"),
+        metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec"),
+    )[which]
+    off.value += 1
+    check.node(0, 0, subject, None, thorough=False)
+    assert len(check.violations) == 1
+
+
+def test_a_high_watermark_that_goes_back_is_seen() -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    log = SimpleNamespace(log_start_offset=0, high_watermark=5, log_end_offset=5)
+    partition = SimpleNamespace(log=log, topic=TOPIC, topic_id=bytes(16), index=0)
+    broker = SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={(TOPIC, 0): partition}))
+    subject: Any = SimpleNamespace(broker=broker)
+    check = LogConsistent()
+    check.node(0, 0, subject, None, thorough=True)
+    log.high_watermark = 4
+    check.node(0, 1, subject, None, thorough=True)
+    assert check.violations == [], "another incarnation may begin lower"
+    log.high_watermark = 3
+    check.node(0, 1, subject, None, thorough=True)
+    log.high_watermark = 6
+    check.node(0, 1, subject, None, thorough=True)
+    assert [each.story.split(": ")[1][:20] for each in check.violations] == [
+        "high watermark went ",
+        "high watermark 6 lie",
+    ]
+
+
+# What clients saw: histories. A producer p writes 0..9 to hot-0 (two requests), a fetcher f reads them in two fetches.
+
+
+def operation(process: str, index: int, f: str, kind: str = "ok", at_us: int = 0) -> OperationRow:
+    return OperationRow(process, index, f, kind, at_us, at_us, at_us + 5)
+
+
+def send(index: int, first_offset: int, first_sequence: int, count: int = 5) -> RunRow:
+    return RunRow("p", index, 0, "send", TOPIC, 0, first_offset, count, 7, "p", first_sequence, True)
+
+
+def read(index: int, first_offset: int, count: int = 5, position: int = 0, shift: int = 0, writer: str = "p") -> RunRow:
+    return RunRow("f", index, position, "read", TOPIC, 0, first_offset, count, 7, writer, first_offset + shift, True)
+
+
+def position(index: int, fetch: int, following: int, topic: str = TOPIC) -> PositionRow:
+    return PositionRow("f", index, topic, 0, fetch, following, 10, 0, None)
+
+
+OPERATIONS: list[HistoryRow] = [
+    operation("p", 0, "produce"),
+    operation("p", 1, "produce", at_us=10),
+    operation("f", 0, "fetch", at_us=20),
+    operation("f", 1, "fetch", at_us=30),
+]
+ASSIGNMENT = AssignmentRow("f", TOPIC, 0, 20, END_OF_RUN_US, 0)
+END = EndRow(TOPIC, 0, 0, 10, 50)
+SENDS: list[HistoryRow] = [send(0, 0, 0), send(1, 5, 5)]
+POSITIONS: list[HistoryRow] = [position(0, 0, 5), position(1, 5, 10)]
+READS: list[HistoryRow] = [read(0, 0), read(1, 5)]
+BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
+
+
+def broken(rows: Sequence[HistoryRow], writes_promised: bool = True) -> list[str]:
+    history = History(writes_promised=writes_promised)
+    history.add(rows)
+    checks = all_checks(10)
+    for check in checks:
+        check.end(history)
+    return sorted({check.guarantee for check in checks if check.violations})
+
+
+@pytest.mark.parametrize(
+    ("rows", "guarantees"),
+    [
+        ([*BASE, *SENDS, *POSITIONS, *READS], []),
+        (
+            [*BASE, *SENDS, *POSITIONS, read(0, 0), read(1, 5, shift=20)],
+            ["inconsistent-offsets", "unseen", "lost-write"],
+        ),
+        ([*BASE, *SENDS, *POSITIONS, *READS, read(2, 0, 1, writer="")], ["inconsistent-offsets"]),
+        ([*BASE, send(0, 0, 0), *POSITIONS, read(0, 0), read(1, 5, shift=-5)], ["duplicate"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 5)], ["lost-write", "unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0)], ["unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 4), read(1, 5)], ["lost-write", "poll-skip", "unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0), read(1, 4, 6)], ["nonmonotonic-poll"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 3), read(0, 4, 6, 1)], ["int-poll-skip", "lost-write", "unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0), read(0, 4, 6, 1)], ["int-nonmonotonic-poll"]),
+        ([*BASE, send(0, 5, 5), send(1, 0, 0), *POSITIONS, *READS], ["nonmonotonic-send"]),
+        ([*BASE, *SENDS, *POSITIONS, *READS, position(1, 0, 0, "other")], ["unrequested-partition"]),
+        ([*BASE, *SENDS, position(0, 0, 5), *READS], ["fetch-gap"]),
+    ],
+)
+def test_each_anomaly_is_named(rows: Sequence[HistoryRow], guarantees: list[str]) -> None:
+    assert broken(rows) == sorted(guarantees)
+
+
+def test_a_seek_begins_a_new_walk() -> None:
+    again = [AssignmentRow("f", TOPIC, 0, 20, 29, 0), AssignmentRow("f", TOPIC, 0, 29, END_OF_RUN_US, 0)]
+    rows = [*OPERATIONS, END, *again, *SENDS, position(0, 0, 10), position(1, 0, 10), read(0, 0, 10), read(1, 0, 10)]
+    assert broken(rows) == []
+    assert broken([*OPERATIONS, END, ASSIGNMENT, *rows[7:]]) == ["nonmonotonic-poll"]
+
+
+def test_lost_writes_are_not_judged_where_they_are_not_promised() -> None:
+    assert broken([*BASE, *SENDS, *POSITIONS, read(0, 5)], writes_promised=False) == []
+
+
+def test_a_failed_fetch_moves_no_cursor() -> None:
+    rows = [*BASE[1:], *SENDS, *POSITIONS, *READS]
+    assert broken([operation("p", 0, "produce"), *rows]) == []
+    failed = [operation("f", 2, "fetch", "fail", 40), RunRow("f", 2, 0, "read", TOPIC, 0, 0, 5, 7, "p", 0, True)]
+    assert broken([operation("p", 0, "produce"), *rows, *failed]) == []

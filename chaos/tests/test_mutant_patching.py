@@ -1,0 +1,89 @@
+"""A mutant fits its target exactly or not at all, counts its calls, and can be taken back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, caught_by, table
+from chaos.rules import Rule
+from scenarios.model import Match
+
+TARGET = "chaos.rules:Counter.hit"
+PARAMETERS = ("self", "client_id", "at_us")
+
+
+def never(original: Callable[..., Any]) -> Callable[..., Any]:
+    assert callable(original)
+    return lambda *_: False
+
+
+def mutant(target: str = TARGET, parameters: tuple[str, ...] = PARAMETERS) -> Mutant:
+    return Mutant("never_hits", "no rule ever hits", "node", target, parameters, never)
+
+
+def hits() -> bool:
+    from chaos.rules import Counter
+
+    return Counter(Rule("r", "request_dropped", "request", Match())).hit("client", 0)
+
+
+def test_replacement_is_used_inside_the_block_only_and_counted() -> None:
+    assert hits()
+    with applied(mutant()) as at_work:
+        assert at_work is not None
+        assert not hits()
+        assert not hits()
+        assert at_work.calls == 2
+    assert hits()
+
+
+def test_first_call_is_told_before_the_replacement_runs() -> None:
+    told: list[str] = []
+    at_work = apply(mutant(), lambda: told.append("reached"))
+    try:
+        assert told == []
+        hits()
+        hits()
+        assert told == ["reached"]
+    finally:
+        at_work.undo()
+
+
+@pytest.mark.parametrize(
+    ("target", "parameters", "word"),
+    [
+        ("chaos.rules:Counter.gone", PARAMETERS, "there is no"),
+        ("chaos.nowhere:f", PARAMETERS, "there is no"),
+        (TARGET, ("self", "client_id"), "takes"),
+        ("chaos.rules:Rule.__doc__", (), "not a function"),
+    ],
+)
+def test_a_target_that_does_not_fit_is_refused(target: str, parameters: tuple[str, ...], word: str) -> None:
+    with pytest.raises(MutantError, match=word):
+        apply(mutant(target, parameters))
+    assert hits()
+
+
+@pytest.mark.parametrize("each", all_mutants(), ids=lambda each: each.name)
+def test_every_mutant_fits_the_code_and_is_listed_by_a_scenario(each: Mutant) -> None:
+    with applied(each):
+        pass
+    assert caught_by(each), "no scenario lists it"
+
+
+def test_scenarios_list_only_mutants_that_exist() -> None:
+    from scenarios.loader import load_all
+
+    for scenario in load_all():
+        for name in scenario.mutants:
+            assert by_name(name).name == name
+
+
+def test_unknown_mutant_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(MutantError, match="no_epoch_comparison"):
+        by_name("nothing")
+
+
+def test_table_says_which_numbers_catch_a_mutant() -> None:
+    assert ("no_epoch_comparison", ("2",)) in table()

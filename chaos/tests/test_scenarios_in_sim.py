@@ -1,0 +1,149 @@
+"""Every scenario is green in the simulator without its mutants and red with each of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.mutants import MutantError
+from chaos.search.run_sim import report, run, search, simulate
+from chaos.sim.outcome import Verdict
+from scenarios import loader
+from scenarios.loader import Scenario
+from scenarios.model import Range
+
+ALL = {scenario.name: scenario for scenario in loader.load_all()}
+PAIRS = [(scenario.name, mutant) for scenario in ALL.values() for mutant in scenario.mutants]
+CONTROL_SEEDS = range(1, 5)
+MUTANT_SEEDS = range(1, 21)
+CAUGHT_BY = {
+    "change_mark_cleared_when_sent": "fetch-gap",
+    "epoch_not_advanced_when_response_lost": "session-epoch-order",
+    "no_epoch_comparison": "session-epoch-order",
+    "session_closed_on_wrong_epoch": "session-lost",
+    "epoch_overflows_to_negative": "session-epoch-order",
+    "epoch_wraps_to_zero": "session-epoch-order",
+    "counted_session_ids": "unrequested-partition",
+    "negative_idle_time_evicts": "eviction-rules",
+}
+
+
+@pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
+@pytest.mark.parametrize("name", ALL)
+def test_control_is_green(name: str) -> None:
+    found = search(ALL[name], CONTROL_SEEDS, processes=1)
+    assert found.verdict is Verdict.PASSED, report(found)
+
+
+@pytest.mark.clause("F-2", "F-3", "F-10", "F-11", "F-14", "F-18", "F-20")
+@pytest.mark.parametrize(("name", "mutant"), PAIRS)
+def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
+    for seed in MUTANT_SEEDS:
+        outcome = run(ALL[name], seed, mutant)
+        assert outcome.verdict in (Verdict.PASSED, Verdict.FAILED), outcome.reasons
+        if outcome.verdict is Verdict.FAILED:
+            assert CAUGHT_BY[mutant] in outcome.broken
+            assert outcome.repeat_command == f"./crucible sim {name} --seed {seed} --mutant {mutant}"
+            assert run(ALL[name], seed, mutant).broken == outcome.broken
+            return
+    pytest.fail(f"{name} did not notice {mutant} in {len(MUTANT_SEEDS)} seeds")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda it: replace(it, sim_min_fetches=10_000), "fetches"),
+        (lambda it: replace(it, sim_min_acked=10_000), "acknowledged"),
+        (lambda it: replace(it, max_schedule_slip_ms=0), "slipped"),
+        (lambda it: replace(it, faults=(replace(it.faults[0], nth=Range(500, 500)),)), "never fired"),
+    ],
+)
+def test_a_run_that_shows_nothing_is_invalid(change: Callable[[Scenario], Scenario], reason: str) -> None:
+    outcome = run(change(ALL["01-lost-response"]), 1)
+    assert outcome.verdict is Verdict.INVALID
+    assert any(reason in each for each in outcome.reasons)
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_power_loss_under_load_is_survived(flushed: bool) -> None:
+    kill = ALL["kill-under-load"]
+    config = (("log.flush.interval.messages", "1"),) if flushed else ()
+    lost = replace(kill.faults[0], kind="node_powered_off")
+    scenario = replace(kill, faults=(lost,), cluster=replace(kill.cluster, config=config))
+    for seed in range(1, 4):
+        outcome = run(scenario, seed)
+        assert outcome.verdict is Verdict.PASSED, (outcome.violations, outcome.reasons)
+
+
+def test_a_mutant_that_is_never_called_is_invalid() -> None:
+    plain = replace(
+        ALL["plain-load"], load=replace(ALL["plain-load"].load, sim_seconds=0.3), sim_min_fetches=0, sim_min_acked=0
+    )
+    outcome = run(plain, 1, "negative_idle_time_evicts")
+    assert outcome.verdict is Verdict.INVALID
+    assert "never called" in outcome.reasons[-1]
+
+
+def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("reference_broker.model.fetch_session.FetchSession.accept", stumble)
+    outcome = run(ALL["plain-load"], 1)
+    assert outcome.verdict is Verdict.CRASHED
+    assert outcome.verdict.value == 4
+    assert "ZeroDivisionError: planted" in outcome.reasons[0]
+
+
+def test_search_in_two_processes_finds_the_same_and_says_how_to_repeat_it() -> None:
+    scenario = ALL["01-lost-response"]
+    seeds, mutant = range(1, 5), "epoch_not_advanced_when_response_lost"
+    alone, together = (search(scenario, seeds, processes, mutant) for processes in (1, 2))
+    assert alone.outcomes == together.outcomes
+    text = report(together)
+    assert "seeds/s" in text
+    assert f"./crucible sim 01-lost-response --seed 1 --mutant {mutant}" in text
+
+
+def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(["1"], seed=1) == 0
+    assert "trace hash " in capsys.readouterr().out
+    assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent") == 1
+    assert simulate(["no-such-thing"]) == 2
+    assert simulate(["1"], mutant="no_such_mutant") == 2
+    assert "there is no mutant" in capsys.readouterr().err
+
+
+def test_control_and_mutants_together(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert simulate(["6"], seeds=2, processes=1, with_mutants=True) == 0
+    assert "epoch_wraps_to_zero: caught by seed 1: session-epoch-order" in capsys.readouterr().out
+    toothless = replace(ALL["plain-load"], mutants=("negative_idle_time_evicts",))
+    monkeypatch.setattr(loader, "find", lambda _: toothless)
+    assert simulate(["plain-load"], seeds=1, processes=1, with_mutants=True) == 1
+    assert "NOT caught" in capsys.readouterr().out
+
+
+def test_unknown_mutant_is_an_error() -> None:
+    with pytest.raises(MutantError):
+        run(ALL["plain-load"], 1, "nobody")
+
+
+def test_a_run_can_be_written_out(tmp_path: Path) -> None:
+    from reports.manifest import read_manifest
+
+    folder = tmp_path / "run"
+    assert simulate(["6"], seed=2, out=folder) == 0
+    manifest = read_manifest(folder)
+    assert (manifest.world, manifest.seed, manifest.number) == ("sim", 2, 6)
+    assert all(check.holds for check in manifest.checks)
+    assert {check.guarantee for check in manifest.checks} == {"metrics-exact", "log-consistent"}
+    for table in (
+        "history/operations",
+        "history/runs",
+        "history/positions",
+        "history/ends",
+        "trace/node-0-0",
+        "faults",
+    ):
+        assert list(folder.glob(f"{table}*.parquet")), table

@@ -1,0 +1,23 @@
+"""Shrinking keeps what a failure needs and drops the rest."""
+
+from chaos.search.run_sim import run
+from chaos.search.shrink import shrink, told
+from scenarios import loader
+
+
+def test_one_lost_response_a_client_is_enough() -> None:
+    scenario, mutant = loader.find("1"), "epoch_not_advanced_when_response_lost"
+    failing = run(scenario, 1, mutant)
+    small = shrink(scenario, failing)
+    again = run(small, 1, mutant)
+    assert [(fault.every, fault.times) for fault in small.faults] == [(0, 1)]
+    assert dict(again.faults)["response_lost"] < dict(failing.faults)["response_lost"]
+    assert failing.broken[0] in again.broken
+    assert told(small).startswith("these faults are enough for it: response_lost")
+
+
+def test_a_failure_that_needs_no_fault_is_told_so() -> None:
+    scenario = loader.find("6")
+    small = shrink(scenario, run(scenario, 1, "epoch_wraps_to_zero"))
+    assert small.faults == ()
+    assert told(small) == "no fault is needed for it"

@@ -1,0 +1,57 @@
+"""One seed, one trace: also in another interpreter, with another hash seed, and whatever else was played before."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from chaos.search.run_sim import run
+from chaos.seeds import number_for
+from scenarios import loader
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAY = """
+import sys
+from chaos.search.run_sim import run
+from scenarios import loader
+for name in sys.argv[2:]:
+    print(run(loader.find(name), int(sys.argv[1]), hashed=True).trace_hash)
+"""
+
+
+SCENARIOS = ("01-lost-response", "27-killed-at-epoch")
+
+
+def hashes_in_new_interpreter(seed: int, hash_seed: str) -> list[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAY, str(seed), *SCENARIOS],
+        capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+def test_separate_interpreters_give_the_same_hashes() -> None:
+    here = [run(loader.find(name), 7, hashed=True).trace_hash for name in SCENARIOS]
+    assert [len(each) for each in here] == [64, 64]
+    assert hashes_in_new_interpreter(7, "1") == hashes_in_new_interpreter(7, "2") == here
+
+
+def test_another_seed_gives_another_hash() -> None:
+    scenario = loader.find("1")
+    assert run(scenario, 1, hashed=True).trace_hash != run(scenario, 2, hashed=True).trace_hash
+
+
+def test_a_run_is_not_changed_by_hashing_it_or_by_what_was_played_before() -> None:
+    scenario = loader.find("1")
+    first = run(scenario, 3)
+    run(loader.find("27"), 4)
+    again = run(scenario, 3, hashed=True)
+    assert (first.events, first.fetches, first.acked, first.faults) == (
+        again.events, again.fetches, again.acked, again.faults,
+    )  # fmt: skip
+
+
+def test_purposes_have_generators_of_their_own() -> None:
+    assert number_for(1, "links") == number_for(1, "links")
+    assert len({number_for(seed, name) for seed in (1, 2) for name in ("links", "disk")}) == 4

@@ -1,0 +1,91 @@
+"""The trace recorder: turns what a node was given and what it did into rows of the trace table, in both worlds."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.log.now import Now
+
+FETCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """Fields are the columns of ``reports.schema.TRACE``, in their order."""
+
+    node: int
+    incarnation: int
+    seq: int
+    at_us: int
+    what: str
+    connection: int = -1
+    client_id: str = ""
+    api_key: int = -1
+    api_version: int = -1
+    session_id: int = 0
+    session_epoch: int = -1
+    answered_session_id: int = 0
+    error: int = 0
+    detail: str = ""
+
+    def values(self) -> tuple[str | int, ...]:
+        return (
+            self.node, self.incarnation, self.seq, self.at_us, self.what, self.connection, self.client_id, self.api_key,
+            self.api_version, self.session_id, self.session_epoch, self.answered_session_id, self.error, self.detail,
+        )  # fmt: skip
+
+
+Sink: TypeAlias = Callable[[TraceRow], None]
+
+
+class TraceRecorder:
+    """Implements core.hooks.Hooks and changes nothing. Give it before the interceptor in the list of hooks, so that it
+    sees what the node did rather than what the fault left of it."""
+
+    def __init__(self, node: int, incarnation: int, sink: Sink, origin_us: int = 0) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._sink = sink
+        self._origin_us = origin_us
+        self._seq = 0
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
+        at_us = now.mono_us - self._origin_us
+        if type(event) is Request:
+            tag = event.tag
+            self._add(
+                TraceRow(
+                    self._node, self._incarnation, self._seq, at_us, "request", event.connection, event.client_id,
+                    tag.api_key, tag.api_version, tag.session_id, tag.session_epoch,
+                )
+            )  # fmt: skip
+        self.effects(now, effects)
+        return effects
+
+    def effects(self, now: Now, effects: Sequence[Effect]) -> None:
+        """Rows for effects that no event led to (those of a node's start)."""
+        at_us = now.mono_us - self._origin_us
+        for effect in effects:
+            if type(effect) is Reply:
+                self._add(self._reply(effect, at_us))
+            elif type(effect) is Note:
+                detail = json.dumps(dict(effect.fields), sort_keys=True, separators=(",", ":"))
+                self._add(TraceRow(self._node, self._incarnation, self._seq, at_us, effect.what, detail=detail))
+
+    def _reply(self, reply: Reply, at_us: int) -> TraceRow:
+        tag = reply.tag
+        answered = getattr(reply.body, "session_id", 0) if tag.api_key == FETCH else 0
+        return TraceRow(
+            self._node, self._incarnation, self._seq, at_us, "reply", reply.connection, tag.client_id, tag.api_key,
+            tag.api_version, tag.session_id, tag.session_epoch, answered, tag.error,
+        )  # fmt: skip
+
+    def _add(self, row: TraceRow) -> None:
+        self._seq += 1
+        self._sink(row)

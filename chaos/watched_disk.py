@@ -1,0 +1,68 @@
+"""A disk between the node and its real one, so that a fault can strike at byte k of a write."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from reference_broker.log.disk import Buffer, Disk
+
+
+class Strike(NamedTuple):
+    """``kept`` bytes of the write happen, then ``act`` (which may not return, or may raise DiskError)."""
+
+    kept: int
+    act: Callable[[], None]
+
+
+BeforeWrite: TypeAlias = Callable[[str, int, int], Strike | None]
+"""(path, position, size of the write in bytes) -> what strikes it, or None."""
+
+
+class WatchedDisk:
+    """Implements log.disk.Disk over another one. A write that fails leaves the file as it was, as the port promises."""
+
+    def __init__(self, inner: Disk, before_write: BeforeWrite) -> None:
+        self._inner = inner
+        self._before_write = before_write
+        self.list = inner.list
+        self.exists = inner.exists
+        self.size = inner.size
+        self.read = inner.read
+        self.truncate = inner.truncate
+        self.rename = inner.rename
+        self.delete = inner.delete
+
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+        existed = self._inner.exists(path)
+        position = self._inner.size(path) if existed else 0
+        strike = self._before_write(path, position, sum(len(each) for each in buffers))
+        if strike is None:
+            return self._inner.append(path, buffers)
+        self._inner.append(path, [b"".join(bytes(each) for each in buffers)[: strike.kept]])
+        try:
+            strike.act()
+        except OSError:
+            if existed:
+                self._inner.truncate(path, position)
+            else:
+                self._inner.delete(path)
+            raise
+        missing = b"".join(bytes(each) for each in buffers)[strike.kept :]
+        self._inner.append(path, [missing])
+        return position
+
+    def write(self, path: str, data: Buffer) -> None:
+        strike = self._before_write(path, 0, len(data))
+        if strike is None:
+            self._inner.write(path, data)
+            return
+        before = self._inner.read(path, 0, self._inner.size(path)) if self._inner.exists(path) else None
+        self._inner.write(path, bytes(data)[: strike.kept])
+        try:
+            strike.act()
+        except OSError:
+            if before is None:
+                self._inner.delete(path)
+            else:
+                self._inner.write(path, before)
+            raise
+        self._inner.write(path, data)

@@ -1,0 +1,103 @@
+"""The clauses side by side with the code that names them, the tests that prove them, the scenarios that use them.
+
+Generated from the sources each time: nothing here is typed by hand but ``reference_broker/clauses.toml``.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
+_ID = re.compile(r"\b([DFGSHTPM])-(\d{1,2})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """``code`` / ``tests`` / ``scenarios``: where it is named; paths relative to the clone, tests as path::name."""
+
+    id: str
+    text: str
+    code: tuple[str, ...]
+    tests: tuple[str, ...]
+    scenarios: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        """``proven and exercised``, ``proven`` (no scenario names it), ``not proven``."""
+        if not self.tests:
+            return "not proven"
+        return "proven and exercised" if self.scenarios else "proven"
+
+
+def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
+    """Every clause of ``reference_broker/clauses.toml`` in its order."""
+    code: dict[str, list[str]] = {}
+    tests: dict[str, list[str]] = {}
+    for path in _sources(root):
+        relative = path.relative_to(root).as_posix()
+        if path.name.startswith(("test_", "bench_")):
+            for name, ids in _marked(ast.parse(path.read_text())):
+                for each in ids:
+                    tests.setdefault(each, []).append(f"{relative}::{name}")
+        elif "/tests/" not in relative:
+            for each in sorted({f"{room}-{number}" for room, number in _ID.findall(path.read_text())}):
+                code.setdefault(each, []).append(relative)
+    used = _used_by_scenarios(root)
+    return tuple(
+        Clause(each, text, tuple(code.get(each, ())), tuple(tests.get(each, ())), tuple(used.get(each, ())))
+        for each, text in texts(root).items()
+    )
+
+
+def texts(root: Path = ROOT) -> dict[str, str]:
+    """Clause ID -> its one line."""
+    with (root / "reference_broker" / "clauses.toml").open("rb") as file:
+        rooms = tomllib.load(file)
+    return {
+        f"{letter}-{number}": text
+        for letter, room in rooms.items()
+        for number, text in room.items()
+        if number != "title"
+    }
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for room in ROOMS:
+        yield from sorted((root / room).rglob("*.py"))
+
+
+def _marked(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each marked test (class or function) with the IDs that its marks name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            ids = tuple(each for decorator in node.decorator_list for each in _ids(decorator))
+            if ids:
+                yield node.name, ids
+        elif isinstance(node, ast.Assign) and any(_is_pytestmark(target) for target in node.targets):
+            ids = tuple(each for call in ast.walk(node.value) for each in _ids(call))
+            if ids:
+                yield "(whole file)", ids
+
+
+def _is_pytestmark(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id == "pytestmark"
+
+
+def _ids(node: ast.AST) -> tuple[str, ...]:
+    """The arguments of ``pytest.mark.clause(...)``, else nothing."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clause"):
+        return ()
+    return tuple(str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
+
+
+def _used_by_scenarios(root: Path) -> dict[str, list[str]]:
+    used: dict[str, list[str]] = {}
+    for path in sorted((root / "scenarios").glob("*.toml")):
+        with path.open("rb") as file:
+            for each in tomllib.load(file).get("clauses", ()):
+                used.setdefault(each, []).append(path.stem)
+    return used

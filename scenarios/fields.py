@@ -1,0 +1,146 @@
+"""Typed reading of TOML tables: each key is taken once, what is left over at the end is refused."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from scenarios.model import Range
+
+T = TypeVar("T")
+
+
+class ScenarioError(ValueError):
+    """A scenario file or name that cannot be used; the message is one sentence for the person who gave it."""
+
+
+class Reader:
+    """One table. ``file`` and ``where`` stand in messages; the keys asked for are the allowed ones."""
+
+    def __init__(self, table: Mapping[str, object], file: str, where: str) -> None:
+        self._table = table
+        self._file = file
+        self._where = where
+        self._asked: list[str] = []
+
+    def has(self, key: str) -> bool:
+        return key in self._table
+
+    def refusal(self, key: str, must: str) -> ScenarioError:
+        return ScenarioError(f"{self._file}: {self._path(key)} {must}")
+
+    def end(self) -> None:
+        """Refuses keys that nobody asked for."""
+        for key in self._table:
+            if key not in self._asked:
+                raise ScenarioError(
+                    f"{self._file}: unknown key {self._path(key)}; allowed here: {', '.join(sorted(self._asked))}"
+                )
+
+    def text(self, key: str, default: str | None = None, allowed: Sequence[str] | None = None) -> str:
+        value = self._take(key, default)
+        if not isinstance(value, str) or (default is None and not value):
+            raise self.refusal(key, f"must be a text, not {_shown(value)}")
+        if allowed is not None and value not in allowed:
+            raise self.refusal(key, f"is {value!r}; allowed: {', '.join(each for each in allowed if each)}")
+        return value
+
+    def texts(self, key: str, allowed: Sequence[str] | None = None) -> tuple[str, ...]:
+        value = self._take(key, None)
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self.refusal(key, f"must be a list of texts, not {_shown(value)}")
+        for each in value:
+            if allowed is not None and each not in allowed:
+                raise self.refusal(key, f"has {each!r}; allowed: {', '.join(allowed)}")
+        return tuple(value)
+
+    def integer(self, key: str, default: int | None = None, low: int | None = None, high: int | None = None) -> int:
+        if default is not None and key not in self._table:
+            self._asked.append(key)
+            return default
+        value = self._take(key, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.refusal(key, f"must be a whole number, not {_shown(value)}")
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise self.refusal(key, f"is {value}; it must be {_bounds(low, high)}")
+        return value
+
+    def number(self, key: str, default: float | None = None, low: float | None = None) -> float:
+        if default is not None and key not in self._table:
+            self._asked.append(key)
+            return default
+        value = self._take(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.refusal(key, f"must be a number, not {_shown(value)}")
+        if low is not None and value < low:
+            raise self.refusal(key, f"is {value}; it must be at least {low:g}")
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise self.refusal(key, f"must be true or false, not {_shown(value)}")
+        return value
+
+    def range(self, key: str, default: tuple[int, int] | None = None, low: int | None = None) -> Range:
+        """A whole number, or a list of two: the least and the greatest."""
+        value = self._take(key, None if default is None else list(default))
+        ends = [value, value] if isinstance(value, int) else value
+        if (
+            not isinstance(ends, list)
+            or len(ends) != 2
+            or any(not isinstance(each, int) or isinstance(each, bool) for each in ends)
+        ):
+            raise self.refusal(key, f"must be a whole number or a list of two, not {_shown(value)}")
+        if ends[0] > ends[1] or (low is not None and ends[0] < low):
+            raise self.refusal(
+                key, f"is {ends}; the least must come first{'' if low is None else f' and be at least {low}'}"
+            )
+        return Range(ends[0], ends[1])
+
+    def table(self, key: str, required: bool = True) -> "Reader":
+        value = self._take(key, None if required else {})
+        if not isinstance(value, dict):
+            raise self.refusal(key, f"must be a table, not {_shown(value)}")
+        return Reader(value, self._file, self._path(key))
+
+    def tables(self, key: str) -> list["Reader"]:
+        """An array of tables; none is fine."""
+        value = self._take(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise self.refusal(key, f"must be tables, each under [[{self._path(key)}]], not {_shown(value)}")
+        return [Reader(each, self._file, f"{self._path(key)}[{number}]") for number, each in enumerate(value)]
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All entries of a free table as texts (``true`` and numbers as Kafka writes them), sorted by key."""
+        return tuple(sorted((key, self._plain(key, value)) for key, value in self._table.items()))
+
+    def integers(self) -> tuple[tuple[str, int], ...]:
+        """All entries of a free table of whole numbers, sorted by key."""
+        return tuple(sorted((key, self.integer(key)) for key in self._table))
+
+    def _plain(self, key: str, value: object) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str | int | float):
+            return str(value)
+        raise self.refusal(key, f"must be a text, a number, true or false, not {_shown(value)}")
+
+    def _take(self, key: str, default: object) -> object:
+        self._asked.append(key)
+        if key in self._table:
+            return self._table[key]
+        if default is None:
+            raise self.refusal(key, "is missing")
+        return default
+
+    def _path(self, key: str) -> str:
+        return f"{self._where}.{key}" if self._where else key
+
+
+def _bounds(low: int | None, high: int | None) -> str:
+    if low is not None and high is not None:
+        return f"between {low} and {high}"
+    return f"at least {low}" if low is not None else f"at most {high}"
+
+
+def _shown(value: object) -> str:
+    return {dict: "a table", list: "a list", str: "a text", bool: "a truth value"}.get(type(value), repr(value))

@@ -1,0 +1,35 @@
+"""The table of clauses is made from marks and sources, and every mark names a clause that exists."""
+
+from pathlib import Path
+
+from scenarios.clauses import all_clauses, texts
+
+
+def test_every_mark_names_a_known_clause() -> None:
+    root = Path(__file__).resolve().parents[2]
+    known = texts(root)
+    marked = {each for path in root.glob("*/**/tests/test_*.py") for each in _marks(path.read_text())}
+    assert marked <= set(known), f"unknown clauses: {sorted(marked - set(known))}"
+
+
+def _marks(source: str) -> set[str]:
+    import re
+
+    return {each for call in re.findall(r"mark\.clause\(([^)]*)\)", source) for each in re.findall(r'"([^"]+)"', call)}
+
+
+def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "scenarios").mkdir()
+    tests = tmp_path / "reference_broker" / "tests"
+    tests.mkdir(parents=True)
+    (tmp_path / "reference_broker" / "clauses.toml").write_text('[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n')
+    (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = ["F-1"]\n')
+    (tmp_path / "reference_broker" / "a.py").write_text('"""Implements F-1."""\n')
+    (tests / "test_a.py").write_text('@pytest.mark.clause("F-1")\ndef test_one(): ...\n')
+    one, two = all_clauses(tmp_path)
+    assert (one.code, one.tests, one.scenarios) == (
+        ("reference_broker/a.py",),
+        ("reference_broker/tests/test_a.py::test_one",),
+        ("01-a",),
+    )
+    assert (one.status, two.status) == ("proven and exercised", "not proven")
