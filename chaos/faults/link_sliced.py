@@ -1,0 +1,15 @@
+"""Frames arrive in small pieces with pauses between them."""
+
+from chaos.faults.timed import End, Place, poisoned
+from scenarios.model import Fault
+
+KIND = "link_sliced"
+AVERAGE_BYTES = 64
+VARIATION_BYTES = 32
+PAUSE_US = 200
+PROBE_REQUESTS = 20
+
+
+def begin(place: Place, fault: Fault) -> End:
+    attributes = {"average_size": AVERAGE_BYTES, "size_variation": VARIATION_BYTES, "delay": PAUSE_US}
+    return poisoned(place, fault, "slicer", attributes, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)

@@ -1,0 +1,30 @@
+"""The faults done from outside, by kind."""
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TypeAlias
+
+from chaos.faults import (
+    link_cut,
+    link_delayed,
+    link_down,
+    link_reset,
+    link_sliced,
+    link_slowed,
+    link_truncated,
+    node_killed,
+    node_paused,
+    node_terminated,
+)
+from chaos.faults.timed import End, Place
+from scenarios.model import Fault
+
+Begin: TypeAlias = Callable[[Place, Fault], End]
+
+_MODULES: tuple[ModuleType, ...] = (
+    link_cut, link_delayed, link_down, link_reset, link_sliced, link_slowed, link_truncated,
+    node_killed, node_paused, node_terminated,
+)  # fmt: skip
+
+LIVE: Mapping[str, Begin] = {module.KIND: module.begin for module in _MODULES}
+"""What a live run can do at a time. A power loss is the simulator's: no process can take the page cache with it."""

@@ -1,0 +1,99 @@
+"""One connection of our own through a link, to see what a fault on it does to whoever uses it.
+
+Toxiproxy counts a connection's bytes only when it ends, so its counters say nothing about a fault while connections
+live through it.
+"""
+
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+LIMIT_S = 1.5
+_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""ApiVersions v0, correlation ID 1, no client ID: a broker that speaks Kafka answers it with some 100 bytes."""
+
+Outcome = Literal["answered", "silent", "closed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """``pieces``: how many reads the answer took. ``first_us``, ``whole_us``: from the send to the answer's first and
+    last byte; 0 if it did not come."""
+
+    outcome: Outcome
+    answer_bytes: int = 0
+    pieces: int = 0
+    first_us: int = 0
+    whole_us: int = 0
+
+    def told(self) -> str:
+        if self.outcome == "answered":
+            return (
+                f"a probe got {self.answer_bytes} bytes in {self.pieces} pieces, the first after {self.first_us} us, "
+                f"the last after {self.whole_us} us"
+            )
+        what = {"silent": f"got no answer within {LIMIT_S:g} s", "closed": "was cut off", "refused": "was refused"}
+        return f"a probe {what[self.outcome]} after {self.answer_bytes} bytes of answers"
+
+
+def probe(address: str, requests: int = 1, limit_s: float = LIMIT_S) -> Probe:
+    """Sends so many ApiVersions requests through ``address`` (HOST:PORT) at once and waits for all answers."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + limit_s
+    try:
+        sock = socket.create_connection((host, int(port)), timeout=limit_s)
+    except OSError:
+        return Probe("refused")
+    with sock:
+        return _exchange(sock, requests, deadline)
+
+
+def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
+    data, pieces, first_us = b"", 0, 0
+    started = time.monotonic()
+    try:
+        sock.sendall(_REQUEST * requests)
+        while _answers(data) < requests:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            piece = sock.recv(65_536)
+            if not piece:
+                return Probe("closed", len(data), pieces, first_us)
+            first_us = first_us or int((time.monotonic() - started) * 1e6)
+            pieces += 1
+            data += piece
+    except TimeoutError:
+        return Probe("silent", len(data), pieces, first_us)
+    except OSError:
+        return Probe("closed", len(data), pieces, first_us)
+    return Probe("answered", len(data), pieces, first_us, int((time.monotonic() - started) * 1e6))
+
+
+def _answers(data: bytes) -> int:
+    """Whole frames in it."""
+    count = position = 0
+    while position + 4 <= len(data):
+        position += 4 + int.from_bytes(data[position : position + 4], "big")
+        if position > len(data):
+            break
+        count += 1
+    return count
+
+
+class BackgroundProbe:
+    """A probe in a thread, so that a silent link does not hold up the run."""
+
+    def __init__(self, address: str, requests: int = 1, limit_s: float = LIMIT_S) -> None:
+        self._result = Probe("silent")
+        self._thread = threading.Thread(target=self._run, args=(address, requests, limit_s), daemon=True)
+        self._thread.start()
+
+    def result(self) -> Probe:
+        """Waits for it."""
+        self._thread.join()
+        return self._result
+
+    def _run(self, address: str, requests: int, limit_s: float) -> None:
+        self._result = probe(address, requests, limit_s)

@@ -1,0 +1,204 @@
+"""Child processes of a run: started, signalled, awaited with deadlines, and reaped. Only our own children."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from chaos.live.errors import NodeDied, SetupError
+
+READY_LIMIT_S = 30.0
+STOP_LIMIT_S = 35.0
+
+
+class Child:
+    """One process that prints JSON lines on stdout and logs to a file. ``name`` stands in messages."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        pass_fds: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._expected_end = False
+        self.lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                pass_fds=tuple(pass_fds), env=None if environment is None else dict(environment),
+                start_new_session=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def await_line(self, key: str, limit_s: float = READY_LIMIT_S) -> dict[str, Any]:
+        """The first JSON line that has ``key``. Raises NodeDied, or SetupError if it said why it cannot start."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                line = self.lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise NodeDied(f"{self.name} was not ready within {limit_s:g} s; its log: {self.log}") from None
+            if line is None:
+                self._process.wait(5)
+                if self.exit_status == 2:
+                    raise SetupError(self.last_words().removeprefix("crucible broker: "))
+                raise NodeDied(f"{self.name} {self.how_it_ended()} before it was ready: {self.last_words()}")
+            if key in line:
+                return line
+
+    def kill(self) -> str:
+        """SIGKILL; returns how it ended, as evidence."""
+        return self._signal_and_wait(signal.SIGKILL, 10.0)
+
+    def terminate(self, limit_s: float = STOP_LIMIT_S) -> str:
+        """SIGTERM, then SIGKILL after ``limit_s``; returns how it ended."""
+        return self._signal_and_wait(signal.SIGTERM, limit_s)
+
+    def pause(self) -> str:
+        """SIGSTOP; returns the state that the system reports."""
+        self.send(signal.SIGSTOP)
+        deadline = time.monotonic() + 2.0
+        while self.state() != "T" and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return self.state()
+
+    def resume(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def state(self) -> str:
+        """Linux's letter for the process's state (T: stopped, S: sleeping, ...), or ? elsewhere."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return "?"
+        return stat.rpartition(")")[2].split()[0]
+
+    def order(self, **order: object) -> None:
+        """One JSON line to its stdin; a process that has just died takes none."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Lets go of its pipes, once it has ended."""
+        self._reader.join(2)
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def expect_end(self) -> None:
+        """From now on its end is no surprise (a fault was announced)."""
+        self._expected_end = True
+
+    def check(self) -> None:
+        """Raises NodeDied if it ended and nobody asked for that."""
+        if self.exit_status is not None and not self._expected_end:
+            raise NodeDied(f"{self.name} {self.how_it_ended()}: {self.last_words()}")
+
+    def wait(self, limit_s: float) -> bool:
+        """True if it has ended within ``limit_s``."""
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def how_it_ended(self) -> str:
+        status = self.exit_status
+        if status is None:
+            return "runs"
+        return f"ended by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
+
+    def last_words(self) -> str:
+        """The last line of its log, or of what it said before it could log."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return f"no log at {self.log}"
+        return lines[-1] if lines else "it said nothing"
+
+    def _signal_and_wait(self, number: signal.Signals, limit_s: float) -> str:
+        self._expected_end = True
+        self.send(number)
+        if number is signal.SIGTERM:
+            self.resume()  # A stopped process does not see SIGTERM.
+        if not self.wait(limit_s):
+            self._process.kill()
+            self._process.wait()
+            return f"pid {self.pid} ignored {number.name} for {limit_s:g} s and was killed"
+        return f"pid {self.pid} {self.how_it_ended()}"
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                self.lines.put(value)
+        self.lines.put(None)
+        stream.close()
+
+
+class EvidencePipe:
+    """A pipe that a child inherits and writes JSON lines to; they survive the child's death by any signal."""
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._tail = b""
+
+    def close_write_end(self) -> None:
+        """Ours, once the child has its own."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What came since the last call; never blocks."""
+        while True:
+            try:
+                data = os.read(self._read_end, 65_536)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            self._tail += data
+        *whole, self._tail = self._tail.split(b"\n")
+        return [json.loads(line) for line in whole if line]
+
+    def close(self) -> None:
+        self.close_write_end()
+        if self._read_end >= 0:
+            os.close(self._read_end)
+            self._read_end = -1

@@ -1,0 +1,77 @@
+"""The folder that a run leaves; its layout is in reports/schema.py and reports/manifest.py."""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.evidence import FaultRow
+from chaos.live.errors import SetupError
+from chaos.live.sampler import Sample
+from chaos.live.trace_spool import convert_spools, write_table
+from reports.schema import BROKER, FAULTS
+
+PARQUET_END = b"PAR1"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths below one run's folder."""
+
+    path: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def data(self) -> Path:
+        """The nodes' data folders, one for each."""
+        return self.path / "data"
+
+    @property
+    def spools(self) -> Path:
+        return self.path / "trace" / "spool"
+
+    def make(self) -> None:
+        """Raises SetupError if it holds a run already or cannot be written."""
+        try:
+            if self.path.exists() and any(self.path.iterdir()):
+                raise SetupError(f"The folder {self.path} is not empty: give --out a new one.")
+            for folder in (self.logs, self.data, self.spools):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise SetupError(
+                f"Cannot write to {self.path} ({failure.strerror}): give --out another folder."
+            ) from failure
+
+    def discard(self) -> None:
+        """What ``make`` made and a run that never began left in it, so that it can be tried again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def write_faults(self, rows: Iterable[FaultRow]) -> None:
+        ordered = sorted(rows, key=lambda row: (row.at_us, row.name, row.hit))
+        write_table(FAULTS, (list(row.values()) for row in ordered), self.path / "faults.parquet")
+
+    def write_samples(self, rows: Iterable[Sample]) -> None:
+        write_table(BROKER, (list(row) for row in rows), self.path / "trace" / "broker.parquet")
+
+    def set_torn_aside(self) -> list[str]:
+        """Files of whoever was killed while writing have no footer, and a judge cannot read them: they get another
+        name, which is given back for each."""
+        torn = [each for each in sorted(self.path.glob("*/*.parquet")) if not _is_whole(each)]
+        return [each.rename(each.with_suffix(".torn")).name for each in torn]
+
+    def collect_trace(self) -> int:
+        """Spools of all nodes to Parquet; the spools go. Returns the number of rows."""
+        rows = convert_spools(self.spools, self.path)
+        for spool in self.spools.iterdir():
+            spool.unlink()
+        self.spools.rmdir()
+        return rows
+
+
+def _is_whole(parquet: Path) -> bool:
+    with parquet.open("rb") as file:
+        file.seek(max(0, parquet.stat().st_size - len(PARQUET_END)))
+        return file.read() == PARQUET_END

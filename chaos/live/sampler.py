@@ -1,0 +1,100 @@
+"""Once a second: each node's metrics and what its process costs (table ``broker`` of the history)."""
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import psutil
+
+EVERY_S = 1.0
+TIMEOUT_S = 0.8
+
+
+class Sample(NamedTuple):
+    """A row of reports.schema.BROKER."""
+
+    node: int
+    at_us: int
+    metric: str
+    value: int
+
+
+class Sampler(threading.Thread):
+    """``nodes()``: (node ID, metrics HOST:PORT, pid) of those that run now; ``now_us()``: since the run's start.
+
+    A node that is down or stopped simply has no samples for that time.
+    """
+
+    def __init__(self, nodes: Callable[[], list[tuple[int, str, int]]], now_us: Callable[[], int]) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self._nodes = nodes
+        self._now_us = now_us
+        self._ending = threading.Event()
+        self._processes: dict[int, psutil.Process] = {}
+        self.rows: list[Sample] = []
+
+    def run(self) -> None:
+        following = time.monotonic()
+        while not self._ending.is_set():
+            for node, address, pid in self._nodes():
+                self.rows += self._process_samples(node, pid)
+                self.rows += self._metric_samples(node, address)
+            following = max(following + EVERY_S, time.monotonic())
+            self._ending.wait(following - time.monotonic())
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
+
+    def _process_samples(self, node: int, pid: int) -> list[Sample]:
+        try:
+            process = self._processes.get(pid)
+            if process is None:
+                process = self._processes[pid] = psutil.Process(pid)
+                process.cpu_percent(None)  # The first call has nothing to compare with.
+                return []
+            at_us = self._now_us()
+            cpu_permille = int(process.cpu_percent(None) * 10)
+            return [
+                Sample(node, at_us, "process_cpu_permille", cpu_permille),
+                Sample(node, at_us, "process_rss_bytes", process.memory_info().rss),
+            ]
+        except psutil.Error:
+            return []
+
+    def _metric_samples(self, node: int, address: str) -> list[Sample]:
+        connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        except (OSError, http.client.HTTPException):
+            return []
+        finally:
+            connection.close()
+        at_us = self._now_us()
+        return [Sample(node, at_us, metric, value) for metric, value in read_exposition(text)]
+
+
+def read_exposition(text: str) -> Iterator[tuple[str, int]]:
+    """(Kafka's name, value) of each sample; the node writes Kafka's name as the family's HELP text.
+
+    Labels follow the name as Prometheus shows them: ``...,name=RequestsPerSec{request="Fetch"}``.
+    """
+    kafka_name = ""
+    family = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            _, _, family, kafka_name = line.split(" ", 3)
+        elif line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            bare, brace, labels = name.partition("{")
+            suffix = bare.removeprefix(family)
+            shown = kafka_name if not labels else _without_labels(kafka_name)
+            yield f"{shown}{suffix}{brace}{labels}", int(float(value))
+
+
+def _without_labels(kafka_name: str) -> str:
+    """``domain:type=T,name=N,topic=a`` without the last part: the sample's own labels say it."""
+    return ",".join(kafka_name.split(",")[:2])

@@ -1,0 +1,59 @@
+"""A broker that is not ours: where its nodes are, what it speaks, and a proxy on the way to each node.
+
+Its nodes advertise their own addresses, not our proxies'. So the fleet, whose clients are ours, gets a dial map:
+whatever address a node advertises, the clients connect to the proxy in front of it.
+"""
+
+from dataclasses import dataclass
+
+from bench.fleet.behaviours.protocol import Address
+from bench.fleet.negotiation import UnreachableError, negotiate, nodes_of
+from bench.fleet.spec import SpecError, address_of
+from chaos.live.errors import SetupError
+from chaos.live.links import Links
+from reference_broker.client.transport import TransportError
+
+REFERENCE = "reference"
+PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``nodes``: HOST:PORT as advertised, by node ID; ``dial``: from those to the proxies."""
+
+    nodes: tuple[str, ...]
+    versions: dict[str, int]
+    dial: dict[str, str]
+
+
+def parse_target(text: str) -> Address:
+    """Raises SetupError."""
+    try:
+        address = address_of(text)
+    except SpecError:
+        address = Address("", 0)
+    if not address.host or not 0 < address.port < 65_536:
+        raise SetupError(f"--target is {text!r}: give HOST:PORT, such as 127.0.0.1:9092, or leave it away.")
+    return address
+
+
+def look(text: str) -> tuple[list[str], dict[str, int]]:
+    """Nodes as advertised, and API versions. Raises SetupError if nobody answers there."""
+    address = parse_target(text)
+    try:
+        versions = negotiate([address], PATIENCE_S)
+        nodes = nodes_of(address, versions["metadata"])
+    except (UnreachableError, TransportError) as nobody:
+        raise SetupError(f"--target: {nobody}") from nobody
+    return [_shown(each) for each in nodes], versions
+
+
+def behind_proxies(text: str, links: Links) -> Target:
+    """Raises SetupError."""
+    nodes, versions = look(text)
+    dial = {told: links.add("client", number, told).listen for number, told in enumerate(nodes)}
+    return Target(tuple(nodes), versions, dial)
+
+
+def _shown(address: Address) -> str:
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"

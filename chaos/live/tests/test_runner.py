@@ -1,0 +1,111 @@
+"""A whole small run: node, Toxiproxy, fleet, faults at a state and at a time, and what it leaves."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from chaos.live.errors import SetupError
+from chaos.live.runner import play
+from reports.manifest import read_manifest
+from scenarios.loader import load
+
+pytestmark = pytest.mark.live
+
+SCENARIO = """
+title = "A response is lost, then the node is killed while it answers, and restarted"
+clauses = []
+needs = ["interceptor", "signals", "proxy"]
+mutants = []
+guarantees = []
+min_fetches = 10
+min_acked = 10
+sim_min_fetches = 1
+sim_min_acked = 1
+max_schedule_slip_ms = 10000
+
+[load]
+seconds = 3
+
+[[load.topics]]
+name = "hot"
+partitions = 4
+
+[[load.fetchers]]
+name = "incremental"
+behaviour = "incremental"
+count = 2
+sim_count = 1
+topic = "hot"
+partitions = 2
+poll_interval_ms = 20
+
+[[load.producers]]
+name = "writers"
+count = 1
+sim_count = 1
+topic = "hot"
+rate_per_s = 100
+sim_rate_per_s = 10
+
+[[fault]]
+name = "lost"
+kind = "response_dropped"
+on = "reply"
+match = { api = "fetch", session = true }
+nth = 3
+times = 1
+
+[[fault]]
+name = "struck"
+kind = "node_killed"
+on = "reply"
+match = { api = "produce" }
+nth = 10
+total = 1
+restart_after_s = 0.2
+
+[[fault]]
+name = "delayed"
+kind = "link_delayed"
+at_s = 2
+duration_s = 0.5
+delay_ms = 30
+"""
+
+
+@pytest.fixture
+def scenario_file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp_path: Path) -> None:
+    folder = play(load(scenario_file), tmp_path / "run", seed=3).path
+    manifest = read_manifest(folder)
+    assert manifest.crash == ""
+    assert manifest.expectations.faults == ("lost", "struck", "delayed")
+    faults = pq.read_table(folder / "faults.parquet").to_pylist()
+    assert {row["name"] for row in faults} == {"lost", "struck", "delayed"}
+    (struck,) = (row for row in faults if row["name"] == "struck")
+    assert struck["until_us"] - struck["at_us"] >= 200_000
+    assert "SIGKILL" in struck["detail"]
+    assert sorted(path.name for path in (folder / "trace").glob("node*")) == ["node-0-0.parquet", "node-0-1.parquet"]
+    lost = [row for row in faults if row["name"] == "lost"]
+    assert all(row["session_epoch"] > 0 and row["client_id"].startswith("fetcher-") for row in lost)
+    operations = [pq.read_table(each) for each in (folder / "history").glob("operations*.parquet")]
+    fetches = sum(row["f"] == "fetch" and row["type"] == "ok" for table in operations for row in table.to_pylist())
+    assert fetches > 10
+    samples = pq.read_table(folder / "trace" / "broker.parquet").column("metric").to_pylist()
+    assert "process_rss_bytes" in samples
+
+
+def test_what_a_target_lacks_is_named(scenario_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"127\.0\.0\.1:1 lacks what small needs: interceptor"):
+        play(load(scenario_file), tmp_path / "run", seed=1, target="127.0.0.1:1")
+
+
+def test_an_unknown_mutant_is_refused(scenario_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="no mutant 'nonsense'"):
+        play(load(scenario_file), tmp_path / "run", seed=1, mutant="nonsense")

@@ -1,0 +1,67 @@
+"""A node's trace on its way to Parquet: the node appends JSON lines, the suite converts them after the run.
+
+pyarrow never enters a node (0.3 s and 42 MiB); a line is in the page cache before the node goes on, so that a
+SIGKILL loses none.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reports.schema import TRACE, Table
+
+ROWS_PER_GROUP = 50_000
+
+
+class TraceSpool:
+    """Appends rows (values in the order of the table's columns) to one file."""
+
+    def __init__(self, path: Path) -> None:
+        import msgspec
+
+        self._encode = msgspec.json.Encoder().encode
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def add(self, values: tuple[str | int, ...]) -> None:
+        os.write(self._descriptor, self._encode(values) + b"\n")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_spool(path: Path) -> Iterator[list[Any]]:
+    """Rows of a spool; a last line that a power loss tore is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def convert_spools(spools: Path, run_folder: Path) -> int:
+    """Writes ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``; returns the number of rows."""
+    rows = 0
+    for spool in sorted(spools.glob("node-*.jsonl")):
+        target = run_folder / "trace" / f"{spool.stem}.parquet"
+        rows += write_table(TRACE, read_spool(spool), target)
+    return rows
+
+
+def write_table(table: Table, rows: Iterator[list[Any]], target: Path) -> int:
+    """Writes rows of one table of the history schema as Parquet, in groups that fit in memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
+    schema = pa.schema([pa.field(each.name, kinds[each.kind], each.nullable) for each in table.columns])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        while group := list(islice(rows, ROWS_PER_GROUP)):
+            columns = zip(*group, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            written += len(group)
+    return written

@@ -1,0 +1,175 @@
+"""What a person gets who types something wrong, or stops it: one sentence, an honest exit code, nothing left over."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hypothesis  # noqa: F401  (a broker keeps it out of its process unless it is there, and this one is pytest's)
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+import crucible
+from scenarios.loader import FOLDER, load, typed
+
+ROOT = FOLDER.parent
+LAUNCHER = ROOT / "crucible.py"
+PLAIN = (FOLDER / "plain-load.toml").read_text()
+
+
+def typed_in(*words: str | Path) -> Result:
+    return CliRunner().invoke(crucible.main, [str(word) for word in words])
+
+
+def refused(result: Result) -> str:
+    """Exit code 2, and one sentence on stderr with nothing of Python in it; gives the sentence."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    *before, sentence = result.stderr.strip().splitlines()
+    assert all(line.startswith(("[", "Usage:", "Try ")) or not line for line in before), before
+    return sentence
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where a folder is wanted."""
+    path = tmp_path / "a-file"
+    path.write_text("")
+    return path
+
+
+@pytest.mark.parametrize("command", ["run", "sim"])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name a scenario"),
+        (["nonsense"], "no scenario 'nonsense'; give a file, or one of: 01-lost-response"),
+        (["nofile.toml"], "no file 'nofile.toml'; give"),
+        (["--all", "1"], "not both"),
+        (["1", "--mutant", "no_epoch_comparison", "--with-mutants"], "not both"),
+        (["1", "--mutant", "nonsense"], "no mutant 'nonsense'; there are: change_mark"),
+    ],
+)
+def test_what_does_not_exist_is_named(command: str, words: list[str], sentence: str) -> None:
+    assert sentence in refused(typed_in(command, *words))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("title = ", "not valid TOML"),
+        (PLAIN.replace("title =", "titel ="), "title is missing"),
+        (PLAIN + "\nsurplus = 1\n", "surplus"),
+        (PLAIN.replace("seconds = 15", 'seconds = "x"', 1), "load.seconds must be a number"),
+    ],
+)
+def test_a_wrong_scenario_file_is_refused_with_its_place(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert sentence in refused(typed_in("run", path))
+    assert "mine.toml" in refused(typed_in("sim", path))
+
+
+def test_a_scenario_file_of_ones_own_is_played_and_named_in_the_repeat_command(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(PLAIN.replace("sim_min_acked = 100", "sim_min_acked = 1000000"))
+    result = typed_in("sim", path, "--seed", "3")
+    assert result.exit_code == 3
+    assert typed(load(path)) == str(path)
+    assert typed(load(FOLDER / "plain-load.toml")) == "plain-load"
+
+
+def test_a_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) -> None:
+    for out in (file, file / "below", "/proc/no-such-folder"):
+        assert "give --out another folder" in refused(typed_in("run", "plain-load", "--out", out))
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "x").touch()
+    assert "give --out a new one" in refused(typed_in("run", "plain-load", "--out", tmp_path / "old"))
+    assert "give --data a directory of your own" in refused(typed_in("cluster", "--data", file))
+    assert refused(typed_in("sim", "1", "--seed", "1", "--out", file))
+    assert "--seed" in refused(typed_in("sim", "1", "--seeds", "3", "--out", tmp_path / "several"))
+
+
+def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.live.target.PATIENCE_S", 0.1)
+    out = tmp_path / "run"
+    for target in ("nonsense", "127.0.0.1:0", "127.0.0.1:99999", ":9092"):
+        assert "give HOST:PORT" in refused(typed_in("run", "plain-load", "--target", target, "--out", out))
+    words = ("--target", "127.0.0.1:1", "--out", out)
+    assert "No broker answers at 127.0.0.1:1" in refused(typed_in("run", "plain-load", *words))
+    assert "lacks what 01-lost-response needs: interceptor" in refused(typed_in("run", "1", *words))
+    assert not out.exists()
+
+
+def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for words in (["demo"], ["run", "1"], ["test"], ["report", str(tmp_path)]):
+        assert "Java runtime, 17 or newer" in refused(typed_in(*words))
+    assert "needs Java 17" in refused(typed_in("bench", "--peer", "kafka"))
+    (tmp_path / "java").symlink_to("/bin/true")
+    monkeypatch.setattr("bench.peers.jars.CACHE", tmp_path / "cache")
+    monkeypatch.setattr("bench.peers.jars.kafka_classpath.__defaults__", (tmp_path / "cache",))
+    assert "Maven: install it" in refused(typed_in("bench", "--peer", "kafka"))
+
+
+def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere", file):
+        assert "manifest.json" in refused(typed_in("report", folder))
+
+
+def test_a_broker_that_cannot_start_says_why(file: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        data = ("--data", tmp_path / "data")
+        free = ("--listen", "127.0.0.1:0")
+        assert "is in use" in refused(typed_in("broker", "--listen", f"127.0.0.1:{port}", *data))
+        assert "is in use" in refused(typed_in("broker", *free, *data, "--metrics", f"127.0.0.1:{port}"))
+        assert "is in use" in refused(typed_in("cluster", "--port", str(port), *data))
+        assert "give HOST:PORT" in refused(typed_in("broker", *free, *data, "--advertise", "nonsense"))
+        assert "give HOST:PORT" in refused(typed_in("broker", "--listen", "nonsense", *data))
+        assert "give --data a directory" in refused(typed_in("broker", *free, "--data", file))
+        assert "Unknown broker config" in refused(typed_in("broker", *free, *data, "--config", "nonsense=1"))
+        assert "KEY=VALUE" in refused(typed_in("broker", *free, *data, "--config", "nonsense"))
+        assert "give --nodes 1" in refused(typed_in("cluster", "--nodes", "3", *data))
+
+
+def test_an_error_of_our_own_is_a_crash_and_no_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr("scenarios.clauses.all_clauses", broken)
+    result = typed_in("clauses")
+    assert result.exit_code == 4
+    assert result.stderr.strip().endswith("crucible: crashed: ZeroDivisionError: on purpose")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(number: int, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, str(LAUNCHER), "run", "plain-load", "--out", str(out)]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if re.search("serves at", line):
+                break
+        deadline = time.monotonic() + 5
+        while len(children := psutil.Process(process.pid).children(recursive=True)) < 3:
+            assert time.monotonic() < deadline, f"only {children} were started"
+            time.sleep(0.01)
+        process.send_signal(number)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)  # Impatience changes nothing.
+        told = process.stderr.read()
+    assert process.returncode == 128 + number
+    assert told.strip().endswith(f"stopped by {signal.Signals(number).name}")
+    assert psutil.wait_procs(children, timeout=3)[1] == []
+    assert not out.exists()
