@@ -1,0 +1,89 @@
+"""Session planning: one incremental fetch through the node, against cached and changed partitions.
+
+The cost follows what changed; it must not follow what is cached (F-14, clause on change marks).
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.micro.node import FETCH_VERSION, PRODUCE_VERSION, MemoryNode
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+PARTITIONS_PER_TOPIC = 5_000
+"""A topic with more than 9,999 partitions does not fit one metadata batch."""
+BATCH = build([Record(0, 1_800_000_000_000, None, b"x" * 100, ())])
+
+
+class Fetcher:
+    """A session over all partitions of one topic; each round appends to ``changed`` of them, then fetches."""
+
+    def __init__(self, cached: int, changed: int) -> None:
+        self.node = MemoryNode()
+        for first in range(0, cached, PARTITIONS_PER_TOPIC):
+            self.node.create_topic(_place(first)[0], min(PARTITIONS_PER_TOPIC, cached - first))
+        self.cached, self.changed, self.next = cached, changed, 0
+        self.positions = [0] * cached
+        self.moved: list[int] = []
+        opened = self._send(self._request(0, 0, range(cached)))
+        self.session_id, self.epoch = opened.session_id, 1
+        self.request = self._request(0, 0, ())
+
+    def append(self) -> None:
+        """Untimed: changes the next partitions and prepares the request that names those fetched last time."""
+        wanted = [(self.next + step) % self.cached for step in range(self.changed)]
+        self.next = (self.next + self.changed) % self.cached
+        if wanted:
+            topics = [
+                ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(_place(each)[1], BATCH) for each in numbers])
+                for topic, numbers in _by_topic(wanted)
+            ]
+            self.node.call(ApiKey.PRODUCE, PRODUCE_VERSION, ProduceRequest(1, 1000, topics))
+        self.request = self._request(self.session_id, self.epoch, self.moved)
+        self.moved = wanted
+        for each in wanted:
+            self.positions[each] += 1
+        self.epoch += 1
+
+    def fetch(self) -> FetchResponse:
+        return self._send(self.request)
+
+    def _send(self, request: FetchRequest) -> FetchResponse:
+        answer = self.node.call(ApiKey.FETCH, FETCH_VERSION, request)
+        assert isinstance(answer, FetchResponse)
+        return answer
+
+    def _request(self, session_id: int, epoch: int, numbers: Iterable[int]) -> FetchRequest:
+        topics = [
+            FetchTopic(topic, NO_TOPIC_ID, [FetchPartition(_place(e)[1], self.positions[e], 1 << 20) for e in each])
+            for topic, each in _by_topic(numbers)
+        ]
+        return FetchRequest(max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=epoch, topics=topics)
+
+
+def _place(number: int) -> tuple[str, int]:
+    """Topic and partition of the ``number``-th cached partition."""
+    return f"sessions-{number // PARTITIONS_PER_TOPIC}", number % PARTITIONS_PER_TOPIC
+
+
+def _by_topic(numbers: Iterable[int]) -> list[tuple[str, list[int]]]:
+    return [(topic, list(each)) for topic, each in groupby(numbers, lambda number: _place(number)[0])]
+
+
+@pytest.mark.benchmark(group="incremental fetch")
+@pytest.mark.parametrize("changed_percent", [0, 1, 10])
+@pytest.mark.parametrize("cached", [100, 1_000, 10_000])
+def bench_incremental_fetch(benchmark: BenchmarkFixture, cached: int, changed_percent: int) -> None:
+    fetcher = Fetcher(cached, cached * changed_percent // 100)
+    answer = benchmark.pedantic(  # type: ignore[no-untyped-call]
+        fetcher.fetch, setup=fetcher.append, rounds=50, warmup_rounds=5
+    )
+    assert answer.error_code == 0
+    assert sum(len(topic.partitions) for topic in answer.responses) == fetcher.changed
+    benchmark.extra_info["changed"] = fetcher.changed

@@ -1,0 +1,218 @@
+"""Apache Kafka's own command-line tools, run unmodified against any broker."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.errors import PeerError
+from bench.peers.jars import kafka_classpath
+
+LIMIT_S = 60
+"""A tool that takes longer has hung; each takes one or two seconds, most of it Java's start."""
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+DUMP = "kafka.tools.DumpLogSegments"
+
+_JAVA = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:-UsePerfData", "-cp")
+
+
+class ToolError(PeerError):
+    """A tool ended with an error; the message is what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedPartition:
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """``topic_id``: as Kafka prints it, base64 for URLs; ``configs``: the overrides."""
+
+    topic_id: str
+    configs: dict[str, str]
+    partitions: dict[int, DescribedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedRecord:
+    offset: int
+    timestamp_ms: int
+    value: str
+
+
+def run_tool(main_class: str, *words: str, stdin: str = "") -> str:
+    """What the tool printed on standard output.
+
+    Raises ToolError when it failed or hung, PeerError when there is no Java or no jars.
+    """
+    return _ran(main_class, words, stdin)[0]
+
+
+def dump_segments(paths: Sequence[Path], *options: str) -> str:
+    """``kafka-dump-log``: batches, or index entries checked against the ``.log`` file beside them.
+
+    Complaints are at the end: the tool prints them on standard error and ends with 0.
+    """
+    return "".join(_ran(DUMP, ("--files", ",".join(str(path) for path in paths), *options), ""))
+
+
+def _ran(main_class: str, words: Sequence[str], stdin: str) -> tuple[str, str]:
+    """Standard output and standard error."""
+    command = [*_JAVA, kafka_classpath(), main_class, *words]
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired as expired:
+        raise ToolError(f"{main_class} did not end within {LIMIT_S} s") from expired
+    errors = _without_logging(done.stderr)
+    if done.returncode != 0:
+        raise ToolError(f"{done.stdout}{errors}".strip())
+    return done.stdout, errors
+
+
+def _without_logging(text: str) -> str:
+    """Kafka's jars come without a logging back end, which SLF4J mentions at each start."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("SLF4J"))
+
+
+@dataclass(frozen=True, slots=True)
+class JavaTools:
+    """The tools that talk to a broker at ``bootstrap`` (HOST:PORT). Every method raises as ``run_tool`` does."""
+
+    bootstrap: str
+
+    def run(self, main_class: str, *words: str, stdin: str = "") -> str:
+        return run_tool(main_class, *words, "--bootstrap-server", self.bootstrap, stdin=stdin)
+
+    def create_topic(self, name: str, *words: str, configs: Mapping[str, str] | None = None) -> None:
+        """``words``: more options, such as ``--partitions 3``."""
+        settings = [word for key, value in (configs or {}).items() for word in ("--config", f"{key}={value}")]
+        self.run(TOPICS, "--create", "--topic", name, *words, *settings)
+
+    def list_topics(self) -> list[str]:
+        return self.run(TOPICS, "--list").split()
+
+    def describe_topic(self, name: str) -> DescribedTopic:
+        return _described(self.run(TOPICS, "--describe", "--topic", name))
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        self.run(TOPICS, "--alter", "--topic", name, "--partitions", str(partitions))
+
+    def delete_topic(self, name: str) -> None:
+        self.run(TOPICS, "--delete", "--topic", name)
+
+    def configs(self, entity_type: str, name: str) -> dict[str, str]:
+        """Every setting of a topic or broker (``topics``, ``brokers``), with defaults."""
+        shown = self.run(CONFIGS, "--describe", "--all", "--entity-type", entity_type, "--entity-name", name)
+        return dict(re.findall(r"^  ([\w.]+)=(.*?) sensitive=", shown, re.M))
+
+    def produce(self, topic: str, values: Sequence[str], compression: str = "none", *words: str) -> None:
+        """One record for each value; the Java producer's defaults: idempotent, acks=all."""
+        stdin = "".join(f"{value}\n" for value in values)
+        self.run(PRODUCER, "--topic", topic, "--compression-codec", compression, *words, stdin=stdin)
+
+    def consume(self, topic: str, partition: int, offset: str, *words: str) -> list[ConsumedRecord]:
+        """From ``offset`` (a number, ``earliest``, ``latest``); ``words`` say when to end, and more."""
+        return _consumed(self.run(CONSUMER, *_consumer_words(topic, partition, offset), *words))
+
+    @contextmanager
+    def consuming(self, topic: str, partition: int, offset: str) -> Iterator["RunningConsumer"]:
+        """A console consumer that goes on until the block ends."""
+        words = [*_consumer_words(topic, partition, offset), "--bootstrap-server", self.bootstrap]
+        command = [*_JAVA, kafka_classpath(), CONSUMER, *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            yield RunningConsumer(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def offsets(self, topic: str, time: str) -> dict[int, int]:
+        """Partition to offset at ``time``: milliseconds, ``earliest``, ``latest``, ``max-timestamp``.
+
+        A partition with no record at or after the time is left out.
+        """
+        rows = (line.rsplit(":", 2) for line in self.run(OFFSETS, "--topic", topic, "--time", time).split())
+        return {int(partition): int(offset) for _, partition, offset in rows}
+
+    def delete_records(self, plan: Path, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Partition to low watermark; ``plan`` is the file that the tool reads, written here. -1: to the end.
+
+        The tool lists a refused partition and ends with 0: ToolError here.
+        """
+        entries = [{"topic": t, "partition": p, "offset": offset} for (t, p), offset in offsets.items()]
+        plan.write_text(json.dumps({"version": 1, "partitions": entries}))
+        shown = self.run(DELETE_RECORDS, "--offset-json-file", str(plan))
+        if "\terror: " in shown:
+            raise ToolError(shown.strip())
+        rows = re.findall(r"^partition: (\S+)-(\d+)\tlow_watermark: (-?\d+)$", shown, re.M)
+        return {(topic, int(partition)): int(low) for topic, partition, low in rows}
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """API key to its lowest and highest version, for the APIs that the tool can use."""
+        rows = re.findall(r"\((\d+)\): (\d+)(?: to (\d+))? \[usable", self.run(API_VERSIONS))
+        return {int(key): (int(low), int(high or low)) for key, low, high in rows}
+
+    def cluster_id(self) -> str:
+        return self.run(CLUSTER, "cluster-id").strip().removeprefix("Cluster ID: ")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningConsumer:
+    process: "subprocess.Popen[str]"
+
+    def next_value(self) -> str:
+        """Waits for the next record's value; empty when the consumer ended."""
+        assert self.process.stdout is not None
+        return _record(self.process.stdout.readline()).value
+
+    def stop(self) -> int:
+        """Asks it to end: it closes its fetch session. Java's exit status for that is 143."""
+        self.process.terminate()
+        return self.process.wait(LIMIT_S)
+
+
+def _consumer_words(topic: str, partition: int, offset: str) -> list[str]:
+    shown = ["--property", "print.offset=true", "--property", "print.timestamp=true"]
+    return ["--topic", topic, "--partition", str(partition), "--offset", offset, *shown]
+
+
+def _consumed(shown: str) -> list[ConsumedRecord]:
+    return [_record(line) for line in shown.splitlines()]
+
+
+def _record(line: str) -> ConsumedRecord:
+    """Of ``CreateTime:1700000000000 <tab> Offset:17 <tab> value``."""
+    timestamp, offset, value = line.rstrip("\n").split("\t", 2)
+    return ConsumedRecord(int(offset.rpartition(":")[2]), int(timestamp.rpartition(":")[2]), value)
+
+
+def _described(shown: str) -> DescribedTopic:
+    """Of the first line for the topic and one for each partition, fields apart by tabs."""
+    head, *rows = [
+        dict(field.split(": ", 1) for field in line.strip().split("\t") if ": " in field) for line in shown.splitlines()
+    ]
+    configs = dict(pair.split("=", 1) for pair in re.split(r",(?=[\w.]+=)", head.get("Configs", "")) if pair)
+    partitions = {
+        int(row["Partition"]): DescribedPartition(int(row["Leader"]), _ids(row["Replicas"]), _ids(row["Isr"]))
+        for row in rows
+    }
+    return DescribedTopic(head["TopicId"], configs, partitions)
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))

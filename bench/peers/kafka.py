@@ -1,0 +1,55 @@
+"""One combined node of Apache Kafka in KRaft mode, on loopback, with its settings written down here."""
+
+import base64
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from bench.peers.errors import PeerError
+from bench.peers.jars import kafka_classpath
+from bench.peers.node import RunningNode, free_ports, running
+
+HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+"""Kafka's own start script: kafka-server-start.sh and kafka-run-class.sh."""
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""Everything else is Kafka's default (8 I/O threads, 3 network threads, no forced flush)."""
+
+
+@contextmanager
+def kafka_node(folder: Path) -> Iterator[RunningNode]:
+    """A fresh node below ``folder``. Raises PeerError when it cannot be had."""
+    classpath = kafka_classpath()
+    folder.mkdir(parents=True, exist_ok=True)
+    port, controller_port = free_ports(2)
+    settings = SETTINGS | {
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "log.dirs": str(folder / "data"),
+    }
+    properties = folder / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    # A leading letter: base64 may begin with a dash, which Kafka's own tool takes for an option.
+    cluster_id = "c" + base64.urlsafe_b64encode(uuid4().bytes).decode()[1:22]
+    java = ["java", "-cp", classpath]
+    formatted = subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if formatted.returncode != 0:
+        raise PeerError(f"Apache Kafka could not format its storage: {formatted.stderr.strip().splitlines()[-1:]}")
+    command = ["java", *HEAP, "-cp", classpath, "kafka.Kafka", str(properties)]
+    with running("Apache Kafka", command, port, folder / "kafka.log") as node:
+        yield node

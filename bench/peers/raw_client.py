@@ -1,0 +1,71 @@
+"""A minimal blocking connection for measurements: nothing between the clock and the socket."""
+
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.static.primitive import i16, i32
+
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.messages import decode_response, encode_request
+
+_LENGTH = struct.Struct(">i")
+CLIENT_ID = "crucible-bench"
+
+
+class RawConnection:
+    """One connection, one request at a time. OSError when the broker does not answer in 30 s."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def encode(self, api_key: int, version: int, body: object) -> bytes:
+        self._correlation_id += 1
+        return b"".join(encode_request(api_key, version, self._correlation_id, CLIENT_ID, body))
+
+    def exchange(self, frame: bytes) -> bytes:
+        """Sends one encoded request and returns the response frame, without its length."""
+        self._socket.sendall(frame)
+        (length,) = _LENGTH.unpack(self._read(4))
+        return self._read(length)
+
+    def call(self, api_key: int, version: int, body: object) -> object:
+        """Encodes, exchanges, decodes; the response in the API's one shape (wire.messages)."""
+        _, answer = decode_response(api_key, version, memoryview(self.exchange(self.encode(api_key, version, body))))
+        return answer
+
+    def _read(self, length: int) -> bytes:
+        parts = self._socket.recv(length)
+        if len(parts) == length:
+            return parts
+        buffer = bytearray(parts)
+        while len(buffer) < length:
+            part = self._socket.recv(min(1 << 20, length - len(buffer)))
+            if not part:
+                raise ConnectionError("the broker closed the connection")
+            buffer += part
+        return bytes(buffer)
+
+
+def create_topic(connection: RawConnection, name: str, partitions: int) -> None:
+    """One replica, default settings. A refusal shows in whatever is done with the topic next."""
+    topic = CreatableTopic(
+        name=name,  # type: ignore[arg-type]
+        num_partitions=i32(partitions), replication_factor=i16(1), assignments=(), configs=(),
+    )  # fmt: skip
+    connection.call(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=(topic,)))

@@ -1,0 +1,115 @@
+"""Fetch and its sessions beside Apache Kafka: the same random requests get the same answers from both."""
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from random import Random
+
+import pytest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.types import TopicName
+from kio.static.primitive import i32Timedelta
+
+from bench.peers.kafka import kafka_node
+from bench.peers.node import RunningNode
+from bench.peers.raw_client import RawConnection, create_topic
+from bench.peers.tests.fetch_walk import TOPICS, Answer, Ask, Side, Walk, fetch
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition
+
+pytestmark = pytest.mark.peer
+
+STEPS = 3000
+SHOWN = 12
+
+
+@pytest.fixture(scope="module")
+def sides(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+    """The reference broker, and Apache Kafka."""
+    with (
+        kafka_node(tmp_path_factory.mktemp("kafka")) as kafka,
+        RawConnection(node.port) as ours,
+        RawConnection(kafka.port) as theirs,
+    ):
+        yield Side(ours), Side(theirs)
+
+
+def test_random_requests_get_the_same_answers(sides: tuple[Side, Side]) -> None:
+    walk = Walk(Random(227), sides)
+    walk.begin()
+    trail: list[object] = []
+    accepted = 0
+    for _ in range(STEPS):
+        if walk.random.random() < 0.4:
+            trail.append(walk.change())
+            continue
+        ask = walk.ask()
+        trail.append(ask)
+        ours, theirs = walk.take(ask)
+        assert not _differences(ours, theirs, ask, walk), "\n".join(map(str, trail[-SHOWN:]))
+        accepted += ask.epoch > 0 and ours.error_code == 0
+    assert accepted > STEPS // 10
+    assert len(walk.sessions) > 20
+
+
+def _differences(ours: Answer, theirs: Answer, ask: Ask, walk: Walk) -> Sequence[object]:
+    if (ours.error_code, ours.session) != (theirs.error_code, theirs.session):
+        return [ours, theirs]
+    if ask.epoch > 0 and ours.session == "none":
+        return []  # Refused, or nothing left: Kafka then answers even what this request both names and forgets.
+    known = None if ask.session is None else walk.sessions[ask.session]
+    if (known is None or known.limited) and ours.order_of_data() != theirs.order_of_data():
+        return [ours.order_of_data(), theirs.order_of_data()]
+    return sorted(map(str, set(ours.rows) ^ set(theirs.rows)))
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_topics_that_come_go_and_come_back_get_the_same_answers(sides: tuple[Side, Side], version: int) -> None:
+    """Except that a deleted topic's ID stays resolved in Kafka's sessions: its error is that of an unknown name."""
+    topics = dict.fromkeys((f"kept-{version}", f"passing-{version}", f"late-{version}"), 1)
+    kept, passing, late = topics
+    _settle(sides, {kept: 1, passing: 1})
+    by_name = version < 13
+    first = [kept, passing, *([late] if by_name else [])]
+    wanted = tuple((name, FetchPartition(0, 0, 1 << 20)) for name in first)
+    session_ids = [fetch(side, Ask(version, None, 0, 0, wanted))[1] for side in sides]
+
+    def look(epoch: int) -> list[dict[str, int]]:
+        answers = [
+            fetch(side, Ask(version, None, session_id, epoch))[0]
+            for side, session_id in zip(sides, session_ids, strict=True)
+        ]
+        assert [answer.error_code for answer in answers] == [0, 0]
+        return [{row.topic: row.error_code for row in answer.rows} for answer in answers]
+
+    _settle(sides, topics)
+    assert look(1) == [{late: 0} if by_name else {}] * 2
+    _delete(sides, passing)
+    _settle(sides, {kept: 1, late: 1})
+    gone = int(Error.UNKNOWN_TOPIC_OR_PARTITION)
+    assert look(2) == [{passing: gone if by_name else int(Error.UNKNOWN_TOPIC_ID)}, {passing: gone}]
+    _settle(sides, topics, learn=by_name)
+    assert look(3) == [{passing: 0 if by_name else int(Error.INCONSISTENT_TOPIC_ID)}] * 2
+    for name in topics:
+        _delete(sides, name)
+
+
+def _settle(sides: tuple[Side, Side], topics: dict[str, int], learn: bool = True) -> None:
+    """Creates those that are not there. Without ``learn``, recreated ones are still called by their old IDs."""
+    there = {} if "a" not in sides[0].topic_ids else TOPICS
+    for side in sides:
+        ids = dict(side.topic_ids)
+        for name, count in topics.items():
+            create_topic(side.connection, name, count)
+        side.learn_ids(topics | there)
+        if not learn:
+            side.topic_ids = ids
+    time.sleep(0.1)  # In Kafka metadata and partitions follow one another.
+
+
+def _delete(sides: tuple[Side, Side], name: str) -> None:
+    topic = DeleteTopicState(name=TopicName(name), topic_id=None)
+    for side in sides:
+        timeout = i32Timedelta.parse(timedelta(seconds=5))
+        side.connection.call(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=(topic,), timeout=timeout))

@@ -1,0 +1,123 @@
+"""Benchmark results: figures with their spread, stored as JSON with machine and commit, printed as a table."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STORE = ROOT / ".benchmarks" / "crucible"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Several measurements of one thing: ``values`` in ``unit``, in the order in which they were taken."""
+
+    values: tuple[float, ...]
+    unit: str
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        low, high = min(self.values), max(self.values)
+        spread = f" ({_short(low)}-{_short(high)})" if len(self.values) > 1 else ""
+        return f"{_short(self.median)}{spread} {self.unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. ``ratio``: how many times better the reference is, pair by pair (peer runs only);
+    ``goal``: the ratio or bound to reach, in words; ``reached``: whether it was (None: no goal)."""
+
+    work: str
+    reference: Figure
+    peer: Figure | None = None
+    ratio: Figure | None = None
+    goal: str = ""
+    reached: bool | None = None
+
+
+@dataclass(slots=True)
+class Results:
+    peer: str | None
+    rows: list[Row] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def store(self, folder: Path = STORE) -> Path:
+        """Writes the next numbered JSON file below ``folder`` and returns its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        number = 1 + max((int(p.stem.split("_")[0]) for p in folder.glob("[0-9]*_*.json")), default=0)
+        now = datetime.now(UTC)
+        path = folder / f"{number:04d}_{now:%Y%m%d_%H%M%S}.json"
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "datetime": now.isoformat(timespec="seconds"),
+            "machine": machine(),
+            "commit": commit(),
+            "peer": self.peer,
+            "settings": self.settings,
+            "rows": [asdict(row) for row in self.rows],
+        }
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        return path
+
+
+def better_lower(reference: Figure, peer: Figure) -> Figure:
+    """How many times faster the reference is, pair by pair, for figures where less is better."""
+    return Figure(tuple(b / a for a, b in zip(reference.values, peer.values, strict=True)), "x")
+
+
+def better_higher(reference: Figure, peer: Figure) -> Figure:
+    """The same for figures where more is better."""
+    return Figure(tuple(a / b for a, b in zip(reference.values, peer.values, strict=True)), "x")
+
+
+def machine() -> dict[str, str | int]:
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 0,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    """The clone's commit, with ``-dirty`` if its files differ from it; ``unknown`` outside a clone."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return described.stdout.strip() or "unknown"
+
+
+def table(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+    """Cells of each row: work, reference, peer, ratio, goal with its verdict."""
+    marks = {None: "", True: "reached", False: "missed"}
+    return [
+        (
+            row.work,
+            str(row.reference),
+            str(row.peer or ""),
+            str(row.ratio or ""),
+            f"{row.goal}: {marks[row.reached]}" if row.goal else "",
+        )
+        for row in rows
+    ]
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
