@@ -23,7 +23,9 @@ CARD = Card(
     "in error rides in each incremental answer, but ends a wait only when the error is new, has changed or was asked "
     "for (Kafka answers each such fetch at once, in a loop). A newer request of the same session answers one that "
     "still waits with INVALID_FETCH_SESSION_EPOCH, a closed or evicted session with FETCH_SESSION_ID_NOT_FOUND. A "
-    "response that its limit cuts short ends at the first batch that does not fit what is left.",
+    "response that its limit cuts short ends at the first batch that does not fit what is left. The full response that "
+    "opens a session moves what it sent to the end of the list, as any other does. A deleted topic's ID is unknown in "
+    "a session, too.",
     simplifications="No quotas, no preferred read replica; the aborted list is empty until transactions are served.",
     kips=(74, 98, 227, 320, 392, 516, 951),
 )

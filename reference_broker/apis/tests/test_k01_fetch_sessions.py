@@ -390,18 +390,37 @@ def test_a_request_that_names_too_many_partitions_is_refused_and_changes_nothing
     assert world.fetch(session_id, 1, {A1: 0}).answer.session_id == session_id
 
 
+@pytest.mark.clause("F-14")
+def test_after_an_error_the_next_state_is_told_though_it_is_what_was_told_before_it(world: World) -> None:
+    world.append("a")
+    session_id = world.open_session({A0: 1})
+    assert told(world.fetch(session_id, 1, {A0: 99}).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    again = told(world.fetch(session_id, 2, {A0: 1}).answer)[A0]
+    assert (again.error_code, again.high_watermark) == (0, 1)
+    assert told(world.fetch(session_id, 3).answer) == {}
+
+
+@pytest.mark.clause("F-21")
+def test_partitions_that_an_incremental_fetch_adds_and_forgets_are_counted(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    world.fetch(session_id, 1, {A1: 0, A2: 0, B0: 0})
+    assert world.sessions.partitions_cached == 4
+    world.fetch(session_id, 2, forget=[A1, A2])
+    assert world.sessions.partitions_cached == 2
+
+
 @pytest.mark.clause("F-23")
-def test_the_trace_line_of_an_answer_carries_session_id_and_epoch(world: World) -> None:
+@pytest.mark.parametrize(("epoch", "error"), [(1, Error.NONE), (9, Error.INVALID_FETCH_SESSION_EPOCH)])
+def test_the_trace_line_of_an_answer_carries_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
     session_id = world.open_session({A0: 0})
     effects: list[Effect] = []
-    tag = Tag(1, 12, "c", session_id, 9)
-    body = FetchRequest(session_id=session_id, session_epoch=9, max_wait_ms=0)
+    tag = Tag(1, 12, "c", session_id, epoch)
+    body = FetchRequest(session_id=session_id, session_epoch=epoch, max_wait_ms=0)
     call = ActiveCall(Request(1, 5, 1, 12, "c", body, tag), effects, lambda _: None)
     call.respond(world.send(body).answer)
     (reply,) = effects
     assert isinstance(reply, Reply)
-    assert (reply.tag.session_id, reply.tag.session_epoch) == (session_id, 9)
-    assert reply.tag.error == Error.INVALID_FETCH_SESSION_EPOCH
+    assert (reply.tag.session_id, reply.tag.session_epoch, reply.tag.error) == (session_id, epoch, error)
 
 
 # Topic IDs
