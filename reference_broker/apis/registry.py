@@ -25,22 +25,10 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 
 MODULES: tuple[ModuleType, ...] = (
-    k00_produce,
-    k01_fetch,
-    k02_list_offsets,
-    k03_metadata,
-    k10_find_coordinator,
-    k18_api_versions,
-    k19_create_topics,
-    k20_delete_topics,
-    k21_delete_records,
-    k22_init_producer_id,
-    k23_offset_for_leader_epoch,
-    k32_describe_configs,
-    k37_create_partitions,
-    k60_describe_cluster,
-    k75_describe_topic_partitions,
-)
+    k00_produce, k01_fetch, k02_list_offsets, k03_metadata, k10_find_coordinator, k18_api_versions,
+    k19_create_topics, k20_delete_topics, k21_delete_records, k22_init_producer_id, k23_offset_for_leader_epoch,
+    k32_describe_configs, k37_create_partitions, k60_describe_cluster, k75_describe_topic_partitions,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
