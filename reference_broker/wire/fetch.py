@@ -1,6 +1,6 @@
 """Fetch values (API key 1), one shape for every version, and their codec.
 
-Schema: Kafka's FetchRequest.json and FetchResponse.json, versions 4-17. Topics are named by name up to
+Schema: Kafka's FetchRequest.json and FetchResponse.json, versions 4-18. Topics are named by name up to
 version 12 and by ID (16 raw bytes) from 13; the other of the two is empty. Versions that lack a field give
 its default. kio's codec is proven equal byte for byte (tests); this one exists because kio's is slow.
 """
@@ -9,11 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 NO_TOPIC_ID = bytes(16)
+NO_DIRECTORY_ID = bytes(16)
+
+NO_HIGH_WATERMARK = 2**63 - 1
+"""The fetcher does not tell the high watermark that it knows (KIP-1166); -1 tells that it knows none yet."""
 
 
 @dataclass(slots=True)
 class FetchPartition:
-    """One partition of a request. -1 in an epoch or log start means "not given"."""
+    """One partition of a request. -1 in an epoch or log start means "not given".
+
+    ``replica_directory_id`` (16 raw bytes, from version 17) and ``high_watermark`` (the fetcher's own, from 18) are
+    told by replicas only.
+    """
 
     partition: int
     fetch_offset: int
@@ -21,6 +29,8 @@ class FetchPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    replica_directory_id: bytes = NO_DIRECTORY_ID
+    high_watermark: int = NO_HIGH_WATERMARK
 
 
 @dataclass(slots=True)

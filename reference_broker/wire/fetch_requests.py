@@ -1,7 +1,4 @@
-"""Codec of Fetch requests, versions 4-17. Source: FetchRequest.json.
-
-The directory ID of a follower's partition (version 17, tag 0) is read past: nothing here keeps replicas by directory.
-"""
+"""Codec of Fetch requests, versions 4-18. Source: FetchRequest.json."""
 
 from collections.abc import Callable
 from struct import Struct, error
@@ -9,20 +6,23 @@ from typing import Final, TypeAlias
 
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from reference_broker.wire.fetch_request_tags import (
+    read_partition_tags,
+    read_request_tags,
+    write_partition_tags,
+    write_request_tags,
+)
 from reference_broker.wire.reading import (
     Frame,
     check_end,
     end_of,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_legacy_count,
     read_legacy_string,
-    read_tag,
-    read_uvarint,
     skip_tagged_fields,
 )
-from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, tag_buffer, tagged, uvarint
+from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
 Partitions: TypeAlias = tuple[list[FetchPartition], int]
 
@@ -34,8 +34,6 @@ _PARTITION_5: Final = Struct(">iqqi")
 _PARTITION_9: Final = Struct(">iiqqi")
 _PARTITION_12: Final = Struct(">iiqiqi")
 _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
-_REPLICA_STATE: Final = Struct(">iq")
-_REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
 _INT32: Final = Struct(">i")
 
 
@@ -78,7 +76,7 @@ def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]
         request.rack_id, offset = read_compact_string(frame, offset)
     if frame[offset] == 0:
         return request, offset + 1
-    return request, _tagged_fields(version, request, frame, offset)
+    return request, read_request_tags(version, request, frame, offset)
 
 
 def _decode_legacy_rest(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
@@ -99,22 +97,6 @@ def _decode_legacy_rest(version: int, request: FetchRequest, frame: Frame, offse
     return offset
 
 
-def _tagged_fields(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
-    count, offset = read_uvarint(frame, offset)
-    for _ in range(count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0:
-            request.cluster_id, stop = read_compact_nullable_string(frame, start)
-        elif tag == 1 and version >= 15:
-            request.replica_id, request.replica_epoch = _REPLICA_STATE.unpack_from(frame, start)
-            stop = skip_tagged_fields(frame, start + 12)
-        else:
-            continue
-        if stop != offset:
-            raise ProtocolError(f"tagged field {tag} has {offset - start} bytes, its value {stop - start}")
-    return offset
-
-
 def _indexes(frame: Frame, count: int, offset: int) -> tuple[list[int], int]:
     return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
 
@@ -125,7 +107,7 @@ def _flexible_topics(version: int, frame: Frame, offset: int) -> tuple[list[Fetc
     topics = []
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
-        partitions, offset = _partitions_12(frame, offset)
+        partitions, offset = _partitions_12(version, frame, offset)
         topics.append(FetchTopic(topic, topic_id, partitions))
         offset = offset + 1 if frame[offset] == 0 else skip_tagged_fields(frame, offset)
     return topics, offset
@@ -176,7 +158,7 @@ def _partitions_9(frame: Frame, offset: int) -> Partitions:
     ], end
 
 
-def _partitions_12(frame: Frame, offset: int) -> Partitions:
+def _partitions_12(version: int, frame: Frame, offset: int) -> Partitions:
     count, offset = read_compact_count(frame, offset, 33)
     end = offset + 33 * count
     rows = _PARTITION_12_AND_TAGS.iter_unpack(frame[offset:end])
@@ -193,8 +175,9 @@ def _partitions_12(frame: Frame, offset: int) -> Partitions:
         index, leader_epoch, fetch_offset, fetched_epoch, log_start, max_bytes = _PARTITION_12.unpack_from(
             frame, offset
         )
-        offset = skip_tagged_fields(frame, offset + 32)
-        partitions.append(FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start))
+        partition = FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
+        offset = read_partition_tags(version, partition, frame, offset + 32)
+        partitions.append(partition)
     return partitions, offset
 
 
@@ -241,15 +224,15 @@ def _encode_flexible_rest(version: int, out: bytearray, request: FetchRequest) -
         out += topic.topic_id if by_id else compact_string(topic.topic)
         out += uvarint(len(topic.partitions) + 1)
         for p in topic.partitions:
-            out += _PARTITION_12_AND_TAGS.pack(
+            out += _PARTITION_12.pack(
                 p.partition,
                 p.current_leader_epoch,
                 p.fetch_offset,
                 p.last_fetched_epoch,
                 p.log_start_offset,
                 p.partition_max_bytes,
-                0,
             )
+            out += write_partition_tags(version, p) if version >= 17 else b"\0"
         out.append(0)
     out += uvarint(len(request.forgotten) + 1)
     for forgotten in request.forgotten:
@@ -257,13 +240,7 @@ def _encode_flexible_rest(version: int, out: bytearray, request: FetchRequest) -
         count = len(forgotten.partitions)
         out += uvarint(count + 1) + Struct(f">{count}i").pack(*forgotten.partitions) + b"\0"
     out += compact_string(request.rack_id)
-    fields = []
-    if request.cluster_id is not None:
-        fields.append(tagged(0, compact_string(request.cluster_id)))
-    if version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1):
-        state = _REPLICA_STATE_AND_NO_TAGS.pack(request.replica_id, request.replica_epoch, 0)
-        fields.append(tagged(1, state))
-    out += tag_buffer(fields)
+    out += write_request_tags(version, request)
 
 
 def _pack_4(p: FetchPartition) -> bytes:

@@ -1,4 +1,4 @@
-"""Codec of Fetch responses, versions 4-17. Source: FetchResponse.json."""
+"""Codec of Fetch responses, versions 4-18. Source: FetchResponse.json."""
 
 from collections.abc import Sequence
 from struct import Struct, error

@@ -2,7 +2,7 @@
 
 Fetch and Produce bodies are the values of ``wire.fetch`` and ``wire.produce``, with codecs written by hand. Every
 other body is kio's dataclass of the greatest version in ``apis.VERSIONS``, whatever the version on the wire; its
-codec is built on the API's first use, when kio's module is loaded.
+codec is built on the API's first use, when kio's module is loaded. The bodies of drafts are in ``drafts``.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from importlib import import_module
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from reference_broker.wire import reshape
-from reference_broker.wire.apis import VERSIONS, ApiKey, api_name, is_known
+from reference_broker.wire import drafts, reshape
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import Reader, decoder
 from reference_broker.wire.encoding import Writer, encoder
 from reference_broker.wire.errors import Error
@@ -42,6 +42,9 @@ _UNSUPPORTED_VERSION: Final = int(Error.UNSUPPORTED_VERSION).to_bytes(2, "big")
 _LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
 """librdkafka, asking for all topics in a flexible version, writes four bytes for the null array where one is right;
 what it means stands in the first bytes, and three are left over. Kafka ignores bytes behind any request."""
+_RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
+"""Where the greatest version has lost fields that older ones need: a handler fills them for whoever asks in those."""
+
 _LENGTH: Final = Struct(">i")
 _NO_LENGTH: Final = bytes(4)
 
@@ -104,7 +107,7 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
 
 def body_class(api_key: int, direction: Direction) -> type:
     """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
-    return _kio_class(api_key, VERSIONS[ApiKey(api_key)][1], direction)
+    return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[ApiKey(api_key)][1]), direction)
 
 
 class _Codec(NamedTuple):
@@ -118,8 +121,7 @@ class _Codec(NamedTuple):
 @cache
 def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
-    body = body_class(api_key, direction)
-    wire = _kio_class(api_key, version, direction)
+    body, wire = _body_and_wire(api_key, version, direction)
     what = f"{_article(api_key)} {api_name(api_key)} {direction}"
     change = (reshape.REQUESTS if direction == "request" else reshape.RESPONSES).get((api_key, version))
     if change is None:
@@ -128,6 +130,14 @@ def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
     return _Codec(
         decoder(wire, wire), encoder(wire, wire), lambda old: up(old, body), lambda new: down(new, wire), what
     )
+
+
+def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[type, type]:
+    """The class that handlers see, and the one whose fields are the layout of this version."""
+    if version < FIRST_DRAFT_VERSION:
+        return body_class(api_key, direction), _kio_class(api_key, version, direction)
+    request, response = drafts.LAYOUTS[(api_key, version)]
+    return (body_class(api_key, direction), request) if direction == "request" else (response, response)
 
 
 def _article(api_key: int) -> str:

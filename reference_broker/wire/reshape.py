@@ -128,6 +128,29 @@ def _alter_partition_down(body: Any, old: type) -> Any:
     return _in_partitions(body, old, change)
 
 
+_UPGRADE: Final = 1
+_SAFE_DOWNGRADE: Final = 2
+"""KIP-778: what AllowDowngrade meant before there were types of upgrade."""
+
+
+def _update_features_up(old: Any, new: type) -> Any:
+    item = _item_class(new, "feature_updates")
+    updates = tuple(
+        _build(item, **(_taken_over(each) | {"upgrade_type": _SAFE_DOWNGRADE if each.allow_downgrade else _UPGRADE}))
+        for each in old.feature_updates
+    )
+    return _build(new, **(_taken_over(old) | {"feature_updates": updates}))
+
+
+def _update_features_down(body: Any, old: type) -> Any:
+    item = _item_class(old, "feature_updates")
+    updates = tuple(
+        _build(item, **(_taken_over(each) | {"allow_downgrade": each.upgrade_type != _UPGRADE}))
+        for each in body.feature_updates
+    )
+    return _build(old, **(_taken_over(body) | {"feature_updates": updates}))
+
+
 _FIND_COORDINATOR_REQUEST: Final = Reshape(_find_coordinator_request_up, _find_coordinator_request_down)
 _FIND_COORDINATOR_RESPONSE: Final = Reshape(_find_coordinator_response_up, _find_coordinator_response_down)
 _DELETE_TOPICS: Final = Reshape(_delete_topics_request_up, _delete_topics_request_down)
@@ -137,6 +160,7 @@ REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
     **{(ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_REQUEST for version in range(4)},
     **{(ApiKey.DELETE_TOPICS, version): _DELETE_TOPICS for version in range(1, 6)},
     (ApiKey.END_QUORUM_EPOCH, 0): Reshape(_end_quorum_epoch_up, _end_quorum_epoch_down),
+    (ApiKey.UPDATE_FEATURES, 0): Reshape(_update_features_up, _update_features_down),
     (ApiKey.ALTER_PARTITION, 2): Reshape(_alter_partition_up, _alter_partition_down),
 }
 """By API key and version."""

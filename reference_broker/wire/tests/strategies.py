@@ -11,6 +11,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from reference_broker.wire.fetch import (
+    NO_DIRECTORY_ID,
+    NO_HIGH_WATERMARK,
     NO_TOPIC_ID,
     AbortedTransaction,
     EpochEndOffset,
@@ -108,6 +110,8 @@ def fetch_requests(draw: st.DrawFn, version: int) -> FetchRequest:
         since(9, version, INT32, -1),
         since(12, version, INT32, -1),
         since(5, version, INT64, -1),
+        since(17, version, st.just(NO_DIRECTORY_ID) | st.binary(min_size=16, max_size=16), NO_DIRECTORY_ID),
+        since(18, version, st.just(NO_HIGH_WATERMARK) | INT64, NO_HIGH_WATERMARK),
     )
     topic = st.builds(lambda name, parts: FetchTopic(*name, parts), topics(version), st.lists(partitions, max_size=3))
     forgotten = st.builds(

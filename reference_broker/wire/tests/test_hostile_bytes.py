@@ -25,7 +25,7 @@ from reference_broker.wire.tests.strategies import (
 from reference_broker.wire.writing import tagged, uvarint
 
 ALL = list(HealthCheck)
-SOME = (0, 1, 2, 3, 10, 18, 19, 20, 22, 23, 32, 52, 53, 55, 56, 59, 60, 75)
+SOME = (0, 1, 2, 3, 10, 18, 19, 20, 22, 23, 32, 33, 44, 52, 53, 54, 55, 56, 57, 59, 60, 62, 63, 64, 67, 75)
 
 
 def attempt(key: int, version: int, request: bool, frame: bytes) -> object | None:
@@ -161,7 +161,7 @@ def test_a_huge_length_reserves_nothing(key: ApiKey, version: int, text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(1, 3), (1, 18), (1, 1000), (3, 14), (18, 99), (7, 0), (999, 0), (-1, -1)]
+    ("key", "version"), [(1, 3), (1, 19), (1, 1000), (59, 1001), (3, 14), (18, 99), (7, 0), (999, 0), (-1, -1)]
 )
 def test_an_unknown_api_or_version_carries_its_header(key: int, version: int) -> None:
     frame = (

@@ -1,5 +1,6 @@
 """Messages of all other APIs: against kio in each version, and through the greatest version's class."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -45,6 +46,13 @@ SERVED = (
     ApiKey.FETCH_SNAPSHOT,
     ApiKey.DESCRIBE_QUORUM,
     ApiKey.ALTER_PARTITION,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.UPDATE_FEATURES,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.UNREGISTER_BROKER,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
 )
 DIRECTIONS: tuple[Direction, ...] = ("request", "response")
 OTHERS = [key for key in VERSIONS if key not in (ApiKey.FETCH, ApiKey.PRODUCE)]
@@ -149,6 +157,28 @@ def read_default(entity: type, name: str) -> Any:
     return next(each.default for each in schema_fields(entity) if each.name == name)
 
 
+def test_a_downgrade_in_update_features_0_is_a_safe_one() -> None:
+    """KIP-778: what the flag meant before there were types of upgrade."""
+    frame = bytes.fromhex("0000ea60 02 0266 0005 01 00 00")
+    body: Any = decode_request(ApiKey.UPDATE_FEATURES, 0, frame, 0)
+    assert (body.validate_only, body.feature_updates[0].upgrade_type) == (False, 2)
+    assert b"".join(encode_request(ApiKey.UPDATE_FEATURES, 0, 1, None, body)).endswith(frame)
+    upgrade: Any = decode_request(ApiKey.UPDATE_FEATURES, 0, frame.replace(b"\1\0\0", bytes(3)), 0)
+    assert upgrade.feature_updates[0].upgrade_type == 1
+
+
+def test_update_features_says_each_feature_to_those_who_ask_in_old_versions() -> None:
+    """Version 2 has no results per feature, so the class that handlers fill is that of version 1."""
+    from kio.schema.update_features.v1.response import UpdatableFeatureResult
+
+    response: Any = body_class(ApiKey.UPDATE_FEATURES, "response")
+    result = UpdatableFeatureResult(feature="f", error_code=ErrorCode.none, error_message=None)
+    body = response(throttle_time=timedelta(0), error_code=0, error_message=None, results=(result,))
+    key = ApiKey.UPDATE_FEATURES
+    assert b"".join(encode_response(key, 2, 5, body)).endswith(bytes.fromhex("00000000 0000 00 00"))
+    assert b"".join(encode_response(key, 1, 5, body)).endswith(bytes.fromhex("00000000 0000 00 02 0266 0000 00 00 00"))
+
+
 def test_no_topics_in_metadata_0_means_all() -> None:
     body: Any = decode_request(3, 0, bytes(4), 0)
     assert body.topics is None
@@ -161,8 +191,6 @@ def test_no_topics_in_metadata_0_means_all() -> None:
 @pytest.mark.parametrize("code", [Error.TOPIC_ALREADY_EXISTS, 36, ErrorCode.topic_already_exists])
 def test_an_error_code_may_be_any_number(code: Any) -> None:
     response: Any = body_class(ApiKey.INIT_PRODUCER_ID, "response")
-    from datetime import timedelta
-
     body = response(throttle_time=timedelta(0), error_code=code, producer_id=1, producer_epoch=2)
     frame = b"".join(encode_response(ApiKey.INIT_PRODUCER_ID, 1, 5, body))
     assert frame == bytes.fromhex("00000014 00000005 00000000 0024 0000000000000001 0002")

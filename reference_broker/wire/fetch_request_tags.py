@@ -1,0 +1,84 @@
+"""The tagged fields of Fetch requests: of the request (cluster ID, replica state) and of a partition.
+
+Schema: FetchRequest.json: ClusterId from version 12, ReplicaState from 15 (KIP-903), ReplicaDirectoryId of a partition
+from 17 (KIP-853), HighWatermark of a partition from 18 (KIP-1166). A field is written only where it has a value other
+than its default, in a version that has it; in an older version its tag is an unknown one and is read past.
+"""
+
+from struct import Struct
+from typing import Final
+
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import NO_DIRECTORY_ID, NO_HIGH_WATERMARK, FetchPartition, FetchRequest
+from reference_broker.wire.reading import (
+    Frame,
+    end_of,
+    read_compact_nullable_string,
+    read_tag,
+    read_uvarint,
+    skip_tagged_fields,
+)
+from reference_broker.wire.writing import compact_string, tag_buffer, tagged
+
+_REPLICA_STATE: Final = Struct(">iq")
+_REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
+_INT64: Final = Struct(">q")
+
+
+def read_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
+    """Sets what the tag buffer at ``offset`` holds; gives the offset behind it."""
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, start, offset = read_tag(frame, offset)
+        if tag == 0:
+            request.cluster_id, stop = read_compact_nullable_string(frame, start)
+        elif tag == 1 and version >= 15:
+            request.replica_id, request.replica_epoch = _REPLICA_STATE.unpack_from(frame, start)
+            stop = skip_tagged_fields(frame, start + 12)
+        else:
+            continue
+        _check_size(tag, start, stop, offset)
+    return offset
+
+
+def read_partition_tags(version: int, partition: FetchPartition, frame: Frame, offset: int) -> int:
+    """Sets what the tag buffer at ``offset`` holds; gives the offset behind it."""
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, start, offset = read_tag(frame, offset)
+        if tag == 0 and version >= 17:
+            stop = end_of(frame, start, 16, "a directory ID")
+            partition.replica_directory_id = bytes(frame[start:stop])
+        elif tag == 1 and version >= 18:
+            (partition.high_watermark,) = _INT64.unpack_from(frame, start)
+            stop = start + 8
+        else:
+            continue
+        _check_size(tag, start, stop, offset)
+    return offset
+
+
+def _check_size(tag: int, start: int, stop: int, end: int) -> None:
+    if stop != end:
+        raise ProtocolError(f"tagged field {tag} has {end - start} bytes, its value {stop - start}")
+
+
+def write_request_tags(version: int, request: FetchRequest) -> bytes:
+    """The tag buffer at the end of the body."""
+    fields = []
+    if request.cluster_id is not None:
+        fields.append(tagged(0, compact_string(request.cluster_id)))
+    if version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1):
+        state = _REPLICA_STATE_AND_NO_TAGS.pack(request.replica_id, request.replica_epoch, 0)
+        fields.append(tagged(1, state))
+    return tag_buffer(fields)
+
+
+def write_partition_tags(version: int, partition: FetchPartition) -> bytes:
+    """The tag buffer of one partition, versions from 17 on."""
+    fields = []
+    if partition.replica_directory_id != NO_DIRECTORY_ID:
+        fields.append(tagged(0, partition.replica_directory_id))
+    if version >= 18 and partition.high_watermark != NO_HIGH_WATERMARK:
+        fields.append(tagged(1, _INT64.pack(partition.high_watermark)))
+    return tag_buffer(fields)
