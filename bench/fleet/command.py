@@ -57,8 +57,13 @@ class FleetRun:
             self._load(locust)
             self._finish(locust)
         self._drive(self.fleet.final_reader)
+        undescribed = 0
+        if self.fleet.final_describer is not None:
+            self._drive(self.fleet.final_describer)
+            undescribed = self.fleet.final_describer.undescribed
         self.recorder.close(clock())
-        say("done", unread_partitions=len(self.fleet.final_reader.unread), **self.last)
+        unread = len(self.fleet.final_reader.unread)
+        say("done", unread_partitions=unread, undescribed_nodes=undescribed, **self.last)
 
     def _drive(self, behaviour: Behaviour) -> None:
         BlockingDriver(behaviour, self.recorder.record).run()
@@ -66,20 +71,22 @@ class FleetRun:
     def _load(self, locust: LocustProcesses) -> None:
         locust.wait_until_ready()
         locust.tell("go")
-        say("load", fetchers=len(self.fleet.fetchers), producers=len(self.fleet.producers), workers=self.spec.workers)
+        fleet, workers = self.fleet, self.spec.workers
+        clients = {"fetchers": len(fleet.fetchers), "producers": len(fleet.producers), "admins": len(fleet.admins)}
+        say("load", **clients, metadata_readers=len(fleet.metadata_readers), workers=workers)
         end_s = time.monotonic() + self.spec.seconds if self.spec.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:
             pass
-        locust.tell("stop_producers")
-        self._wait(locust, "producers_left")
+        locust.tell("stop_writers")
+        self._wait(locust, "writers_left")
         say("load_ended", **self.last)
 
     def _finish(self, locust: LocustProcesses) -> None:
         while self.hold and self._next_command(locust) != "final":
             pass
         say("final")
-        locust.tell("stop_fetchers")
-        self._wait(locust, "fetchers_left")
+        locust.tell("stop_readers")
+        self._wait(locust, "readers_left")
         locust.tell("close")
         if not self._wait(locust, "closed", self.spec.workers):
             raise WorkerDiedError(f"Not all Locust workers closed their history; see {self.out_dir / 'logs'}.")

@@ -57,7 +57,7 @@ def on_command(environment: Any, msg: Any, **_: Any) -> None:
         fleet.close()
         fleet.report()
     else:
-        fleet.stop(producers=command == "stop_producers")
+        fleet.stop(writers=command == "stop_writers")
 
 
 def on_report(environment: Any, msg: Any, **_: Any) -> None:

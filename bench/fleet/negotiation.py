@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, cast
 
-from kio.schema.api_versions.v4.request import ApiVersionsRequest
-
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Versions
 from reference_broker.client.transport import Connection, TransportError
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse
     from kio.schema.metadata.v13.response import MetadataResponse
 
-API_VERSIONS: Final = 18
 ASKED_VERSION: Final = 3
 """Every broker since Kafka 2.4 knows it."""
 _KEYS: Final = {
@@ -25,6 +22,10 @@ _KEYS: Final = {
     "list_offsets": bodies.LIST_OFFSETS,
     "init_producer_id": bodies.INIT_PRODUCER_ID,
     "create_topics": bodies.CREATE_TOPICS,
+    "delete_topics": bodies.DELETE_TOPICS,
+    "incremental_alter_configs": bodies.INCREMENTAL_ALTER_CONFIGS,
+    "describe_configs": bodies.DESCRIBE_CONFIGS,
+    "update_features": bodies.UPDATE_FEATURES,
 }
 
 
@@ -53,8 +54,8 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
 def _ask(address: Address) -> dict[str, int]:
     connection = Connection.open(address.host, address.port, 2_000_000)
     try:
-        body = ApiVersionsRequest(client_software_name="crucible-fleet", client_software_version="1")
-        reply = connection.call(API_VERSIONS, ASKED_VERSION, "crucible-fleet", body, 5_000_000)
+        body = bodies.API_VERSIONS_REQUEST
+        reply = connection.call(bodies.API_VERSIONS, ASKED_VERSION, "crucible-fleet", body, 5_000_000)
     finally:
         connection.close()
     offered = {int(each.api_key): int(each.max_version) for each in cast("ApiVersionsResponse", reply.body).api_keys}

@@ -135,8 +135,9 @@ class LocustProcesses:
 
 def users_needed(spec: FleetSpec) -> int:
     """Locust gives each worker the same number of users if the sum divides; surplus users stop at once."""
-    producers, fetchers = (sum(group.count for group in groups) for groups in (spec.producers, spec.fetchers))
-    return spec.workers * sum(-(-count // spec.workers) for count in (producers, fetchers))
+    groups = (spec.producers, spec.fetchers, spec.admins, spec.metadata_readers)
+    counts = (sum(each.count for each in group) for group in groups)
+    return spec.workers * sum(-(-count // spec.workers) for count in counts)
 
 
 def _free_port() -> int:

@@ -14,10 +14,12 @@ from bench.fleet.histogram import Histogram, bounds_us
 from bench.fleet.rows import (
     END_OF_RUN_US,
     AssignmentRow,
+    ChangeRow,
     EndRow,
     HistoryRow,
     LatencyRow,
     LoadRow,
+    MetadataReadRow,
     OperationRow,
     PositionRow,
     RunRow,
@@ -32,6 +34,8 @@ TABLE_OF: Final[dict[type[Any], str]] = {
     PositionRow: "positions",
     AssignmentRow: "assignments",
     EndRow: "ends",
+    ChangeRow: "changes",
+    MetadataReadRow: "metadata_reads",
     LatencyRow: "latency",
     LoadRow: "load",
 }

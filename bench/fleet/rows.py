@@ -89,7 +89,42 @@ class EndRow:
     end_us: int
 
 
-HistoryRow: TypeAlias = OperationRow | RunRow | PositionRow | AssignmentRow | EndRow
+@dataclass(slots=True)
+class ChangeRow:
+    """Table changes: what an admin's request asked of one topic, and what came of it."""
+
+    process: str
+    index: int
+    change: str
+    topic: str
+    topic_set: str
+    topics_wanted: int
+    partitions_wanted: int
+    value: int
+    type: str
+    attempts: int
+    error: str | None
+
+
+@dataclass(slots=True)
+class MetadataReadRow:
+    """Table metadata_reads: how one topic of the admins looked at one node; only where that is news."""
+
+    process: str
+    index: int
+    node: int
+    topic: str
+    topic_set: str
+    topics_wanted: int
+    partitions_wanted: int
+    partitions_seen: int
+    present: bool
+    topic_id: str
+    value: int = -1
+    final: bool = False
+
+
+HistoryRow: TypeAlias = OperationRow | RunRow | PositionRow | AssignmentRow | EndRow | ChangeRow | MetadataReadRow
 """What behaviours record. LATENCY and LOAD rows are derived from operations by the recorder."""
 
 

@@ -9,7 +9,9 @@ from random import Random
 
 import msgspec
 
+from bench.fleet.behaviours.admin import OPERATIONS, Admin, AdminPlan
 from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader, MetadataReaderPlan
 from bench.fleet.behaviours.preparer import TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, TopicPartition, Versions
@@ -48,8 +50,30 @@ class ProducerGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delivery_timeout_ms: int = 30_000
 
 
+class AdminGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``rate_per_s``: requests a second of the whole group. ``partitions``: of each topic created. ``mix``: weights of
+    create, delete, configure and describe. See AdminPlan for the rest."""
+
+    count: int
+    rate_per_s: float
+    mix: dict[str, int]
+    partitions: int = 1
+    topics_per_request: int = 1
+    deadline_ms: int = 30_000
+    answer_wait_ms: int = 3_000
+    max_sets: int = 0
+
+
+class MetadataReaderGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Each asks one node after the other for all topics."""
+
+    count: int
+    poll_interval_ms: int = 1_000
+
+
 class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``bootstrap``: ["host:port", ...]. ``partitions``: of the hot topic; the idle topic has one for each fetcher.
+    """``bootstrap``: ["host:port", ...], all nodes. ``partitions``: of the hot topic, 0: there is none; the idle topic
+    has one for each fetcher. ``made_topic``: begins the names of the topics that admins create.
 
     ``start_mono_us``: the run's start on CLOCK_MONOTONIC, 0: when the fleet starts. ``process_prefix`` goes before each
     process name (and client ID). ``seconds``: load, 0: until told to stop. ``workers``: Locust worker processes.
@@ -59,13 +83,16 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bootstrap: list[str]
     seconds: int
-    partitions: int
+    partitions: int = 0
     fetchers: list[FetcherGroup] = []
     producers: list[ProducerGroup] = []
+    admins: list[AdminGroup] = []
+    metadata_readers: list[MetadataReaderGroup] = []
     out_dir: str = ""
     seed: int = 1
     topic: str = "hot"
     idle_topic: str = "idle"
+    made_topic: str = "made"
     replication_factor: int = 1
     topic_config: dict[str, str] = {}
     process_prefix: str = ""
@@ -83,8 +110,10 @@ def check(spec: FleetSpec) -> None:
     """:raises SpecError: numbers that make no sense, an unknown behaviour, values too small for their writer's name."""
     if not spec.bootstrap or any(":" not in each for each in spec.bootstrap):
         raise SpecError("bootstrap must list at least one host:port.")
-    if spec.partitions < 1 or spec.workers < 1 or spec.seconds < 0:
-        raise SpecError("partitions and workers must be at least 1, seconds at least 0.")
+    if spec.partitions < 0 or spec.workers < 1 or spec.seconds < 0:
+        raise SpecError("workers must be at least 1, partitions and seconds at least 0.")
+    if spec.producers and not spec.partitions:
+        raise SpecError("Producers need a hot topic: partitions must be at least 1.")
     for group in spec.fetchers:
         if group.behaviour not in VARIANTS:
             raise SpecError(f"Fetcher behaviour {group.behaviour!r} is unknown; there are {', '.join(VARIANTS)}.")
@@ -97,6 +126,20 @@ def check(spec: FleetSpec) -> None:
             raise SpecError("acks must be 1 or -1: with 0 nothing is answered, so nothing can be judged.")
         if producers.record_bytes < smallest_size_bytes(f"{spec.process_prefix}producer-9999"):
             raise SpecError(f"record_bytes {producers.record_bytes} has no room for a writer's name and number.")
+    for admins in spec.admins:
+        _check_admins(admins)
+    if any(each.count < 1 or each.poll_interval_ms < 1 for each in spec.metadata_readers):
+        raise SpecError("A group of metadata readers needs count and poll_interval_ms of at least 1.")
+
+
+def _check_admins(group: AdminGroup) -> None:
+    unknown = [name for name in group.mix if name not in OPERATIONS]
+    if unknown:
+        raise SpecError(f"An admin does not know {unknown[0]!r}; there are {', '.join(OPERATIONS)}.")
+    if min(group.mix.values(), default=-1) < 0 or not sum(group.mix.values()):
+        raise SpecError("An admin group's mix needs weights of at least 0, and one above it.")
+    if group.count < 1 or group.rate_per_s <= 0 or min(group.partitions, group.topics_per_request) < 1:
+        raise SpecError("An admin group needs count, rate_per_s, partitions and topics_per_request above 0.")
 
 
 def parse_spec(data: bytes) -> FleetSpec:
@@ -128,8 +171,9 @@ def settings_of(spec: FleetSpec) -> ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The behaviours in the order of a run: ``preparer``, then ``seeder``, then ``load`` (fetchers and producers,
-    together, until Stopping), then ``final_reader``. Producers get Stopping first; fetchers when those have finished.
+    """The behaviours in the order of a run: ``preparer``, then ``seeder``, then ``load`` (``writers`` and ``readers``,
+    together, until Stopping), then ``final_reader`` and ``final_describer``. Writers get Stopping first; readers when
+    those have finished. None where there is nothing to do.
     """
 
     preparer: TopicPreparer
@@ -137,10 +181,21 @@ class Fleet:
     fetchers: tuple[SessionFetcher, ...]
     producers: tuple[KeyedProducer, ...]
     final_reader: FinalReader
+    admins: tuple[Admin, ...] = ()
+    metadata_readers: tuple[MetadataReader, ...] = ()
+    final_describer: FinalDescriber | None = None
+
+    @property
+    def writers(self) -> tuple[Behaviour, ...]:
+        return (*self.producers, *self.admins)
+
+    @property
+    def readers(self) -> tuple[Behaviour, ...]:
+        return (*self.fetchers, *self.metadata_readers)
 
     @property
     def load(self) -> tuple[Behaviour, ...]:
-        return (*self.producers, *self.fetchers)
+        return (*self.writers, *self.readers)
 
 
 def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
@@ -153,8 +208,14 @@ def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
     producers = [
         KeyedProducer(plan, settings, _random(spec, plan.process)) for plan in list(_producer_plans(spec))[first::step]
     ]
+    admins = [Admin(plan, settings, _random(spec, plan.process)) for plan in list(_admin_plans(spec))[first::step]]
+    metadata_readers = [
+        MetadataReader(plan, settings, _random(spec, plan.process))
+        for plan in list(_metadata_reader_plans(spec))[first::step]
+    ]
     prefix, idle = spec.process_prefix, idle_partitions(spec)
-    topics = {spec.topic: spec.partitions, **({spec.idle_topic: len(idle)} if idle else {})}
+    topics = {spec.topic: spec.partitions, spec.idle_topic: len(idle)}
+    topics = {name: count for name, count in topics.items() if count}
     name = f"{prefix}preparer"
     preparer = TopicPreparer(name, settings, _random(spec, name), topics, spec.replication_factor, spec.topic_config)
     name = f"{prefix}seeder"
@@ -163,7 +224,18 @@ def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
     everything = [*hot_partitions(spec), *idle]
     limit_us = spec.final_read_ms * 1000
     final = FinalReader(name, settings, _random(spec, name), everything, reader, limit_us)
-    return Fleet(preparer, seeding, tuple(fetchers), tuple(producers), final)
+    return Fleet(
+        preparer, seeding, tuple(fetchers), tuple(producers), final, tuple(admins), tuple(metadata_readers),
+        _final_describer(spec, settings),
+    )  # fmt: skip
+
+
+def _final_describer(spec: FleetSpec, settings: ClientSettings) -> FinalDescriber | None:
+    if not spec.admins and not spec.metadata_readers:
+        return None
+    name, limit_us = f"{spec.process_prefix}final-describer", spec.final_read_ms * 1000
+    nodes = len(spec.bootstrap)
+    return FinalDescriber(name, spec.made_topic, settings, _random(spec, name), nodes, limit_us)
 
 
 def _random(spec: FleetSpec, process: str) -> Random:
@@ -212,6 +284,34 @@ def _producer_plans(spec: FleetSpec) -> Iterator[ProducerPlan]:
                 idempotent=group.idempotent,
                 delivery_timeout_us=group.delivery_timeout_ms * 1000,
             )
+            number += 1
+
+
+def _admin_plans(spec: FleetSpec) -> Iterator[AdminPlan]:
+    number = 0
+    for group in spec.admins:
+        for _ in range(group.count):
+            yield AdminPlan(
+                process=f"{spec.process_prefix}admin-{number}",
+                base=spec.made_topic,
+                weights=dict(group.mix),
+                interval_us=max(1, round(1_000_000 * group.count / group.rate_per_s)),
+                partitions=group.partitions,
+                topics=group.topics_per_request,
+                replication_factor=spec.replication_factor,
+                deadline_us=group.deadline_ms * 1000,
+                max_sets=group.max_sets,
+                answer_wait_ms=group.answer_wait_ms,
+            )
+            number += 1
+
+
+def _metadata_reader_plans(spec: FleetSpec) -> Iterator[MetadataReaderPlan]:
+    number = 0
+    for group in spec.metadata_readers:
+        for _ in range(group.count):
+            name = f"{spec.process_prefix}metadata-reader-{number}"
+            yield MetadataReaderPlan(name, spec.made_topic, number, group.poll_interval_ms * 1000)
             number += 1
 
 

@@ -14,7 +14,9 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
+from bench.fleet.behaviours.admin import Admin
 from bench.fleet.behaviours.producers import KeyedProducer
+from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
@@ -22,7 +24,15 @@ from bench.fleet.rows import HistoryRow, OperationRow
 from bench.fleet.spec import FleetSpec, make_fleet
 
 REPORT_INTERVAL_S: Final = 1.0
-_REQUEST_TYPES: Final = {"fetch": "FETCH", "produce": "PRODUCE"}
+_REQUEST_TYPES: Final = {
+    "fetch": "FETCH",
+    "produce": "PRODUCE",
+    "create_topics": "ADMIN",
+    "delete_topics": "ADMIN",
+    "alter_configs": "ADMIN",
+    "describe": "ADMIN",
+    "metadata_read": "METADATA",
+}
 """Fixed and few: Locust keeps statistics for each (type, name)."""
 
 
@@ -73,14 +83,14 @@ class WorkerFleet:
             response=None,
         )
 
-    def stop(self, producers: bool) -> None:
-        """Load ends for the producers, or for the fetchers."""
+    def stop(self, writers: bool) -> None:
+        """Load ends for the writers, or for the readers."""
         for each in self.drivers:
-            if isinstance(each.behaviour, KeyedProducer) == producers:
+            if _writes(each.behaviour) == writers:
                 each.stop()
 
-    def left(self, producers: bool) -> int:
-        return sum(not each.finished for each in self.drivers if isinstance(each.behaviour, KeyedProducer) == producers)
+    def left(self, writers: bool) -> int:
+        return sum(not each.finished for each in self.drivers if _writes(each.behaviour) == writers)
 
     def ended_early(self) -> int:
         """Clients that are no more although nobody told them to end."""
@@ -121,14 +131,19 @@ class WorkerFleet:
             "acked_records": totals.acked_records,
             "read_records": totals.read_records,
             "fetches": totals.fetches,
-            "producers_left": self.left(producers=True),
-            "fetchers_left": self.left(producers=False),
+            "writers_left": self.left(writers=True),
+            "readers_left": self.left(writers=False),
             "cpu_permille": cpu_permille,
             "closed": self.closed,
             "ended_early": self.ended_early(),
             "failure": self.failure,
         }
         self.environment.runner.send_message("fleet_report", data)
+
+
+def _writes(behaviour: Behaviour) -> bool:
+    """Writers end before readers do."""
+    return isinstance(behaviour, KeyedProducer | Admin)
 
 
 class FleetUser(User):

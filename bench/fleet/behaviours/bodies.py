@@ -4,11 +4,20 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import BrokerId, TopicName
+from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from bench.fleet.behaviours.protocol import TopicPartition
@@ -17,9 +26,17 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
 INIT_PRODUCER_ID: Final = 22
+DESCRIBE_CONFIGS: Final = 32
+INCREMENTAL_ALTER_CONFIGS: Final = 44
+UPDATE_FEATURES: Final = 57
 
+TOPIC_RESOURCE: Final = 2
+SET_CONFIG: Final = 0
+UPGRADE: Final = 1
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -34,6 +51,13 @@ def metadata_request(topics: Sequence[str]) -> MetadataRequest:
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
+
+
+API_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="crucible-fleet", client_software_version="1")
+ALL_TOPICS: Final = MetadataRequest(
+    topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+)
+"""A Metadata request that names none asks for all."""
 
 
 def list_offsets_request(partitions: Sequence[TopicPartition], timestamp_ms: int) -> ListOffsetsRequest:
@@ -79,3 +103,36 @@ def create_topics_request(
         timeout=milliseconds(timeout_ms),
         validate_only=False,
     )
+
+
+def delete_topics_request(topics: Sequence[str], timeout_ms: int) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(
+        topics=tuple(DeleteTopicState(name=TopicName(each), topic_id=None) for each in topics),
+        timeout=milliseconds(timeout_ms),
+    )
+
+
+def set_topic_config_request(topics: Sequence[str], key: str, value: str) -> IncrementalAlterConfigsRequest:
+    """The same setting for each of the topics."""
+    setting = AlterableConfig(name=key, config_operation=i8(SET_CONFIG), value=value)
+    return IncrementalAlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configs=(setting,))
+            for each in topics
+        ),
+        validate_only=False,
+    )
+
+
+def describe_topic_config_request(topics: Sequence[str], key: str) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configuration_keys=(key,))
+            for each in topics
+        )
+    )
+
+
+def upgrade_feature_request(feature: str, level: int, timeout_ms: int) -> UpdateFeaturesRequest:
+    key = FeatureUpdateKey(feature=feature, max_version_level=i16(level), upgrade_type=i8(UPGRADE))
+    return UpdateFeaturesRequest(timeout=milliseconds(timeout_ms), feature_updates=(key,))

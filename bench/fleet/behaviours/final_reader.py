@@ -52,7 +52,7 @@ class FinalReader(ClusterScript):
 
     def run(self) -> Steps[None]:
         self._deadline_us = self.now.mono_us + self.limit_us
-        if not (yield from self.find_leaders(self.partitions)):
+        if not self.partitions or not (yield from self.find_leaders(self.partitions)):
             return
         while self.unread and not self.gives_up:
             leader = self._next_leader()

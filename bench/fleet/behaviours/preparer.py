@@ -44,6 +44,9 @@ class TopicPreparer(ClusterScript):
         counts = self.partition_counts.items()
         partitions = [TopicPartition(name, each) for name, count in counts for each in range(count)]
         created = False
+        if not partitions:
+            self.failure = None
+            return
         for _ in range(ATTEMPTS):
             if not created and (yield from self._to_controller()):
                 created = yield from self._create()

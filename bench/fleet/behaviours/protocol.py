@@ -160,6 +160,10 @@ class Versions:
     list_offsets: int = 10
     init_producer_id: int = 5
     create_topics: int = 7
+    delete_topics: int = 6
+    incremental_alter_configs: int = 1
+    describe_configs: int = 4
+    update_features: int = 2
 
 
 @dataclass(frozen=True, slots=True)

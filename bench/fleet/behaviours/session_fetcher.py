@@ -25,6 +25,8 @@ from reference_broker.wire.fetch import FetchResponse, PartitionData
 OFFSET_OUT_OF_RANGE: Final = 1
 QUIET_POLLS: Final = 3
 """Polls in a row without data or error after which a stopping fetcher has caught up."""
+LEADERLESS_US: Final = 200_000
+"""How often leaders are looked up again while a partition has none."""
 POLLS_PER_VISIT: Final = 4
 """Where partitions have several leaders: fetches at one node before the connection moves to the next."""
 
@@ -121,6 +123,8 @@ class SessionFetcher(ClusterScript):
         self._stale_metadata = False
         self._by_leader: dict[int, list[TopicPartition]] = {}
         self._grouped_for: object = None
+        self._leaderless = False
+        self._look_again_us = 0
 
     def run(self) -> Steps[None]:
         if not (yield from self.find_leaders(self.plan.partitions)):
@@ -142,13 +146,17 @@ class SessionFetcher(ClusterScript):
         return [self._assignment_row(where, END_OF_RUN_US) for where in list(self.assigned)]
 
     def _done(self) -> bool:
-        enough = QUIET_POLLS * max(1, len(self._leaders()))
-        return self.out_of_time or (self.stopping and self.quiet_polls >= enough)
+        leaders = len(self._leaders())
+        enough = QUIET_POLLS if leaders <= 1 else POLLS_PER_VISIT * leaders  # So many polls in a row visit each.
+        return self.out_of_time or (self.stopping and not self._leaderless and self.quiet_polls >= enough)
 
     # -- one poll -----------------------------------------------------------------------------------------------
 
     def _turn(self, intended_us: int) -> Steps[None]:
         """One poll at the node whose turn it is, or an attempt to find out where to poll."""
+        if self._leaderless and self.now.mono_us >= self._look_again_us:
+            self._stale_metadata = True
+            self._look_again_us = self.now.mono_us + LEADERLESS_US
         if self._stale_metadata:
             self._stale_metadata = False
             if not (yield from self.refresh()):
@@ -160,8 +168,8 @@ class SessionFetcher(ClusterScript):
             self._stale_metadata = True
             yield from self.back_off()
             return
-        if self._out_of_range:
-            yield from self._reset_positions()
+        if lost := [each for each in self._leaders()[node.node_id] if each in self._out_of_range]:
+            yield from self._reset_positions(lost)
             return
         self._change_mind()
         yield from self._poll(node, intended_us)
@@ -175,6 +183,7 @@ class SessionFetcher(ClusterScript):
                 if node is not None:
                     groups.setdefault(node.node_id, []).append(where)
             self._by_leader, self._grouped_for = groups, self.metadata
+            self._leaderless = sum(len(group) for group in groups.values()) < len(self.plan.partitions)
         return self._by_leader
 
     def _node(self) -> NodeAddress | None:
@@ -247,7 +256,8 @@ class SessionFetcher(ClusterScript):
             len(handled.partitions),
             tuple(found.rows),
         )
-        quiet = error is None and not found.failed and found.runs == 0
+        # Only polls after the load's end tell: records may have come since, at a node whose turn was before.
+        quiet = self.stopping and error is None and not found.failed and found.runs == 0
         self.quiet_polls = self.quiet_polls + 1 if quiet else 0
         if error is None and not found.failed:
             self.succeeded()
@@ -320,15 +330,14 @@ class SessionFetcher(ClusterScript):
             self.assigned[where] = Assigned(self.now.mono_us, offset)
         self.consumer.seek(where, offset)
 
-    def _reset_positions(self) -> Steps[None]:
-        """Partitions whose position the broker does not have go on at the log's start."""
-        partitions, self._out_of_range = list(dict.fromkeys(self._out_of_range)), []
+    def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
+        """Partitions whose position the broker does not have go on at the log's start: only their leader, which is the
+        node connected to, can tell it."""
         found = yield from self.earliest_offsets(partitions)
         for where in partitions:
             if where in found:
                 self._seek(where, found[where])
-            else:
-                self._out_of_range.append(where)
+        self._out_of_range = [each for each in self._out_of_range if each not in found]
         if len(found) < len(partitions):
             self._stale_metadata = True
             yield from self.back_off()

@@ -50,6 +50,7 @@ from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, Parti
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
 
 ADDRESS = Address("node-0", 9092)
+NOT_LEADER = 6
 TICK_US = 1_000
 
 
@@ -88,7 +89,8 @@ class Session:
 
 
 class FakeBroker:
-    """``requests``: all that came, in order. Producers and fetchers see one node that leads everything."""
+    """``requests``: all that came, in order. Producers and fetchers see one node that leads everything, or those that
+    ``leaders`` names; they share all state."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.ids = {name: uuid.UUID(int=number + 1) for number, name in enumerate(topics)}
@@ -97,6 +99,13 @@ class FakeBroker:
         self.requests: list[Request] = []
         self.next_id = 100
         self.errors: dict[TopicPartition, int] = {}
+        self.leaders = dict.fromkeys(self.logs, 0)
+        self.elsewhere: dict[TopicPartition, int] = {}
+
+    def handle_at(self, node: int, request: Request) -> object:
+        """Partitions that another node leads are refused."""
+        self.elsewhere = {where: NOT_LEADER for where, leader in self.leaders.items() if leader != node}
+        return self.handle(request)
 
     def handle(self, request: Request) -> object:
         self.requests.append(request)
@@ -116,7 +125,10 @@ class FakeBroker:
         wanted = [each.name for each in body.topics]
         return MetadataResponse(
             throttle_time=bodies.milliseconds(0),
-            brokers=(MetadataResponseBroker(node_id=0, host=ADDRESS.host, port=ADDRESS.port, rack=None),),
+            brokers=tuple(
+                MetadataResponseBroker(node_id=node, host=f"node-{node}", port=ADDRESS.port, rack=None)
+                for node in sorted({0, *self.leaders.values()})
+            ),
             cluster_id="x",
             controller_id=0,
             error_code=ErrorCode.none,
@@ -130,7 +142,7 @@ class FakeBroker:
                         MetadataResponsePartition(
                             error_code=ErrorCode.none,
                             partition_index=where.partition,
-                            leader_id=0,
+                            leader_id=self.leaders[where],
                             leader_epoch=0,
                             replica_nodes=(0,),
                             isr_nodes=(0,),
@@ -170,10 +182,11 @@ class FakeBroker:
                     partitions=tuple(
                         ListOffsetsPartitionResponse(
                             partition_index=each.partition_index,
-                            error_code=ErrorCode.none,
-                            offset=self.logs[TopicPartition(topic.name, each.partition_index)].start,
+                            error_code=ErrorCode(self.elsewhere.get(where, 0)),
+                            offset=self.logs[where].start,
                         )
                         for each in topic.partitions
+                        for where in (TopicPartition(topic.name, each.partition_index),)
                     ),
                 )
                 for topic in body.topics
@@ -234,6 +247,7 @@ class FakeBroker:
         for where, state in partitions.items():
             log, (offset, sent) = self.logs[where], state
             error = 1 if offset < log.start or offset > log.end else self.errors.get(where, 0)
+            error = self.elsewhere.get(where, error)
             records = b"" if error else log.read(offset)
             if full or records or error or sent != log.end:
                 data = PartitionData(where.partition, error, -1 if error else log.end, log_start_offset=log.start)
@@ -299,13 +313,17 @@ class World:
 
     def send(self, behaviour, request: Request) -> None:
         fate = self.fault(request)
-        body = None if fate == "lose_request" else self.broker.handle(request)
+        node = int(str(behaviour.connected_to.host).removeprefix("node-"))
+        body = None if fate == "lose_request" else self.broker.handle_at(node, request)
         if fate in ("lose_request", "lose_response"):
             self.at(self.now_us + request.timeout_us, behaviour, TimedOut())
         elif fate == "cut":
             self.at(self.now_us + TICK_US, behaviour, Disconnected("closed"))
         else:
-            self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20))
+            self.answer(behaviour, body)
+
+    def answer(self, behaviour, body) -> None:
+        self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20))
 
     def rows(self, table: str) -> list:
         self.recorder.write_out()

@@ -1,0 +1,313 @@
+"""Admins: create topics in sets, delete and configure some of them, describe others, on an open-loop schedule.
+
+Slot n is due at ``start + n * interval``, whatever happened before. An admin asks the active controller that Metadata
+names. After NOT_CONTROLLER, a timeout or a lost connection the earlier attempt may have been carried out: it looks for
+the controller again and sends the same request with the same names, until it knows or the deadline is over. A topic
+that exists already after such an attempt was created by it, once (T-10).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
+from bench.fleet.behaviours.script import Operation, Steps
+from bench.fleet.behaviours.topic_sets import TopicSet
+from bench.fleet.rows import ChangeRow
+from reference_broker.wire.errors import error_name
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4.response import ApiVersionsResponse
+    from kio.schema.create_topics.v7.response import CreateTopicsResponse
+    from kio.schema.delete_topics.v6.response import DeleteTopicsResponse
+    from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+    from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
+    from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+
+METADATA_VERSION: Final = "metadata.version"
+API_VERSIONS_ASKED: Final = 3
+UNKNOWN_TOPIC: Final = 3
+REQUEST_TIMED_OUT: Final = 7
+TOPIC_ALREADY_EXISTS: Final = 36
+NOT_CONTROLLER: Final = 41
+UNKNOWN_OUTCOME: Final = frozenset({REQUEST_TIMED_OUT, NOT_CONTROLLER})
+"""A controller that loses its office answers NOT_CONTROLLER, and its successor may still commit what it appended."""
+
+CONFIG_KEY: Final = "retention.ms"
+FIRST_VALUE: Final = 1_000_000_000_000
+"""Values asked for rise from here by one, so that each names the request that asked for it."""
+
+LONGEST_WAIT_US: Final = 200_000
+MAX_UNSENT_RECORDED: Final = 100_000
+OPERATIONS: Final[Mapping[str, str]] = {
+    "create": "create_topics",
+    "delete": "delete_topics",
+    "configure": "alter_configs",
+    "describe": "describe",
+    "upgrade": "update_features",
+}
+"""What an admin does, and how the history calls it."""
+
+Errors: TypeAlias = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPlan:
+    """``base``: begins the names of the topics. ``partitions``: of each topic; ``topics``: in a set. ``weights``: how
+    often each of OPERATIONS is drawn, relative to the others. ``deadline_us``: how long a request is tried again.
+    ``max_sets``: sets that may stand at once, 0 no bound; a create beyond it becomes a delete.
+    """
+
+    process: str
+    base: str
+    weights: Mapping[str, int]
+    interval_us: int = 1_000_000
+    partitions: int = 1
+    topics: int = 1
+    replication_factor: int = 1
+    deadline_us: int = 30_000_000
+    max_sets: int = 0
+    answer_wait_ms: int = 3_000
+    """``timeout_ms`` of a request: how long the controller may take over it."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One slot's request. ``value``: the config value or the feature level asked for. ``uncertain``: an attempt may
+    have been carried out. ``errors``: of the last answer."""
+
+    operation: Operation
+    change: str
+    target: TopicSet
+    deadline_us: int
+    value: int = -1
+    attempts: int = 0
+    uncertain: bool = False
+    errors: Errors = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is about: topics, or the one feature."""
+        return self.target.topic_names or (METADATA_VERSION,)
+
+
+NO_TOPICS: Final = TopicSet("", 0, 0)
+
+
+class Admin(ClusterScript):
+    """Ends after Stopping, once the request in flight is settled."""
+
+    def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Random) -> None:
+        # A successor is there within a second or two: looking for it seldom would measure the admin.
+        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, ())
+        self.plan = plan
+        self.slots = 0
+        self.standing: list[TopicSet] = []
+        self.created = 0
+        self.next_value = FIRST_VALUE
+        self._deletable: dict[TopicSet, None] = {}
+        self._task: Task | None = None
+        self._lost_sight = True
+
+    def run(self) -> Steps[None]:
+        interval = self.plan.interval_us
+        start_us = self.now.mono_us + self.random.randrange(max(1, interval))
+        while not self.stopping:
+            due_us = start_us + self.slots * interval
+            if self.now.mono_us < due_us:
+                yield from self.sleep_until(due_us)
+                continue
+            self.slots += 1
+            yield from self._slot(due_us)
+        if self.stopping_at_us is not None:
+            self._record_unsent(start_us, self.stopping_at_us)
+
+    @property
+    def gives_up(self) -> bool:
+        return self.out_of_time or (self._task is not None and self.now.mono_us >= self._task.deadline_us)
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        """Hard end: what is in flight may be carried out."""
+        rows = super().close(now)
+        if self._task is not None:
+            rows.extend(self._change_rows(self._task, "info"))
+        return rows
+
+    def _record_unsent(self, start_us: int, end_us: int) -> None:
+        """Slots that were overdue by an interval at the end of load and never sent: offered, and failed."""
+        likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
+        for _ in range(MAX_UNSENT_RECORDED):
+            due_us = start_us + self.slots * self.plan.interval_us
+            if due_us + self.plan.interval_us >= end_us:
+                return
+            self.slots += 1
+            self.end(self.begin(OPERATIONS[likely], due_us, sent=False), "fail", "not_sent")
+
+    # -- one slot -----------------------------------------------------------------------------------------------
+
+    def _slot(self, due_us: int) -> Steps[None]:
+        change, target = self._choose()
+        operation = self.begin(OPERATIONS[change], due_us, sent=False)
+        task = self._task = Task(operation, change, target, self.now.mono_us + self.plan.deadline_us)
+        if change == "configure":
+            task.value = self.next_value
+            self.next_value += 1
+        answer = yield from self._carry_out(task)
+        self._task = None
+        self._settle(task, answer)
+
+    def _choose(self) -> tuple[str, TopicSet]:
+        """Only sets whose creation needed one attempt are deleted: a late copy of the request could bring others back,
+        and nobody would be to blame."""
+        names = list(self.plan.weights)
+        (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
+        if change == "upgrade":
+            return change, NO_TOPICS
+        full = self.plan.max_sets > 0 and len(self.standing) >= self.plan.max_sets
+        deletable = list(self._deletable)
+        if change == "create" and full:
+            change = "delete" if deletable else "describe"
+        candidates = deletable if change == "delete" else self.standing
+        if change != "create" and candidates:
+            return change, self.random.choice(candidates)
+        self.created += 1
+        name = f"{self.plan.base}.{self.process}.{self.created}"
+        return "create", TopicSet(name, self.plan.topics, self.plan.partitions)
+
+    def _carry_out(self, task: Task) -> Steps[Answered | None]:
+        """Attempts until the end of each topic is known (the answer), or time is over (None)."""
+        while not self.gives_up:
+            if (yield from self._to_controller(task)):
+                answer = yield from self._attempt(task)
+                if answer is not None and not UNKNOWN_OUTCOME & set(task.errors.values()):
+                    self.succeeded()
+                    return answer
+                task.uncertain = True
+                self._lost_sight = True
+                self.disconnect()  # The next address may know of another controller.
+            yield from self.back_off()
+        return None
+
+    def _to_controller(self, task: Task) -> Steps[bool]:
+        """A connection to the node that Metadata names as the active controller."""
+        if self._lost_sight or self.connected_to is None:
+            if not (yield from self.refresh()):
+                return False
+            self._lost_sight = False
+        controller = self.metadata.nodes.get(self.metadata.controller_id)
+        if controller is None or not (yield from self.connect_to_node(controller)):
+            self._lost_sight = True
+            self.disconnect()
+            return False
+        task.operation.node = controller.node_id
+        return True
+
+    def _attempt(self, task: Task) -> Steps[Answered | None]:
+        if task.operation.invoke_us < 0:
+            task.operation.invoke_us = self.now.mono_us
+        if task.change == "upgrade" and task.value < 0:
+            task.value = yield from self._next_level()
+            if task.value < 0:
+                return None
+        task.attempts += 1
+        task.operation.partitions_sent = task.target.topics * task.target.partitions
+        answer = yield from self.call(*self._request(task), self.plan.answer_wait_ms * 1000)
+        if isinstance(answer, str):
+            task.errors = dict.fromkeys(task.names, REQUEST_TIMED_OUT)
+            return None
+        task.errors = _errors_of(task.change, answer.body)
+        return answer
+
+    def _settle(self, task: Task, answer: Answered | None) -> None:
+        done = [self._is_done(task, task.errors.get(each, -1)) for each in task.names]
+        if answer is None:
+            kind = "info" if task.uncertain else "fail"
+            error = "not_sent" if task.attempts == 0 else "deadline"
+        else:
+            kind = "ok" if all(done) else "fail"
+            wrong = next((each for each in task.errors.values() if not self._is_done(task, each)), 0)
+            error = "" if all(done) else error_name(wrong) if wrong else "INVALID_ANSWER"
+        self._remember(task, kind)
+        answered = task.operation.partitions_sent if kind == "ok" else -1
+        rows = tuple(self._change_rows(task, "" if answer is not None else kind))
+        self.end(task.operation, kind, error or None, answer, -1, answered, rows)
+
+    @staticmethod
+    def _is_done(task: Task, code: int) -> bool:
+        """An earlier attempt of unknown end may have done it."""
+        before = {"create": TOPIC_ALREADY_EXISTS, "delete": UNKNOWN_TOPIC}.get(task.change, 0)
+        return code == 0 or (task.uncertain and code == before)
+
+    def _remember(self, task: Task, kind: str) -> None:
+        if task.change == "create" and kind == "ok":
+            self.standing.append(task.target)
+            if task.attempts == 1:
+                self._deletable[task.target] = None
+        elif task.change == "delete":
+            self.standing.remove(task.target)
+            del self._deletable[task.target]
+
+    def _change_rows(self, task: Task, kind: str) -> list[ChangeRow]:
+        """``kind`` empty: each topic's own end, from the last answer."""
+        if task.change in ("describe", "upgrade"):
+            return []
+        rows = []
+        for topic in task.target.topic_names:
+            code = task.errors.get(topic, 0)
+            end = kind or ("ok" if self._is_done(task, task.errors.get(topic, -1)) else "fail")
+            error = error_name(code) if code else None
+            rows.append(ChangeRow(
+                self.process, task.operation.index, task.change, topic, task.target.name, task.target.topics,
+                task.target.partitions, task.value, end, task.attempts, error,
+            ))  # fmt: skip
+        return rows
+
+    def _next_level(self) -> Steps[int]:
+        """One above what ApiVersions says of metadata.version, or the highest that it supports; -1: no answer."""
+        answer = yield from self.call(bodies.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
+        if isinstance(answer, str):
+            return -1
+        body = cast("ApiVersionsResponse", answer.body)
+        levels = [int(each.max_version_level) for each in body.finalized_features if each.name == METADATA_VERSION]
+        highest = [int(each.max_version) for each in body.supported_features if each.name == METADATA_VERSION]
+        return min(levels[0] + 1, highest[0]) if levels and highest else -1
+
+    # -- requests and answers -----------------------------------------------------------------------------------
+
+    def _request(self, task: Task) -> tuple[int, int, object]:
+        versions, topics, wait_ms = self.settings.versions, task.target.topic_names, self.plan.answer_wait_ms
+        if task.change == "create":
+            counts = dict.fromkeys(topics, task.target.partitions)
+            body: object = bodies.create_topics_request(counts, self.plan.replication_factor, {}, wait_ms)
+            return bodies.CREATE_TOPICS, versions.create_topics, body
+        if task.change == "delete":
+            return bodies.DELETE_TOPICS, versions.delete_topics, bodies.delete_topics_request(topics, wait_ms)
+        if task.change == "configure":
+            body = bodies.set_topic_config_request(topics, CONFIG_KEY, str(task.value))
+            return bodies.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
+        if task.change == "upgrade":
+            body = bodies.upgrade_feature_request(METADATA_VERSION, task.value, wait_ms)
+            return bodies.UPDATE_FEATURES, versions.update_features, body
+        body = bodies.describe_topic_config_request(topics, CONFIG_KEY)
+        return bodies.DESCRIBE_CONFIGS, versions.describe_configs, body
+
+
+def _errors_of(change: str, body: object) -> Errors:
+    """Each topic's error code."""
+    if change == "create":
+        return {str(each.name): int(each.error_code.value) for each in cast("CreateTopicsResponse", body).topics}
+    if change == "upgrade":
+        return {METADATA_VERSION: int(cast("UpdateFeaturesResponse", body).error_code.value)}
+    if change == "delete":
+        return {str(each.name): int(each.error_code.value) for each in cast("DeleteTopicsResponse", body).responses}
+    results: Sequence[tuple[str, int]]
+    if change == "configure":
+        altered = cast("IncrementalAlterConfigsResponse", body).responses
+        results = [(each.resource_name, int(each.error_code.value)) for each in altered]
+    else:
+        described = cast("DescribeConfigsResponse", body).results
+        results = [(each.resource_name, int(each.error_code.value)) for each in described]
+    return dict(results)

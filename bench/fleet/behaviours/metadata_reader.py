@@ -1,0 +1,217 @@
+"""Readers of metadata: what every node says of the admins' topics, again and again, and once more when all is quiet.
+
+Only news is recorded: a topic whose partitions, ID or presence differ from the reader's last answer of the same node.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.admin import CONFIG_KEY, FIRST_VALUE
+from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow
+from bench.fleet.behaviours.script import Operation, Steps
+from bench.fleet.behaviours.topic_sets import TopicSet, set_of
+from bench.fleet.rows import MetadataReadRow
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.errors import error_name
+
+if TYPE_CHECKING:
+    from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+    from kio.schema.metadata.v13.response import MetadataResponse
+
+POLLS_PER_VISIT: Final = 16
+"""Polls of one node before the connection moves to the next, unless that node goes away earlier."""
+NO_VALUE: Final = -1
+
+
+class Seen(NamedTuple):
+    """One topic in one answer. ``value``: of CONFIG_KEY, NO_VALUE: not asked, or not one that an admin has set."""
+
+    partitions: int
+    topic_id: str
+    value: int = NO_VALUE
+
+
+View: TypeAlias = dict[str, Seen]
+"""The admins' topics by name, as one node shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataReaderPlan:
+    """``base``: how the admins' topics' names begin. ``number``: readers with different ones begin at different nodes.
+    ``poll_interval_us``: from one poll's intended time to the next."""
+
+    process: str
+    base: str
+    number: int = 0
+    poll_interval_us: int = 1_000_000
+
+
+class MetadataScript(ClusterScript):
+    """Common ground: asks one node for all topics. ``nodes``: every node that an answer has ever named."""
+
+    def __init__(self, process: str, base: str, settings: ClientSettings, random: Random) -> None:
+        super().__init__(process, settings, random, ())
+        self.base = base
+        self.nodes: dict[int, NodeAddress] = {}
+
+    def meet(self) -> Steps[bool]:
+        """One attempt to learn which nodes there are."""
+        if not (yield from self.refresh()):
+            return False
+        self._add_nodes(self.metadata.nodes.values())
+        return bool(self.nodes)
+
+    def _add_nodes(self, found: Iterable[NodeAddress]) -> None:
+        for each in found:
+            self.nodes[each.node_id] = each
+
+    def ask(self, f: str, intended_us: int, node: NodeAddress) -> Steps[tuple[Operation, Answered, View] | None]:
+        """None: no answer, and the operation is recorded; else whoever asked ends it."""
+        operation = self.begin(f, intended_us)
+        operation.node = node.node_id
+        answer = yield from self.call(bodies.METADATA, self.settings.versions.metadata, bodies.ALL_TOPICS)
+        if isinstance(answer, str):
+            self.end(operation, "fail", answer)
+            return None
+        body = cast("MetadataResponse", answer.body)
+        self._add_nodes(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in body.brokers)
+        return operation, answer, self._view(body)
+
+    def _view(self, body: "MetadataResponse") -> View:
+        base = self.base
+        return {
+            str(topic.name): Seen(len(topic.partitions), topic.topic_id.hex if topic.topic_id is not None else "")
+            for topic in body.topics
+            if topic.name is not None and not topic.error_code.value and set_of(base, topic.name) is not None
+        }
+
+    def row(self, operation: Operation, topic: str, seen: Seen | None, *, final: bool = False) -> MetadataReadRow:
+        asked = set_of(self.base, topic)
+        assert asked is not None, f"{topic} was recognised as an admin's topic before"
+        where = (self.process, operation.index, operation.node)
+        if seen is None:
+            return MetadataReadRow(*where, topic, *_wanted(asked), 0, False, "", NO_VALUE, final)
+        return MetadataReadRow(*where, topic, *_wanted(asked), seen.partitions, True, seen.topic_id, seen.value, final)
+
+
+def _wanted(asked: TopicSet) -> tuple[str, int, int]:
+    return asked.name, asked.topics, asked.partitions
+
+
+class MetadataReader(MetadataScript):
+    """Polls each node in turn until Stopping; a closed loop by nature, as fetchers are."""
+
+    def __init__(self, plan: MetadataReaderPlan, settings: ClientSettings, random: Random) -> None:
+        super().__init__(plan.process, plan.base, settings, random)
+        self.plan = plan
+        self.views: dict[int, View] = {}
+        self.polls = 0
+
+    def run(self) -> Steps[None]:
+        interval = self.plan.poll_interval_us
+        due_us = self.now.mono_us + (self.random.randrange(interval) if interval else 0)
+        while not self.stopping:
+            if self.now.mono_us < due_us:
+                yield from self.sleep_until(due_us)
+                continue
+            yield from self._poll(min(due_us, self.now.mono_us))
+            due_us = max(due_us + interval, self.now.mono_us)
+
+    def _poll(self, due_us: int) -> Steps[None]:
+        if not self.nodes and not (yield from self.meet()):
+            yield from self.back_off()
+            return
+        numbers = sorted(self.nodes)
+        node = self.nodes[numbers[(self.plan.number + self.polls // POLLS_PER_VISIT) % len(numbers)]]
+        self.polls += 1
+        if not (yield from self.connect_to_node(node)):
+            self.polls += POLLS_PER_VISIT - 1 - (self.polls - 1) % POLLS_PER_VISIT  # The next node, then.
+            return
+        found = yield from self.ask("metadata_read", due_us, node)
+        if found is not None:
+            operation, answer, view = found
+            self.end(operation, "ok", None, answer, rows=tuple(self._news(operation, view)))
+            self.succeeded()
+
+    def _news(self, operation: Operation, view: View) -> list[HistoryRow]:
+        before = self.views.get(operation.node, {})
+        self.views[operation.node] = view
+        if before == view:
+            return []
+        changed = [self.row(operation, topic, seen) for topic, seen in view.items() if before.get(topic) != seen]
+        return [*changed, *(self.row(operation, topic, None) for topic in before if topic not in view)]
+
+
+class FinalDescriber(MetadataScript):
+    """Asks every node for all topics and their configs until all say the same; then writes down what each said.
+
+    After ``limit_us`` it writes down what they said last. ``undescribed``: how many of ``expected`` nodes said nothing.
+    """
+
+    def __init__(
+        self, process: str, base: str, settings: ClientSettings, random: Random, expected: int, limit_us: int
+    ) -> None:
+        super().__init__(process, base, settings, random)
+        self.limit_us = limit_us
+        self.expected = expected
+        self.undescribed = expected
+        self.agreed = False
+        self._deadline_us = 0
+
+    @property
+    def gives_up(self) -> bool:
+        return self.now.mono_us >= self._deadline_us
+
+    def run(self) -> Steps[None]:
+        self._deadline_us = self.now.mono_us + self.limit_us
+        last: dict[int, tuple[Operation, View]] = {}
+        while not self.gives_up:
+            if (yield from self.meet()):
+                for node in [self.nodes[each] for each in sorted(self.nodes)]:
+                    described = yield from self._describe(node)
+                    if described is not None:
+                        last[node.node_id] = described
+                    else:
+                        last.pop(node.node_id, None)
+                views = [view for _, view in last.values()]
+                self.undescribed = max(0, max(self.expected, len(self.nodes)) - len(last))
+                self.agreed = not self.undescribed and all(each == views[0] for each in views)
+                if self.agreed:
+                    break
+            yield from self.back_off()
+        self._write_down(last)
+
+    def _describe(self, node: NodeAddress) -> Steps[tuple[Operation, View] | None]:
+        if not (yield from self.connect_to_node(node)):
+            return None
+        found = yield from self.ask("final_describe", self.now.mono_us, node)
+        if found is None:
+            return None
+        operation, answer, view = found
+        if not view:
+            self.end(operation, "ok", None, answer)
+            return operation, view
+        body = bodies.describe_topic_config_request(tuple(view), CONFIG_KEY)
+        configs = yield from self.call(bodies.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
+        if isinstance(configs, str):
+            self.end(operation, "fail", configs, answer)
+            return None
+        results = cast("DescribeConfigsResponse", configs.body).results
+        wrong = next((int(each.error_code.value) for each in results if each.error_code.value), 0)
+        if wrong:
+            self.end(operation, "fail", error_name(wrong), answer)
+            return None
+        for each in results:
+            value = next((int(one.value) for one in each.configs if one.name == CONFIG_KEY and one.value), NO_VALUE)
+            if value >= FIRST_VALUE:  # Else it is the broker's own default.
+                view[each.resource_name] = view[each.resource_name]._replace(value=value)
+        self.end(operation, "ok", None, answer)
+        return operation, view
+
+    def _write_down(self, last: dict[int, tuple[Operation, View]]) -> None:
+        for operation, view in last.values():
+            self.record(*(self.row(operation, topic, seen, final=True) for topic, seen in view.items()))

@@ -1,0 +1,177 @@
+"""Three nodes that answer admins and metadata readers, one of them the active controller; faults as a test asks."""
+
+import uuid
+from dataclasses import dataclass
+
+from kio.schema.api_versions.v4.response import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.response import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from kio.schema.metadata.v13.response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import Address, Connect, ConnectFailed, Disconnected, Request, TimedOut
+from bench.fleet.tests.conftest import TICK_US, World
+
+ADDRESSES = tuple(Address(f"node-{number}", 9092) for number in range(3))
+NO_WAIT = bodies.milliseconds(0)
+
+
+@dataclass
+class Made:
+    topic_id: uuid.UUID
+    partitions: int
+    config: dict[str, str]
+
+
+class FakeQuorum:
+    """``behind``: nodes whose metadata stands still. ``hidden``: partitions that a node leaves out of a topic."""
+
+    def __init__(self) -> None:
+        self.controller = 0
+        self.level = 20
+        self.topics: dict[str, Made] = {}
+        self.behind: dict[int, dict[str, Made]] = {}
+        self.hidden: dict[tuple[int, str], int] = {}
+        self.created = 0
+        self.requests: list[tuple[int, Request]] = []
+
+    def handle(self, node: int, request: Request) -> object:
+        self.requests.append((node, request))
+        if request.api_key == bodies.METADATA:
+            return self.metadata(node, request.body)
+        if request.api_key == bodies.DESCRIBE_CONFIGS:
+            return self.describe(request.body)
+        if request.api_key == bodies.API_VERSIONS:
+            return ApiVersionsResponse(
+                error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, finalized_features_epoch=0,
+                supported_features=(SupportedFeatureKey(name="metadata.version", min_version=1, max_version=25),),
+                finalized_features=(
+                    FinalizedFeatureKey(name="metadata.version", max_version_level=self.level, min_version_level=1),
+                ),
+            )  # fmt: skip
+        refused = ErrorCode.not_controller if node != self.controller else None
+        return {
+            bodies.CREATE_TOPICS: self.create,
+            bodies.DELETE_TOPICS: self.delete,
+            bodies.INCREMENTAL_ALTER_CONFIGS: self.alter,
+            bodies.UPDATE_FEATURES: self.update,
+        }[request.api_key](request.body, refused)
+
+    def create(self, body, refused):
+        results = []
+        for each in body.topics:
+            error = refused or (ErrorCode.topic_already_exists if each.name in self.topics else ErrorCode.none)
+            if error is ErrorCode.none:
+                self.created += 1
+                self.topics[each.name] = Made(uuid.UUID(int=self.created), each.num_partitions, {})
+            results.append(CreatableTopicResult(name=each.name, topic_id=None, error_code=error, error_message=None,
+                                                configs=()))  # fmt: skip
+        return CreateTopicsResponse(throttle_time=NO_WAIT, topics=tuple(results))
+
+    def delete(self, body, refused):
+        results = []
+        for each in body.topics:
+            gone = None if refused else self.topics.pop(each.name, None)
+            error = refused or (ErrorCode.none if gone else ErrorCode.unknown_topic_or_partition)
+            results.append(DeletableTopicResult(name=each.name, topic_id=None, error_code=error))
+        return DeleteTopicsResponse(throttle_time=NO_WAIT, responses=tuple(results))
+
+    def alter(self, body, refused):
+        results = []
+        for each in body.resources:
+            known = self.topics.get(each.resource_name)
+            if known is not None and refused is None:
+                known.config.update({one.name: one.value for one in each.configs})
+            error = refused or (ErrorCode.none if known else ErrorCode.unknown_topic_or_partition)
+            results.append(AlterConfigsResourceResponse(error_code=error, error_message=None, resource_type=2,
+                                                        resource_name=each.resource_name))  # fmt: skip
+        return IncrementalAlterConfigsResponse(throttle_time=NO_WAIT, responses=tuple(results))
+
+    def update(self, body, refused):
+        if refused is None:
+            self.level = body.feature_updates[0].max_version_level
+        return UpdateFeaturesResponse(
+            throttle_time=NO_WAIT, error_code=refused or ErrorCode.none, error_message=None
+        )  # fmt: skip
+
+    def describe(self, body):
+        results = []
+        for each in body.resources:
+            known = self.topics.get(each.resource_name)
+            configs = tuple(
+                DescribeConfigsResourceResult(name=key, value=value, read_only=False, is_sensitive=False, synonyms=(),
+                                              documentation=None)
+                for key, value in (known.config.items() if known else ())
+            )  # fmt: skip
+            error = ErrorCode.none if known else ErrorCode.unknown_topic_or_partition
+            results.append(DescribeConfigsResult(error_code=error, error_message=None, resource_type=2,
+                                                 resource_name=each.resource_name, configs=configs))  # fmt: skip
+        return DescribeConfigsResponse(throttle_time=NO_WAIT, results=tuple(results))
+
+    def metadata(self, node, body):
+        shown = self.behind.get(node, self.topics) if body.topics is None else {}
+        return MetadataResponse(
+            throttle_time=NO_WAIT,
+            brokers=tuple(
+                MetadataResponseBroker(node_id=number, host=each.host, port=each.port)
+                for number, each in enumerate(ADDRESSES)
+            ),
+            controller_id=self.controller,
+            error_code=ErrorCode.none,
+            topics=tuple(
+                MetadataResponseTopic(
+                    error_code=ErrorCode.none, name=name, topic_id=made.topic_id,
+                    partitions=tuple(
+                        MetadataResponsePartition(error_code=ErrorCode.none, partition_index=number, leader_id=0)
+                        for number in range(made.partitions - self.hidden.get((node, name), 0))
+                    ),
+                )
+                for name, made in shown.items()
+            ),
+        )  # fmt: skip
+
+
+class QuorumWorld(World):
+    """Knows which node a behaviour is connected to. ``down``: nodes that refuse and lose their connections."""
+
+    def __init__(self, quorum: FakeQuorum) -> None:
+        super().__init__(quorum)  # type: ignore[arg-type]
+        self.quorum = quorum
+        self.down: set[int] = set()
+        self.at_node: dict[str, int] = {}
+
+    def carry_out(self, behaviour, action) -> None:
+        if isinstance(action, Connect):
+            self.at_node[behaviour.process] = ADDRESSES.index(action.address)
+            if self.at_node[behaviour.process] in self.down:
+                self.at(self.now_us + TICK_US, behaviour, ConnectFailed("refused"))
+                return
+        super().carry_out(behaviour, action)
+
+    def send(self, behaviour, request: Request) -> None:
+        node = self.at_node[behaviour.process]
+        if node in self.down:
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed"))
+            return
+        fate = self.fault(request)
+        body = None if fate == "lose_request" else self.quorum.handle(node, request)
+        if fate in ("lose_request", "lose_response"):
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut())
+        else:
+            self.answer(behaviour, body)

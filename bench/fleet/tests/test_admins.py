@@ -1,0 +1,181 @@
+"""Admins against a quorum of three: one effect for each request, whatever happens to its attempts."""
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.admin import FIRST_VALUE
+from bench.fleet.behaviours.topic_sets import set_of
+from bench.fleet.spec import AdminGroup, FleetSpec, SpecError, check, make_fleet
+from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
+
+BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
+
+
+def admin(mix: dict[str, int] | None = None, rate_per_s: float = 2, **more: int):
+    group = AdminGroup(1, rate_per_s, mix or {"create": 1}, 4, 3, **more)
+    return make_fleet(FleetSpec(BOOTSTRAP, 1, admins=[group])).admins[0]
+
+
+@pytest.fixture
+def quorum() -> FakeQuorum:
+    return FakeQuorum()
+
+
+@pytest.fixture
+def world(quorum: FakeQuorum) -> QuorumWorld:
+    return QuorumWorld(quorum)
+
+
+def played(world: QuorumWorld, behaviour, seconds: float = 5):
+    world.start(behaviour)
+    world.run(seconds)
+    world.stop(behaviour)
+    world.run(60)
+    assert behaviour.process in world.finished
+    return [each for each in world.rows("operations") if each.f not in ("connect", "metadata") and each.node >= 0]
+
+
+def test_names_tell_the_set_and_are_never_used_twice(world, quorum):
+    operations = played(world, admin())
+    assert {each.type for each in operations} == {"ok"}
+    sets = {set_of("made", name) for name in quorum.topics}
+    assert len(sets) == len(operations) >= 8
+    assert {(each.topics, each.partitions) for each in sets if each} == {(3, 4)}
+    assert sorted(name for each in sets if each for name in each.topic_names) == sorted(quorum.topics)
+    assert set_of("made", "hot") is None
+    assert set_of("other", next(iter(quorum.topics))) is None
+
+
+def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(world, quorum):
+    lost = iter([True])
+    world.fault = lambda each: (
+        "lose_response" if each.api_key == bodies.CREATE_TOPICS and next(lost, False) else None
+    )
+    operations = played(world, admin())
+    assert {each.type for each in operations} == {"ok"}
+    assert quorum.created == 3 * len(operations)
+    retried = [each for each in world.rows("changes") if each.attempts == 2]
+    assert [(each.type, each.error) for each in retried] == [("ok", "TOPIC_ALREADY_EXISTS")] * 3
+    assert len({each.topic_set for each in retried}) == 1
+
+
+def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world, quorum):
+    behaviour = admin()
+    quorum.create(bodies.create_topics_request({"made.admin-0.1.0of3.p4": 4}, 1, {}, 1000), None)
+    operations = played(world, behaviour)
+    assert (operations[0].type, operations[0].error) == ("fail", "TOPIC_ALREADY_EXISTS")
+    assert [each.type for each in world.rows("changes")[:3]] == ["fail", "ok", "ok"]
+
+
+def test_the_new_controller_is_found_after_not_controller(world, quorum):
+    behaviour = admin()
+    world.start(behaviour)
+    world.run(2)
+    quorum.controller = 2
+    world.run(3)
+    world.stop(behaviour)
+    world.run(10)
+    created = [(node, each.api_key) for node, each in quorum.requests if each.api_key == bodies.CREATE_TOPICS]
+    assert [node for node, _ in created].count(2) >= 5
+    assert sum(node == 0 for node, _ in created[-5:]) == 0
+    assert {each.type for each in world.rows("operations") if each.f == "create_topics"} == {"ok"}
+
+
+def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world, quorum):
+    behaviour = admin()
+    world.start(behaviour)
+    world.run(2)
+    world.down.add(0)
+    world.run(2)
+    quorum.controller = 1
+    world.run(2)
+    world.stop(behaviour)
+    world.run(10)
+    operations = [each for each in world.rows("operations") if each.f == "create_topics"]
+    assert {each.type for each in operations} == {"ok"}
+    assert max(each.complete_us - each.intended_us for each in operations) > 1_500_000
+    assert len(operations) >= 11
+
+
+def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world):
+    world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
+    operations = played(world, admin(deadline_ms=2_000, rate_per_s=0.1), 30)
+    assert {each.type for each in operations} == {"info"}
+    assert {each.type for each in world.rows("changes")} == {"info"}
+    unreachable = QuorumWorld(FakeQuorum())
+    unreachable.down |= {0, 1, 2}
+    played(unreachable, admin(deadline_ms=2_000, rate_per_s=0.1), 30)
+    operations = [each for each in unreachable.rows("operations") if each.f == "create_topics"]
+    assert {(each.type, each.error) for each in operations} == {("fail", "not_sent")}
+
+
+def test_sets_of_uncertain_origin_are_never_deleted(world, quorum):
+    lost = iter(range(10**6))
+    world.fault = lambda _: "lose_response" if next(lost) % 11 == 0 else None
+    played(world, admin({"create": 2, "delete": 2}, 5), 60)
+    created = {each.topic_set: each.attempts for each in world.rows("changes") if each.change == "create"}
+    deleted = {each.topic_set for each in world.rows("changes") if each.change == "delete"}
+    assert deleted
+    assert {created[name] for name in deleted} == {1}
+    assert any(attempts > 1 for attempts in created.values())
+    left = {name for name in created if name not in deleted}
+    assert {f"{name.rsplit('.', 2)[0]}" for name in quorum.topics} == left
+
+
+def test_a_bound_on_standing_sets_turns_creates_into_deletes(world, quorum):
+    played(world, admin(max_sets=4), 20)
+    assert len(quorum.topics) <= 4 * 3
+    assert quorum.created > 6 * 3
+
+
+def test_each_configuration_names_its_request(world, quorum):
+    played(world, admin({"create": 1, "configure": 3}), 10)
+    rows = [each for each in world.rows("changes") if each.change == "configure"]
+    assert len({each.value for each in rows}) == len({each.index for each in rows}) >= 5
+    last = {each.topic: each.value for each in rows}
+    assert min(last.values()) >= FIRST_VALUE
+    for topic, value in last.items():
+        assert quorum.topics[topic].config == {"retention.ms": str(value)}
+
+
+def test_an_upgrade_asks_for_the_next_level_once(world, quorum):
+    lost = iter([True])
+    world.fault = lambda each: (
+        "lose_response" if each.api_key == bodies.UPDATE_FEATURES and next(lost, False) else None
+    )
+    operations = played(world, admin({"upgrade": 1}, 0.5), 5)
+    assert {(each.f, each.type) for each in operations} == {("update_features", "ok")}
+    assert quorum.level == 20 + len(operations)
+
+
+def test_a_hard_end_leaves_what_is_in_flight_unknown(world):
+    world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
+    behaviour = admin()
+    world.start(behaviour)
+    world.run(2)
+    rows = behaviour.close(world.now())
+    assert [type(each).__name__ for each in rows] == ["OperationRow"] + ["ChangeRow"] * 3
+    assert {each.type for each in rows} == {"info"}
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (AdminGroup(1, 1.0, {"dance": 1}), "does not know 'dance'"),
+        (AdminGroup(1, 1.0, {"create": 0}), "weights"),
+        (AdminGroup(1, 0.0, {"create": 1}), "above 0"),
+    ],
+)
+def test_a_wrong_group_is_refused_in_a_sentence(group, message):
+    with pytest.raises(SpecError, match=message):
+        check(FleetSpec(BOOTSTRAP, 1, admins=[group]))
+
+
+def test_a_fleet_without_producers_and_fetchers_has_nothing_to_prepare_or_read(world):
+    fleet = make_fleet(FleetSpec(BOOTSTRAP, 1, admins=[AdminGroup(2, 2.0, {"create": 1})]))
+    assert fleet.seeder is None
+    world.start(fleet.preparer, fleet.final_reader)
+    world.run(1)
+    assert {fleet.preparer.process, fleet.final_reader.process} <= world.finished
+    assert fleet.preparer.failure is None
+    assert fleet.writers == fleet.admins

@@ -1,0 +1,104 @@
+"""What readers of metadata write down: news only, each node's own, and everything once at the end."""
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.admin import FIRST_VALUE
+from bench.fleet.spec import FleetSpec, MetadataReaderGroup, make_fleet
+from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
+
+BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
+SET = {f"made.admin-0.1.{number}of2.p3": 3 for number in range(2)}
+
+
+@pytest.fixture
+def quorum() -> FakeQuorum:
+    return FakeQuorum()
+
+
+@pytest.fixture
+def world(quorum: FakeQuorum) -> QuorumWorld:
+    return QuorumWorld(quorum)
+
+
+def fleet(count: int = 1, **more: int):
+    return make_fleet(FleetSpec(BOOTSTRAP, 1, metadata_readers=[MetadataReaderGroup(count, 100)], **more))
+
+
+def create(quorum: FakeQuorum, topics: dict[str, int]) -> None:
+    quorum.create(bodies.create_topics_request(topics, 1, {}, 1000), None)
+
+
+def test_only_news_is_written_down(world, quorum):
+    (reader,) = fleet().metadata_readers
+    create(quorum, {"hot": 5})
+    world.start(reader)
+    world.run(1)
+    assert world.rows("metadata_reads") == []
+    create(quorum, SET)
+    world.run(1)
+    quorum.delete(bodies.delete_topics_request(tuple(SET), 1000), None)
+    world.run(1)
+    polls = [each for each in world.rows("operations") if each.f == "metadata_read"]
+    assert len(polls) >= 25
+    home = [each for each in world.rows("metadata_reads") if each.node == polls[0].node]
+    assert [(each.topic, each.partitions_seen, each.present) for each in home[:2]] == [
+        (name, 3, True) for name in SET
+    ]
+    assert {(each.topic_set, each.topics_wanted, each.partitions_wanted) for each in home} == {("made.admin-0.1", 2, 3)}
+
+
+def test_a_part_of_a_topic_is_seen_as_such(world, quorum):
+    (reader,) = fleet().metadata_readers
+    create(quorum, SET)
+    quorum.hidden[0, next(iter(SET))] = 1
+    world.start(reader)
+    world.run(1)
+    rows = [each for each in world.rows("metadata_reads") if each.node == 0]
+    assert [each.partitions_seen for each in rows] == [2, 3]
+
+
+def test_a_reader_goes_through_the_nodes_and_past_a_dead_one(world, quorum):
+    readers = fleet(3).metadata_readers
+    create(quorum, SET)
+    world.down.add(1)
+    world.start(*readers)
+    world.run(6)
+    world.stop(*readers)
+    world.run(1)
+    assert {each.process for each in readers} <= world.finished
+    by_reader = {(each.process, each.node) for each in world.rows("metadata_reads")}
+    assert by_reader == {(each.process, node) for each in readers for node in (0, 2)}
+
+
+def test_the_final_description_waits_until_all_nodes_say_the_same(world, quorum):
+    describer = fleet().final_describer
+    create(quorum, SET)
+    first, second = SET
+    quorum.alter(bodies.set_topic_config_request((first,), "retention.ms", str(FIRST_VALUE + 7)), None)
+    quorum.alter(bodies.set_topic_config_request((second,), "retention.ms", "604800000"), None)
+    quorum.behind[2] = {}
+    world.start(describer)
+    world.run(2)
+    assert world.rows("metadata_reads") == []
+    del quorum.behind[2]
+    world.run(5)
+    assert describer.process in world.finished
+    assert describer.agreed
+    rows = world.rows("metadata_reads")
+    assert sorted((each.node, each.topic, each.value) for each in rows) == [
+        (node, name, value) for node in range(3) for name, value in ((first, FIRST_VALUE + 7), (second, -1))
+    ]
+    assert all(each.final for each in rows)
+
+
+def test_the_final_description_ends_with_what_it_has(world, quorum):
+    describer = fleet(final_read_ms=5_000).final_describer
+    create(quorum, SET)
+    world.down.add(2)
+    world.start(describer)
+    world.run(10)
+    assert describer.process in world.finished
+    assert not describer.agreed
+    assert describer.undescribed == 1
+    assert {each.node for each in world.rows("metadata_reads")} == {0, 1}
