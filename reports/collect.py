@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -13,6 +12,7 @@ from reports.guarantees import GUARANTEES, Guarantee
 from reports.jobs import (
     availability,
     broker_internals,
+    controller_failover,
     facts,
     fault_log,
     latency_distribution,
@@ -20,6 +20,7 @@ from reports.jobs import (
     latency_over_time,
     latency_percentiles,
     offered_load,
+    snapshot_transfers,
     throughput,
 )
 from reports.jobs.anomaly import with_active_fault
@@ -55,6 +56,8 @@ _SERIES: Mapping[str, Callable[[Tables, JobConfig], DataFrame]] = {
     "gaps": availability.transform,
     "first_ok": availability.first_ok_after_faults,
     "broker": broker_internals.transform,
+    "transfers": lambda tables, cfg: tables.once("transfers", lambda each: snapshot_transfers.transform(each, cfg)),
+    "failovers": controller_failover.transform,
 }
 
 
@@ -84,21 +87,27 @@ class Findings:
     gaps: Sequence[Row]
     first_ok: Sequence[Row]
     broker: Sequence[Row]
+    transfers: Sequence[Row]
+    failovers: Sequence[Row]
 
 
 def collect(
     tables: Tables, cfg: JobConfig, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE
 ) -> list[Findings]:
     """``jobs_at_once``: 1 for a large history, whose jobs each fill the cores and the memory on their own."""
-    tables.reads.persist(StorageLevel.MEMORY_AND_DISK)
-    tables.sends.persist(StorageLevel.MEMORY_AND_DISK)
     with ThreadPoolExecutor(jobs_at_once) as pool:
-        breaches = {one.name: pool.submit(_breaches, one, tables, cfg, progress) for one in GUARANTEES}
+        judged = [one for one in GUARANTEES if _can_be_judged(one, tables, runs)]
+        breaches = [pool.submit(_breaches, one, tables, cfg, progress) for one in judged]
         series = {name: pool.submit(_rows, name, job, tables, cfg, progress) for name, job in _SERIES.items()}
-        examples = _with_faults([row for one in breaches.values() for row in one.result()], tables)
+        examples = _with_faults([row for one in breaches for row in one.result()], tables)
         found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in GUARANTEES}
         rows = {name: future.result() for name, future in series.items()}
     return [_of_run(run, tables, found, rows) for run in range(runs)]
+
+
+def _can_be_judged(one: Guarantee, tables: Tables, runs: int) -> bool:
+    """A query costs its planning even over nothing."""
+    return any(tables.has(run, *one.needs) for run in range(runs))
 
 
 def _breaches(one: Guarantee, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:
@@ -134,10 +143,17 @@ def _of_run(
     run: int, tables: Tables, found: Mapping[str, Sequence[Row]], rows: Mapping[str, Sequence[Row]]
 ) -> Findings:
     mine = {name: [_without_run(row) for row in some if row["run"] == run] for name, some in rows.items()}
-    numbers = {str(row["fact"]): int(row["value"] or 0) for row in mine.pop("facts")}
+    numbers = _derived({str(row["fact"]): int(row["value"] or 0) for row in mine.pop("facts")})
     breaches = {name: _found([row for row in some if row["run"] == run]) for name, some in found.items()}
     present = frozenset(name for number, name in tables.present if number == run)
     return Findings(facts=numbers, found=breaches, present=present, **mine)
+
+
+def _derived(facts: dict[str, int]) -> dict[str, int]:
+    """What needs two facts: changes count as looked at only if somebody described the outcome."""
+    looks = facts.get("metadata_polls", 0) + facts.get("final_descriptions", 0) + facts.get("metadata_images", 0)
+    described = facts.get("changes", 0) if facts.get("final_descriptions", 0) else 0
+    return facts | {"metadata_looks": looks, "described_changes": described}
 
 
 def _without_run(row: Row) -> Row:

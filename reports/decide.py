@@ -72,17 +72,19 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
     checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
-    results = [_by_history(one, asked, findings) for one in GUARANTEES]
+    results = [_by_history(one, asked, findings, manifest.clauses) for one in GUARANTEES]
     known = {one.name for one in results}
     results += [
-        _by_simulator(name, one, not asked or name in asked) for name, one in checks.items() if name not in known
+        _where_played(name, one, not asked or name in asked, manifest.world)
+        for name, one in checks.items()
+        if name not in known
     ]
     unknown = sorted(asked - known - set(checks))
-    results += [_unknown(name) for name in unknown]
-    return [_joined(one, checks.get(one.name)) for one in results]
+    results += [_unknown(name, manifest) for name in unknown]
+    return [_joined(one, checks.get(one.name), manifest.world) for one in results]
 
 
-def _by_history(one: Guarantee, asked: set[str], findings: Findings) -> GuaranteeResult:
+def _by_history(one: Guarantee, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
     required = one.always or not asked or one.name in asked
     missing = [name for name in one.needs if name not in findings.present]
     evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
@@ -97,6 +99,7 @@ def _by_history(one: Guarantee, asked: set[str], findings: Findings) -> Guarante
         status, reason = "not checked", f"{open_partitions} written partitions were not read to their end."
     elif not evidence:
         status, reason = "nothing to judge", f"There were no {one.unit}."
+        required = required and (not one.about or any(each in one.about for each in clauses))
     else:
         status = "holds"
     return GuaranteeResult(
@@ -112,7 +115,7 @@ def _by_history(one: Guarantee, asked: set[str], findings: Findings) -> Guarante
     )
 
 
-def _by_simulator(name: str, check: Check, required: bool) -> GuaranteeResult:
+def _where_played(name: str, check: Check, required: bool, world: str) -> GuaranteeResult:
     status: Status = "holds" if check.holds else ("broken" if required else "broken, not promised")
     if check.holds and check.evidence == 0:
         status = "nothing to judge"
@@ -125,20 +128,24 @@ def _by_simulator(name: str, check: Check, required: bool) -> GuaranteeResult:
         evidence_unit="evaluations",
         anomalies=int(not check.holds),
         reason="It was never evaluated." if status == "nothing to judge" else "",
-        judged_by="simulator",
+        judged_by="simulator" if world == "sim" else "runner",
     )
 
 
-def _unknown(name: str) -> GuaranteeResult:
+def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
+    """A live run cannot see what the simulator's invariants see inside the nodes, and need not."""
+    if manifest.world == "live":
+        reason = "The simulator judges it inside the nodes after every event; a live run leaves nothing to judge it by."
+        return GuaranteeResult(name, "An invariant of the simulator.", "not checked", False, 0, "", 0, reason)
     reason = "The scenario promises it, but neither the history nor the simulator can judge it in this run."
     return GuaranteeResult(name, "No job of this name.", "not checked", True, 0, "", 0, reason)
 
 
-def _joined(result: GuaranteeResult, check: Check | None) -> GuaranteeResult:
+def _joined(result: GuaranteeResult, check: Check | None, world: str) -> GuaranteeResult:
     """The history's job and the simulator may judge the same guarantee: one that saw a breach is believed."""
-    if check is None or result.judged_by == "simulator":
+    if check is None or result.judged_by != "history":
         return result
-    other = _by_simulator(result.name, check, result.required)
+    other = _where_played(result.name, check, result.required, world)
     if result.status in ("holds", "broken", "broken, not promised") and other.status != "broken":
         return result
     return result if result.status == "broken" or other.status == "nothing to judge" else other
@@ -150,7 +157,7 @@ def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list
     return [
         f"{one.name} is promised but could not be judged: {one.reason}"
         for one in guarantees
-        if one.name in asked and one.status in ("not checked", "nothing to judge")
+        if one.name in asked and one.required and one.status in ("not checked", "nothing to judge")
     ]
 
 

@@ -11,12 +11,17 @@ from reports.jobs import (
     eviction_rules,
     fetch_gap,
     inconsistent_offsets,
+    lost_metadata,
     lost_write,
     nonmonotonic_poll,
     nonmonotonic_send,
+    one_abort_per_begin,
+    one_leader_per_epoch,
     poll_skip,
     session_epoch_order,
     session_lost,
+    snapshot_transfer_bounded,
+    torn_metadata,
     unrequested_partition,
     unseen,
 )
@@ -26,7 +31,8 @@ from reports.read_tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """``needs``: tables without which it is not checked. ``evidence``: the fact that says how much was looked at."""
+    """``needs``: tables without which it is not checked. ``evidence``: the fact that says how much was looked at.
+    ``about``: a run that exercises none of these clauses may leave nothing to judge; empty: every run must."""
 
     name: str
     breach: str
@@ -35,10 +41,12 @@ class Guarantee:
     unit: str
     transform: Callable[[Tables, JobConfig], DataFrame]
     always: bool = False  # required of every run, whatever the scenario lists
+    about: tuple[str, ...] = ()
 
 
 _LOG = ("operations", "runs")
 _POLL = ("operations", "runs", "assignments")
+_ADMIN = ("operations", "changes")
 
 GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("inconsistent-offsets", "Two different values were seen at one offset.", _LOG,
@@ -72,4 +80,16 @@ GUARANTEES: tuple[Guarantee, ...] = (
               ("trace",), "session_requests", "incremental fetches", session_lost.transform),
     Guarantee("eviction-rules", "A fetch session was evicted without a valid reason, or there were more than slots.",
               ("trace",), "sessions_created", "sessions created", eviction_rules.transform),
+    Guarantee("torn-metadata", "A part of a transaction was seen, or two nodes held different metadata at one offset.",
+              ("operations",), "metadata_looks", "metadata answers and published images", torn_metadata.transform),
+    Guarantee("lost-metadata", "An acknowledged change of metadata is gone, came twice, or nobody asked for it.",
+              _ADMIN, "described_changes", "changes of topics asked for, and described at the end",
+              lost_metadata.transform),
+    Guarantee("one-leader-per-epoch", "Two nodes led the quorum in one epoch.",
+              ("trace",), "leader_elections", "elections won", one_leader_per_epoch.transform),
+    Guarantee("one-abort-per-begin", "A metadata transaction was closed twice, or not before the next one.",
+              ("trace",), "metadata_markers", "committed markers noted", one_abort_per_begin.transform),
+    Guarantee("snapshot-transfer-bounded", "A download fetched again what it held already.",
+              ("trace",), "download_chunks", "chunks of snapshots received", snapshot_transfer_bounded.transform,
+              about=("S-8", "S-11")),
 )  # fmt: skip

@@ -3,10 +3,13 @@
 Schemas are stated, never inferred; a table without files is an empty frame, and ``present`` says so.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
+from typing import Any
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
@@ -18,11 +21,13 @@ _TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of reports/schema.py plus two joins that most jobs start from.
+    """The tables of reports/schema.py plus what several jobs start from.
 
     ``reads`` and ``sends`` are RUNS of that kind with their operation's f, type, invoke_us and complete_us (type
     ``info`` where the operation has no row: its end is unknown), and last_offset, last_sequence and
     ``shift`` = first_sequence - first_offset: two runs of a writer agree where they overlap if their shifts do.
+    ``notes``: TRACE without requests and replies, and without the notes on fetch sessions.
+    All three are kept in memory once they are used, and so is what jobs ask for by ``once``.
     ``present``: (run, table name) for each table that has files.
     """
 
@@ -31,6 +36,8 @@ class Tables:
     positions: DataFrame
     assignments: DataFrame
     ends: DataFrame
+    changes: DataFrame
+    metadata_reads: DataFrame
     faults: DataFrame
     trace: DataFrame
     latency: DataFrame
@@ -38,7 +45,17 @@ class Tables:
     broker: DataFrame
     reads: DataFrame
     sends: DataFrame
+    notes: DataFrame
     present: frozenset[tuple[int, str]]
+    kept: dict[str, DataFrame] = field(default_factory=dict)
+    _lock: Any = field(default_factory=RLock)
+
+    def once(self, name: str, make: "Callable[[Tables], DataFrame]") -> DataFrame:
+        """What several jobs begin with: planned and computed by the first of them, then read from memory."""
+        with self._lock:
+            if name not in self.kept:
+                self.kept[name] = make(self).persist(StorageLevel.MEMORY_AND_DISK)
+            return self.kept[name]
 
     def has(self, run: int, *names: str) -> bool:
         return all((run, name) in self.present for name in names)
@@ -61,18 +78,23 @@ def read_tables(spark: SparkSession, run_dirs: Sequence[Path]) -> Tables:
 
 def tables_from(frames: Mapping[str, DataFrame], present: frozenset[tuple[int, str]]) -> Tables:
     """``frames``: every table by name, with its ``run`` column."""
-    joined = _with_operation(frames["runs"], frames["operations"])
+    joined = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
+    noted = frames["trace"].where(~F.col("what").isin("request", "reply") & ~F.startswith("what", F.lit("session_")))
+    notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
+    notes = notes.persist(StorageLevel.MEMORY_AND_DISK)
     return Tables(
         **{table.name: frames[table.name] for table in schema.TABLES},
         reads=joined.where(F.col("kind") == "read"),
         sends=joined.where(F.col("kind") == "send"),
+        notes=notes,
         present=present,
+        kept={"joined": joined, "notes": notes},
     )
 
 
 def release(tables: Tables) -> None:
     """Frees what was kept in memory for the jobs."""
-    for frame in (tables.reads, tables.sends):
+    for frame in tables.kept.values():
         frame.unpersist()
 
 

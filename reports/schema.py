@@ -40,7 +40,7 @@ OPERATIONS = Table(
     (
         Column("process", "string", "who did it; one logical client, one operation at a time"),
         Column("index", "int64", "number of the operation within its process, from 0"),
-        Column("f", "string", "fetch, produce, final_read, metadata, list_offsets, connect, ..."),
+        Column("f", "string", "fetch, produce, final_read, metadata, connect, create_topics, metadata_read, ..."),
         Column("type", "string", "ok: it happened; fail: it did not; info: unknown (timeout, lost connection, no end)"),
         Column("intended_us", "int64", "when the open-loop schedule wanted it sent; = invoke_us if unscheduled"),
         Column("invoke_us", "int64", "when it was sent"),
@@ -119,6 +119,47 @@ ENDS = Table(
         Column("log_start_offset", "int64", ""),
         Column("high_watermark", "int64", ""),
         Column("end_us", "int64", "when it was read"),
+    ),
+)
+
+CHANGES = Table(
+    "changes",
+    "history/changes*.parquet",
+    "What admin requests asked, one row a topic. The topics of one create request are a set: they are changed and "
+    "deleted together, and no name is used twice.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation it belongs to: create_topics, delete_topics or alter_configs"),
+        Column("change", "string", "create, delete or configure"),
+        Column("topic", "string", ""),
+        Column("topic_set", "string", "the topics that were created by the same request have the same one"),
+        Column("topics_wanted", "int64", "topics in the set"),
+        Column("partitions_wanted", "int64", "partitions of the topic"),
+        Column("value", "int64", "configure: the value asked for (retention.ms), else -1"),
+        Column("type", "string", "ok, fail or info, as in operations, for this topic"),
+        Column("attempts", "int64", "how often the request was sent"),
+        Column("error", "string", "the topic's error name in the last answer; null if none", True),
+    ),
+)
+
+METADATA_READS = Table(
+    "metadata_reads",
+    "history/metadata_reads*.parquet",
+    "What Metadata answers said of the admins' topics: a row where a topic differs from the reader's last answer of "
+    "that node, and at the end each topic at each node once.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation it belongs to: metadata_read or final_describe"),
+        Column("node", "int64", "who answered"),
+        Column("topic", "string", ""),
+        Column("topic_set", "string", "as in changes; told by the topic's name"),
+        Column("topics_wanted", "int64", "topics in the set"),
+        Column("partitions_wanted", "int64", "partitions that the topic was asked to have"),
+        Column("partitions_seen", "int64", "partitions in the answer"),
+        Column("present", "bool", "the topic was in the answer"),
+        Column("topic_id", "string", "its ID, as Kafka writes UUIDs in hex; empty if absent"),
+        Column("value", "int64", "final: retention.ms as that node describes it if an admin set it, else -1"),
+        Column("final", "bool", "read once all was quiet"),
     ),
 )
 
@@ -209,7 +250,7 @@ BROKER = Table(
 )
 
 TABLES: tuple[Table, ...] = (
-    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, FAULTS, TRACE, LATENCY, LOAD, BROKER,
+    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, CHANGES, METADATA_READS, FAULTS, TRACE, LATENCY, LOAD, BROKER,
 )  # fmt: skip
 
 

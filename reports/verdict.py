@@ -48,7 +48,7 @@ class GuaranteeResult:
     evidence_unit: str
     anomalies: int  # all of them; ``examples`` holds the first
     reason: str = ""  # why it was not checked
-    judged_by: str = "history"  # "history" (Spark) or "simulator"
+    judged_by: str = "history"  # "history" (Spark), "simulator" or, live, "runner"
     examples: tuple[Anomaly, ...] = ()
 
 

@@ -14,23 +14,29 @@ def anomalies(
     *,
     at_us: str = "complete_us",
     topic: Column | None = None,
-    partition: Column | None = None,
-    offset: Column | None = None,
+    partition: Column | int | None = None,
+    offset: Column | int | None = None,
     process: Column | None = None,
-    index: Column | None = None,
+    index: Column | int | None = None,
 ) -> DataFrame:
     """``frame`` has ``run`` and ``at_us``, and topic, partition, offset, process, index unless they are given."""
     return frame.select(
         F.col("run").cast("long").alias("run"),
         F.lit(guarantee).alias("guarantee"),
         (F.col("topic") if topic is None else topic).alias("topic"),
-        (F.col("partition") if partition is None else partition).cast("long").alias("partition"),
-        (F.col("offset") if offset is None else offset).cast("long").alias("offset"),
+        _given(partition, "partition").cast("long").alias("partition"),
+        _given(offset, "offset").cast("long").alias("offset"),
         (F.col("process") if process is None else process).alias("process"),
-        (F.col("index") if index is None else index).cast("long").alias("index"),
+        _given(index, "index").cast("long").alias("index"),
         F.col(at_us).cast("long").alias("at_us"),
         detail.alias("detail"),
     )
+
+
+def _given(value: Column | int | None, name: str) -> Column:
+    if value is None:
+        return F.col(name)
+    return F.lit(value) if isinstance(value, int) else value
 
 
 def sentence(template: str, *columns: str | Column) -> Column:

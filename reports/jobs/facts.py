@@ -6,7 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.config import JobConfig
+from reports.jobs.notes import LEADER_ELECTED, METADATA_COMMITTED, METADATA_IMAGE
 from reports.jobs.sessions import FETCH
+from reports.jobs.snapshot_transfers import CHUNK
 from reports.read_tables import Tables
 
 
@@ -23,6 +25,18 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
             ("unknown_operations", (F.col("type") == "info").cast("int")),
             ("fetches", (ok & (F.col("f") == "fetch")).cast("int")),
             ("final_reads", (ok & (F.col("f") == "final_read")).cast("int")),
+            ("metadata_polls", (ok & (F.col("f") == "metadata_read")).cast("int")),
+            ("final_descriptions", (ok & (F.col("f") == "final_describe")).cast("int")),
+        ]),
+        _counts(tables.changes, [
+            ("changes", F.lit(1)),
+            ("acked_changes", ok.cast("int")),
+        ]),
+        _counts(tables.notes, [
+            ("leader_elections", (F.col("what") == LEADER_ELECTED).cast("int")),
+            ("metadata_images", (F.col("what") == METADATA_IMAGE).cast("int")),
+            ("download_chunks", (F.col("what") == CHUNK).cast("int")),
+            ("metadata_markers", ((F.col("what") == METADATA_COMMITTED) & _is_marker()).cast("int")),
         ]),
         _counts(tables.reads, [
             ("read_runs", F.lit(1)),
@@ -56,6 +70,10 @@ def _counts(frame: DataFrame, facts: Sequence[tuple[str, Column]]) -> DataFrame:
     summed = frame.groupBy("run").agg(*(F.sum(value).cast("long").alias(name) for name, value in facts))
     pairs = [F.struct(F.lit(name).alias("fact"), F.col(name).alias("value")) for name, _ in facts]
     return summed.select("run", F.explode(F.array(*pairs)).alias("pair")).select("run", "pair.fact", "pair.value")
+
+
+def _is_marker() -> Column:
+    return F.get_json_object("detail", "$.kind").isin("begin", "end", "abort")
 
 
 def _end(tables: Tables) -> DataFrame:

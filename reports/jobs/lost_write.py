@@ -15,7 +15,7 @@ NAME = "lost-write"
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    lost = unread(tables).where(F.col("first_offset") <= F.col("reach"))
+    lost = tables.once("unread", unread).where(F.col("first_offset") <= F.col("reach"))
     lost = lost.withColumn("until", F.least("last_offset", "reach"))
     detail = sentence(
         "Acknowledged at offset %s (value %s of %s), never read, though reads went on to offset %s; %s records lost.",

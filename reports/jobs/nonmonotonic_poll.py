@@ -13,11 +13,13 @@ INT_NAME = "int-nonmonotonic-poll"
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    return _rows(gone_back(steps_between_operations(tables)), NAME, "Read to offset %s, then from %s again.")
+    steps = tables.once("between", steps_between_operations)
+    return _rows(gone_back(steps), NAME, "Read to offset %s, then from %s again.")
 
 
 def transform_inside(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    return _rows(gone_back(steps_inside_operations(tables)), INT_NAME, "One read holds offset %s, then %s again.")
+    steps = tables.once("inside", steps_inside_operations)
+    return _rows(gone_back(steps), INT_NAME, "One read holds offset %s, then %s again.")
 
 
 def _rows(steps: DataFrame, name: str, told: str) -> DataFrame:

@@ -13,11 +13,13 @@ INT_NAME = "int-poll-skip"
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    return _rows(skipped(tables, steps_between_operations(tables)), NAME, "Read to offset %s, then from %s")
+    steps = tables.once("between", steps_between_operations)
+    return _rows(skipped(tables, steps), NAME, "Read to offset %s, then from %s")
 
 
 def transform_inside(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    return _rows(skipped(tables, steps_inside_operations(tables)), INT_NAME, "One read holds offset %s, then %s")
+    steps = tables.once("inside", steps_inside_operations)
+    return _rows(skipped(tables, steps), INT_NAME, "One read holds offset %s, then %s")
 
 
 def _rows(jumps: DataFrame, name: str, told: str) -> DataFrame:

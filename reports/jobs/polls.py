@@ -50,7 +50,7 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     jumps = jumps.join(told, [*_READER, "index"], "left").withColumn(
         "low", F.greatest("expected", F.coalesce("log_start_offset", F.lit(0)))
     )
-    known = occupied(tables)
+    known = tables.once("occupied", occupied)
     over = jumps.join(known, list(PARTITION)).where(
         (F.col("first") < F.col("first_offset"))
         & (F.col("last") >= F.col("low"))

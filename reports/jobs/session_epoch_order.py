@@ -24,7 +24,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     presets = preset.groupBy("run").agg(F.max("session_epoch").alias("preset"))
     first = F.coalesce("preset", F.lit(1))
     steps = (
-        answered_requests(tables)
+        tables.once("answered_requests", answered_requests)
         .withColumn("last_accepted", F.last(accepted, ignorenulls=True).over(before))
         .withColumn("last_moved", F.last(moved, ignorenulls=True).over(before))
         .join(F.broadcast(presets), "run", "left")

@@ -17,7 +17,8 @@ NAME = "session-lost"
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    lost = answered_requests(tables).where((F.col("outcome") == "unknown_id") & (F.col("alive") == 1))
+    requests = tables.once("answered_requests", answered_requests)
+    lost = requests.where((F.col("outcome") == "unknown_id") & (F.col("alive") == 1))
     detail = sentence(
         "Node %s did not know session %s of %s (epoch %s), which it had neither closed nor evicted.",
         "node", "session", "client_id", "session_epoch",

@@ -23,11 +23,12 @@ def unread(tables: Tables) -> DataFrame:
     reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown).
     """
     reads = ok_reads(tables).where(F.col("valid") & (F.col("writer") != ""))
-    sends = acknowledged(tables).select(*_SEND).unionByName(_proven(tables, reads))
+    sends = tables.once("written", _written)
     written = merged(sends, _KEYS, "first_sequence", "last_sequence")
     seen = merged(reads, _KEYS, "first_sequence", "last_sequence")
     missing = subtracted(written, seen, _KEYS)
-    parts = missing.join(sends, list(_KEYS)).where(
+    # Broadcast: few are missing in all but the worst of runs, and the sends need not be moved for them.
+    parts = sends.join(F.broadcast(missing), list(_KEYS)).where(
         (F.col("first_sequence") <= F.col("last")) & (F.col("last_sequence") >= F.col("first"))
     )
     low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
@@ -48,12 +49,18 @@ def unread(tables: Tables) -> DataFrame:
     )
 
 
+def _written(tables: Tables) -> DataFrame:
+    reads = ok_reads(tables).where(F.col("valid") & (F.col("writer") != ""))
+    return acknowledged(tables).select(*_SEND).unionByName(_proven(tables, reads))
+
+
 def _proven(tables: Tables, reads: DataFrame) -> DataFrame:
     """Sends of unknown end of which a value was read, with the offset that the read implies."""
     unknown = tables.sends.where(F.col("type") == "info")
-    places = merged(reads, [*_KEYS, "shift"], "first_sequence", "last_sequence")
+    asked = F.broadcast(unknown.select(*_KEYS).distinct())  # Writers and partitions: few.
+    places = merged(reads.join(asked, list(_KEYS), "left_semi"), [*_KEYS, "shift"], "first_sequence", "last_sequence")
     known = places.select(*_KEYS, "first", "last", F.col("shift").alias("read_shift"))
-    found = unknown.join(known, list(_KEYS)).where(
+    found = known.join(F.broadcast(unknown), list(_KEYS)).where(
         (F.col("first_sequence") <= F.col("last")) & (F.col("last_sequence") >= F.col("first"))
     )
     columns = [name for name in _SEND if name != "first_offset"]

@@ -16,7 +16,7 @@ NAME = "unseen"
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     ends = tables.ends.select(*PARTITION, "high_watermark")
-    tail = unread(tables).where(F.col("last_offset") > F.col("reach")).join(ends, list(PARTITION))
+    tail = tables.once("unread", unread).where(F.col("last_offset") > F.col("reach")).join(ends, list(PARTITION))
     tail = tail.withColumn("from", F.greatest("first_offset", F.col("reach") + 1))
     detail = sentence(
         "Acknowledged at offset %s by %s, not read by the end (high watermark then %s); %s records unseen.",

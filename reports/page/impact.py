@@ -10,6 +10,8 @@ from reports.jobs.config import JobConfig
 from reports.page.latency_table import quantile
 
 KINDS = ("fetch", "produce")
+WITHOUT_RECORDS = ("create_topics", "metadata_read")
+"""Looked at where no client wrote or read records."""
 RECOVERED = 0.9
 """Recovered = the first second after the fault with this share of the median before it."""
 
@@ -48,7 +50,8 @@ class Impact:
 def impacts(findings: Findings) -> list[Impact]:
     faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
     faults.sort(key=lambda row: (row["from_us"], row["name"]))
-    kinds = [kind for kind in KINDS if any(row["f"] == kind for row in findings.throughput)]
+    known = {row["f"] for row in findings.throughput}
+    kinds = [kind for kind in (KINDS if known & set(KINDS) else WITHOUT_RECORDS) if kind in known]
     return [_impact(findings, fault, kind) for fault in faults for kind in kinds]
 
 

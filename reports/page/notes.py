@@ -27,6 +27,14 @@ def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[Guarantee
             )
     else:
         found.append("This run was simulated: its times are virtual and say nothing about speed.")
+    if findings.facts.get("changes") and not findings.facts.get("final_descriptions"):
+        found.append("Nobody described the topics at the end: an acknowledged change that is lost would go unnoticed.")
+    unfinished = sum(not row["finished"] for row in findings.transfers)
+    if unfinished:
+        found.append(f"{unfinished} snapshot downloads did not come to their end within the run.")
+    if any(not row["cause"] for row in findings.failovers):
+        found.append("Where a controller was lost without a known cause, its last line in the trace stands for the "
+                     "moment of the loss: the time without a controller is then an estimate.")  # fmt: skip
     if manifest.warm_up_us:
         found.append(f"The first {manifest.warm_up_us / 1e6:g} s are warm-up: left out of the latency tables and the "
                      "percentile plot, shown in the charts over time.")  # fmt: skip

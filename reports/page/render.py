@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reports.collect import Findings
 from reports.manifest import Manifest
-from reports.page import words
+from reports.page import control_plane, words
 from reports.page.compare import comparisons, rows_for_page
 from reports.page.impact import Impact, impacts
 from reports.page.latency_table import COLUMNS, latency_rows
@@ -67,6 +67,7 @@ def _context(
     manifest: Manifest, findings: Findings, verdict: Verdict, baseline: tuple[Manifest, Findings] | None
 ) -> dict[str, Any]:
     costs = impacts(findings)
+    failovers = control_plane.failovers(findings)
     every = [example for one in verdict.guarantees for example in one.examples]
     every.sort(key=lambda one: (one.at_us, one.guarantee))
     return {
@@ -92,6 +93,9 @@ def _context(
         "style": (_FOLDER / "style.css").read_text(encoding="utf-8"),
         "script": (_FOLDER / "script.js").read_text(encoding="utf-8"),
         "broker_table": _broker_table(findings),
+        "failovers": failovers,
+        "failover_summary": control_plane.summary(failovers),
+        "transfers": control_plane.transfers(findings),
     }
 
 
@@ -119,6 +123,9 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     worst = max((one for one in costs if one.outage_us), key=lambda one: one.outage_us or 0, default=None)
     if worst is not None:
         tiles.append((words.micros(worst.outage_us), "longest outage", f"{worst.operation}, {worst.fault}"))
+    without = [each.without_us for each in control_plane.failovers(findings)]
+    if without:
+        tiles.append((words.micros(max(without)), "without controller", f"worst of {len(without)}"))
     return tiles
 
 

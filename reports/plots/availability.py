@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 
 from reports.plots import style, timeline
 
-_SHOWN = ("fetch", "produce")
+_SHOWN = ("fetch", "produce", "create_topics", "metadata_read")
 _STATES = (("ok", style.GREEN), ("some failed", style.YELLOW), ("all failed", style.RED), ("none ended", style.GRID))
 
 

@@ -10,6 +10,7 @@ from reports.collect import Findings
 from reports.plots import (
     availability,
     broker,
+    controller,
     heatmap,
     latency_over_time,
     load,
@@ -35,6 +36,8 @@ _CAPTIONS = {
     "heatmap": "Every operation, by second and service time; darker is more. Two bands are two modes.",
     "throughput": "Operations by the second in which they completed, so that a stall shows as a hole.",
     "availability": "Whether operations of a kind succeeded in each second.",
+    "controller": "Which node was the active controller, and the time without one; below, the snapshots that nodes "
+    "fetched from each other.",
     "broker": "The broker's own metrics on the same time axis.",
 }
 
@@ -49,6 +52,7 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "heatmap": lambda: heatmap.draw(findings.heatmap, hits, seconds),
         "throughput": lambda: throughput.draw(findings.throughput, hits, seconds),
         "availability": lambda: availability.draw(findings.throughput, hits, seconds),
+        "controller": lambda: controller.draw(findings.failovers, findings.transfers, hits, seconds),
         "broker": lambda: broker.draw(findings.broker, hits, seconds),
     }
     drawings = {}

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from reports.plots import style
 
-MOST_LANES = 8
+MOST_LANES = 12
 _MOST_MARKS = 12
 _NARROW = 0.004
 """A band narrower than this share of the run is drawn as a line: it would not be seen."""

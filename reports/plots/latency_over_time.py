@@ -13,11 +13,15 @@ _LINES = (
     ("max_us", "max", ":", 1.1, 0.8),
 )
 _SHOWN = ("fetch", "produce")
+_WITHOUT_RECORDS = ("create_topics", "metadata_read")
+"""Shown where no client wrote or read records."""
 
 
 def draw(latency: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
     rows = [row for row in latency if row["measure"] == "response"]
-    kinds = [kind for kind in _SHOWN if sum(row["operation"] == kind for row in rows) >= timeline.LEAST_SECONDS]
+    counts = {kind: sum(row["operation"] == kind for row in rows) for kind in (*_SHOWN, *_WITHOUT_RECORDS)}
+    shown = _SHOWN if any(counts[kind] for kind in _SHOWN) else _WITHOUT_RECORDS
+    kinds = [kind for kind in shown if counts[kind] >= timeline.LEAST_SECONDS]
     if not kinds:
         return None
     figure, panels = timeline.frame([2.1] * len(kinds), hits, seconds)

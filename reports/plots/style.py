@@ -29,6 +29,10 @@ OPERATIONS = {
     "connect": PURPLE,
     "metadata": SKY,
     "list_offsets": YELLOW,
+    "create_topics": PURPLE,
+    "delete_topics": RED,
+    "alter_configs": YELLOW,
+    "metadata_read": SKY,
 }
 _OTHERS = (PURPLE, SKY, YELLOW, GREEN)
 _VARIABLES = {

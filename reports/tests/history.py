@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from reports import schema
 from reports.manifest import Expectations, Manifest, write_manifest
+from reports.tests.control_plane import add_control_plane
 
 END = 2**63 - 1
 TOPIC = "orders"
@@ -89,6 +90,7 @@ def arrow_schema(table: schema.Table) -> pa.Schema:
 def generate(seed: int, shape: Shape = Shape()) -> History:
     history = History(shape, seed)
     _Player(history, Random(seed)).play()
+    add_control_plane(history.tables)
     return history
 
 

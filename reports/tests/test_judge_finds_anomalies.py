@@ -10,9 +10,10 @@ from reports.decide import decide
 from reports.judge import _findings, _silent
 from reports.manifest import Expectations, read_manifest
 from reports.tests.history import END, TOPIC, History, Row, generate
+from reports.tests.planted_metadata import PLANTED_METADATA
 from reports.verdict import Outcome, Verdict
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def _reads(history: History, process: str = "fetcher-0", partition: int = 1) -> list[Row]:
@@ -65,6 +66,16 @@ def plant_lost_write(history: History) -> None:
     sends = history.rows("runs", kind="send", partition=2)
     lost = next(row for row in sends[len(sends) // 2 :] if _int(row, "count") >= 2)
     _forget(history, 2, _int(lost, "first_offset"), _int(lost, "first_offset") + _int(lost, "count"))
+
+
+def plant_lost_part_of_an_unknown_send(history: History) -> None:
+    """Nobody knows how a send ended, until two of its records are read: then the others must be there, too."""
+    sends = history.rows("runs", kind="send", partition=2)
+    lost = next(row for row in sends[len(sends) // 2 :] if _int(row, "count") >= 4)
+    (operation,) = history.rows("operations", process=lost["process"], index=lost["index"])
+    operation["type"] = "info"
+    first, lost["first_offset"] = _int(lost, "first_offset"), -1
+    _forget(history, 2, first + 2, first + _int(lost, "count"))
 
 
 def plant_unseen(history: History) -> None:
@@ -210,6 +221,7 @@ def legal_wrap_and_untold_fetch(history: History) -> None:
 
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
+    **PLANTED_METADATA,
     "clean": (no_plant, set()),
     "seek": (legal_seek, set()),
     "log start moved": (legal_log_start_move, set()),
@@ -217,6 +229,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "inconsistent-offsets": (plant_inconsistent_offsets, {"inconsistent-offsets"}),
     "duplicate": (plant_duplicate, {"duplicate"}),
     "lost-write": (plant_lost_write, {"lost-write"}),
+    "part of an unknown send": (plant_lost_part_of_an_unknown_send, {"lost-write"}),
     "unseen": (plant_unseen, {"unseen"}),
     "corrupt-value": (plant_corrupt_value, {"corrupt-value"}),
     "poll-skip": (plant_poll_skip, {"poll-skip"}),

@@ -12,6 +12,8 @@ import pytest
 from reports.collect import Findings
 from reports.judge import _findings, _report, _silent
 from reports.manifest import Manifest, read_manifest
+from reports.page.control_plane import Failover, summary, transfers
+from reports.tests.control_plane import SIZE_BYTES
 from reports.tests.history import History, Row, Shape, generate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -83,6 +85,33 @@ def test_the_longest_outage_and_the_first_success_after_it(run: tuple[History, l
     assert first["first_ok_us"] == min(at for at in done if at >= 3_600_000)
 
 
+def test_a_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_accepted_request(
+    run: tuple[History, list[Findings], list[Path]],
+) -> None:
+    _, (measured, _), _ = run
+    (found,) = measured.failovers
+    assert (found["node"], found["epoch"], found["next_node"], found["next_epoch"]) == (0, 1, 1, 2)
+    assert (found["cause"], found["lost_us"], found["active_us"], found["accepted_us"]) == (
+        "kill", 3_000_000, 3_450_000, 4_000_000,
+    )  # fmt: skip
+
+
+def test_a_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
+    run: tuple[History, list[Findings], list[Path]],
+) -> None:
+    _, (measured, _), _ = run
+    (found,) = transfers(measured)
+    assert (found.node, found.snapshot, found.size_bytes, found.starts, found.resumes) == (2, "102-1", SIZE_BYTES, 2, 1)
+    assert (found.received_bytes, found.beyond_bytes, found.allowed_bytes) == (SIZE_BYTES + 1_000, 1_000, 2_000)
+    assert (found.resumed_at, found.took_us, found.finished) == (1_000, 1_100_000, True)
+
+
+def test_few_failovers_get_no_median() -> None:
+    one = Failover(0, 1, 1, 2, 0, "kill", 500_000, None)
+    assert "too few for a median" in summary([one] * 4)
+    assert "the median is 0.500 s" in summary([one] * 5)
+
+
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -130,9 +159,8 @@ def test_the_page_stands_alone_and_holds_every_section(
     assert "<b>A & B" not in text
     for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
         assert shown in text, shown
-    assert {path.name for path in tmp_path.glob("*.png")} == {
-        f"{name}.png" for name in ("load", "percentiles", "latency", "throughput", "availability", "broker")
-    }
+    figures = ("load", "percentiles", "latency", "throughput", "availability", "controller", "broker")
+    assert {path.name for path in tmp_path.glob("*.png")} == {f"{name}.png" for name in figures}
     assert (tmp_path / "verdict.json").exists()
     assert (tmp_path / "junit.xml").exists()
 

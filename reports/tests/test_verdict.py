@@ -24,7 +24,8 @@ BREACH = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
     numbers = {one.evidence: 1_000 for one in GUARANTEES} | {"fetches": 500, "operations": 900}
     names = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
-    values: dict[str, object] = dict.fromkeys((*names, "throughput", "load", "gaps", "first_ok", "broker"), ())
+    names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
+    values: dict[str, object] = dict.fromkeys(names, ())
     nothing = {one.name: Found(0, ()) for one in GUARANTEES}
     values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
@@ -82,6 +83,15 @@ def test_a_promised_guarantee_with_nothing_to_judge_makes_the_run_invalid() -> N
     verdict = outcome(expecting(guarantees=("eviction-rules",)), bare)
     assert verdict.outcome is Outcome.INVALID
     assert "no sessions created" in verdict.reasons[0]
+
+
+def test_a_live_run_is_not_blamed_for_what_only_the_simulator_sees() -> None:
+    manifest = replace(expecting(guarantees=("log-matching", "lost-metadata")), world="live")
+    verdict = outcome(manifest)
+    assert verdict.outcome is Outcome.PASSED
+    assert {one.name: one.status for one in verdict.guarantees}["log-matching"] == "not checked"
+    nothing = findings(facts={"records_read": 10})
+    assert outcome(manifest, nothing).outcome is Outcome.INVALID  # lost-metadata can be judged live, and was not
 
 
 def test_a_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both() -> None:
@@ -166,3 +176,27 @@ def test_missing_java_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, t
 )
 def test_java_versions_are_read(text: str, major: int) -> None:
     assert java_major(text) == major
+
+
+def test_only_a_run_about_downloads_must_have_had_one() -> None:
+    without = findings(facts=findings().facts | {"download_chunks": 0})
+    manifest = expecting(guarantees=("snapshot-transfer-bounded",))
+    about = outcome(replace(manifest, clauses=("S-11",)), without)
+    assert about.outcome is Outcome.INVALID
+    assert about.reasons == (
+        "snapshot-transfer-bounded is promised but could not be judged: There were no chunks of snapshots received.",
+    )
+    other = outcome(replace(manifest, clauses=("T-7",)), without)
+    assert other.outcome is Outcome.PASSED
+    assert next(each for each in other.guarantees if each.name == "snapshot-transfer-bounded").status == (
+        "nothing to judge"
+    )
+
+
+def test_a_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() -> None:
+    ended = Check(guarantee="quorum-converges", holds=False, evidence=1, detail="node-1 could not start again: damaged")
+    manifest = replace(expecting(guarantees=("quorum-converges",), min_fetches=10), world="live", checks=(ended,))
+    verdict = outcome(manifest, findings(facts={}, present=frozenset()))
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
+    assert verdict.reasons[0] == "quorum-converges: once. node-1 could not start again: damaged"
+    assert next(each for each in verdict.guarantees if each.status == "broken").judged_by == "runner"

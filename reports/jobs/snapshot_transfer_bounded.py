@@ -1,0 +1,86 @@
+"""snapshot-transfer-bounded: a download goes on where it stood, and costs little more than its snapshot (S-11, S-15).
+
+It fetches again at most a chunk for each time that it began. What it asks for and takes lies where the bytes end that
+it holds, of the same snapshot from the same leader. Until a node has one snapshot it fetches from one leader at most
+three times the bytes of the first that it asked for, and a chunk for each beginning, whatever appears meanwhile. What
+it has put together is whole.
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.jobs.snapshot_transfers import CHUNK, DISCARDED, SOURCE, STARTED, steps
+from reports.jobs.snapshot_transfers import transform as transfers
+from reports.read_tables import Tables
+
+NAME = "snapshot-transfer-bounded"
+MOST_TIMES = 3
+DAMAGE = r"\.checkpoint\.part at byte \d+"
+"""How a node tells what is wrong inside a file that it has fetched."""
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
+    downloads = tables.once("transfers", lambda each: transfers(each, cfg))
+    found = tables.once("transfer steps", steps)
+    breaches = (_fetched_again(downloads), _elsewhere(found), _without_end(found), _damaged(found))
+    return reduce(DataFrame.unionByName, breaches)
+
+
+def _fetched_again(downloads: DataFrame) -> DataFrame:
+    """A size of -1 is that of a download that ended before its first answer."""
+    most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
+    detail = sentence(
+        "Node %s received %s bytes of snapshot %s-%s, which has %s, in %s starts: %s are enough.",
+        "node", "received_bytes", "end_offset", "epoch", "size_bytes", "starts", most,
+    )  # fmt: skip
+    return _breaches(downloads.where((F.col("size_bytes") >= 0) & (F.col("received_bytes") > most)), detail, "until_us")
+
+
+def _elsewhere(found: DataFrame) -> DataFrame:
+    """A beginning may ask for less than is held, of another snapshot or from another leader only for all of it."""
+    allowed = F.when(F.col("begins"), F.lit(0)).otherwise(F.col("held"))
+    starts = found.where((F.col("what") == STARTED) & (F.col("position") > allowed))
+    asked = sentence(
+        "Node %s asked for snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
+        "node", "end_offset", "epoch", "leader", "position", allowed,
+    )  # fmt: skip
+    chunks = found.where((F.col("what") == CHUNK) & (F.col("position") != F.col("held")))
+    took = sentence(
+        "Node %s took bytes of snapshot %s-%s at %s and held %s.", "node", "end_offset", "epoch", "position", "held"
+    )
+    return _breaches(starts, asked, "at_us").unionByName(_breaches(chunks, took, "at_us"))
+
+
+def _damaged(found: DataFrame) -> DataFrame:
+    thrown_away = found.where((F.col("what") == DISCARDED) & F.col("why").rlike(DAMAGE))
+    detail = sentence("Node %s put together a snapshot that is none: %s.", "node", "why")
+    return _breaches(thrown_away, detail, "at_us")
+
+
+def _without_end(found: DataFrame) -> DataFrame:
+    chunk = F.col("what") == CHUNK
+    in_order = F.struct("incarnation", "seq")
+    spent = found.groupBy("run", "node", "leader", "at_leader").agg(
+        F.min_by(F.when(chunk, F.col("size")), F.when(chunk, in_order)).alias("first_bytes"),
+        F.sum(F.when(chunk, F.col("bytes"))).alias("received_bytes"),
+        F.max(F.when(chunk, F.col("bytes"))).alias("largest_chunk_bytes"),
+        F.sum((F.col("what") == STARTED).cast("long")).alias("starts"),
+        *(F.max_by(each, in_order).alias(each) for each in (*SOURCE[1:], "at_us")),
+    )
+    most = MOST_TIMES * F.col("first_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
+    detail = sentence(
+        "Node %s received %s bytes from node %s until it had a snapshot; the first had %s, %s are enough in %s starts.",
+        "node", "received_bytes", "leader", "first_bytes", most, "starts",
+    )  # fmt: skip
+    return _breaches(spent.where((F.col("first_bytes") > 0) & (F.col("received_bytes") > most)), detail, "at_us")
+
+
+def _breaches(found: DataFrame, detail: Column, at_us: str) -> DataFrame:
+    return anomalies(
+        found, NAME, detail, at_us=at_us, topic=F.lit("__cluster_metadata"), partition=0, offset=F.col("end_offset"),
+        process=F.format_string("node-%s", F.col("node").cast("string")), index=-1,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""The control plane's tables: failovers of the controller, and snapshots that nodes fetched from each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from reports.collect import Findings
+
+LEAST_FOR_A_MEDIAN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """``without_us``: from losing one active controller to the next; ``accepted_us``: until a client's request was
+    accepted again, None: no admin asked."""
+
+    node: int
+    epoch: int
+    next_node: int
+    next_epoch: int
+    at_us: int
+    cause: str
+    without_us: int
+    accepted_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """``beyond_bytes``: received more than once. ``allowed_bytes``: the largest chunk, for each start.
+    """
+
+    node: int
+    snapshot: str
+    size_bytes: int
+    received_bytes: int
+    beyond_bytes: int
+    allowed_bytes: int
+    starts: int
+    resumes: int
+    resumed_at: int
+    discarded: int
+    at_us: int
+    took_us: int
+    finished: bool
+
+
+def failovers(findings: Findings) -> list[Failover]:
+    rows = sorted(findings.failovers, key=lambda row: row["active_us"])
+    return [
+        Failover(
+            row["node"], row["epoch"], row["next_node"], row["next_epoch"], row["lost_us"], row["cause"],
+            row["active_us"] - row["lost_us"],
+            None if row["accepted_us"] is None else row["accepted_us"] - row["lost_us"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def transfers(findings: Findings) -> list[Transfer]:
+    return [_transfer(row) for row in sorted(findings.transfers, key=lambda row: (row["from_us"], row["node"]))]
+
+
+def _transfer(row: dict[str, Any]) -> Transfer:
+    size, received = row["size_bytes"] or 0, row["received_bytes"]
+    return Transfer(
+        row["node"], f"{row['end_offset']}-{row['epoch']}", size, received, max(0, received - size),
+        row["largest_chunk_bytes"] * row["starts"], row["starts"], row["resumes"], row["resumed_at"],
+        row["discarded"], row["from_us"], row["until_us"] - row["from_us"], bool(row["finished"]),
+    )  # fmt: skip
+
+
+def summary(found: Sequence[Failover]) -> str:
+    """A median needs several; fewer are told one by one in the table."""
+    if not found:
+        return ""
+    if len(found) < LEAST_FOR_A_MEDIAN:
+        return f"{len(found)} of them: too few for a median, so each is told."
+    times = [each.without_us for each in found]
+    return f"Of {len(found)}, the median is {median(times) / 1e6:.3f} s and the worst {max(times) / 1e6:.3f} s."

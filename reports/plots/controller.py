@@ -1,0 +1,69 @@
+"""Who was the active controller, and when nobody was; below, when which node downloaded a snapshot."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from reports.plots import style, timeline
+
+MOST_DOWNLOADS = 12
+_STATES = (("active controller", style.BLUE), ("none", style.RED), ("active, nothing accepted yet", style.YELLOW))
+
+
+def draw(
+    failovers: Sequence[dict[str, Any]], transfers: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]],
+    seconds: int,
+) -> Figure | None:  # fmt: skip
+    """None if the controller never changed and nothing was downloaded: there is nothing to see."""
+    if not (failovers or transfers) or seconds < timeline.LEAST_SECONDS:
+        return None
+    shown = sorted(transfers, key=lambda row: row["from_us"])[:MOST_DOWNLOADS]
+    nodes = sorted({row[name] for row in failovers for name in ("node", "next_node")})
+    heights = [*([0.3 * (len(nodes) + 1)] if nodes else []), *([0.26 * len(shown) + 0.2] if shown else [])]
+    figure, panels = timeline.frame(heights, hits, seconds)
+    if nodes:
+        _controllers(panels[0], failovers, nodes, seconds)
+    if shown:
+        _downloads(panels[-1], shown, seconds)
+    return figure
+
+
+def _controllers(axes: Axes, failovers: Sequence[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
+    in_order = sorted(failovers, key=lambda row: row["active_us"])
+    since_us = 0
+    for row in in_order:
+        _bar(axes, nodes.index(row["node"]), since_us, row["lost_us"], style.BLUE)
+        _bar(axes, len(nodes), row["lost_us"], row["active_us"], style.RED, seconds)
+        since_us = row["active_us"]
+        accepted_us = row["accepted_us"] or since_us
+        _bar(axes, len(nodes), since_us, accepted_us, style.YELLOW, seconds)
+    _bar(axes, nodes.index(in_order[-1]["next_node"]), since_us, seconds * 1_000_000, style.BLUE)
+    axes.set_yticks(range(len(nodes) + 1), [*(f"node {each}" for each in nodes), "without"])
+    axes.set_ylim(len(nodes) + 0.5, -0.5)
+    axes.set_title("active controller")
+    style.no_lines(axes)
+    handles = [Patch(color=colour, label=name) for name, colour in _STATES]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+
+
+def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) -> None:
+    labels = []
+    for place, row in enumerate(transfers):
+        colour = style.GREEN if row["finished"] else style.MUTED
+        _bar(axes, place, row["from_us"], row["until_us"], colour, seconds)
+        resumed = f", resumed {row['resumes']}x" if row["resumes"] else ""
+        labels.append(f"node {row['node']}{resumed}")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_title("snapshot downloads, from the first request to the last byte")
+    style.no_lines(axes)
+
+
+def _bar(axes: Axes, row: int, from_us: int, until_us: int, colour: str, seconds: int = 0) -> None:
+    """``seconds``: of the whole run, so that what is short is still seen; 0: as long as it was."""
+    length = max((until_us - from_us) / 1e6, seconds * 0.003)
+    if until_us > from_us:
+        axes.broken_barh([(from_us / 1e6, length)], (row - 0.32, 0.64), color=colour, linewidth=0)
