@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from bench.results import Results
     from reports.verdict import Verdict
     from scenarios.model import Scenario
 
@@ -43,7 +44,10 @@ class Commands(click.Group):
     """Exit codes that scripts can trust: 1 is a broken guarantee and nothing else."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        before = {each: signal.signal(each, _stop) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            heard.remove(signal.SIGHUP)  # Under nohup.
+        before = {each: signal.signal(each, _stop) for each in heard}
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
@@ -174,8 +178,8 @@ def broker(
     sys.exit(run_broker(listen, data, node_id, config, advertised=advertise, metrics_listen=metrics))
 
 
-@main.command(epilog=_examples("cluster --nodes 1 --data data", "cluster --data data --toxiproxy --restart"))
-@click.option("--nodes", type=int, default=1, show_default=True, help="How many combined nodes.")
+@main.command(epilog=_examples("cluster --nodes 3 --data data", "cluster --nodes 3 --data data --toxiproxy --restart"))
+@click.option("--nodes", type=int, default=1, show_default=True, help="How many combined nodes: 1, 3 or 5.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the nodes' files.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="First client port (default: free ones).")
 @click.option("--toxiproxy", is_flag=True, help="One proxy on every directed link.")
@@ -216,6 +220,7 @@ def run(
     plays = [
         (scenario, planted)
         for scenario in _found(scenarios, everything)
+        if not (everything and scenario.swarm)  # Drawn from seeds: only the simulator plays those.
         for planted in (("", *scenario.mutants) if with_mutants else (mutant or "",))
     ]
     verdicts = _play_live(plays, target, out, seed)
@@ -341,27 +346,44 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) ->
     sys.exit(_worst(_judge(run_dirs, out, baseline)))
 
 
-@main.command(epilog=_examples("bench", "bench --peer kafka"))
+@main.command(epilog=_examples("bench", "bench --peer kafka", "bench --failover", "bench --metadata"))
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker beside ours, in alternation.")
-def bench(peer: str | None) -> None:
+@click.option("--failover", is_flag=True, help="Instead: how long three nodes are without a controller.")
+@click.option("--metadata", is_flag=True, help="Instead: large topics, snapshots, and starting from them.")
+def bench(peer: str | None, failover: bool, metadata: bool) -> None:
     """The figures of a whole node: fetch ladder, start, memory; beside a peer also produce."""
+    if sum((peer is not None, failover, metadata)) > 1:
+        raise click.UsageError("give one of --peer, --failover and --metadata")
     from rich.console import Console
     from rich.table import Table
 
-    from bench.compare import run as measure
     from bench.peers.errors import PeerError
-    from bench.peers.jars import kafka_classpath
     from bench.results import table
 
     with _one_sentence(PeerError):
-        if peer:
-            kafka_classpath()  # What is missing is told now, not after minutes of measuring.
-        results = measure(peer, _progress)
+        results = _measured(peer, failover, metadata)
     drawn = Table("work", "reference", peer or "", "ratio" if peer else "", "goal")
     for cells in table(results.rows):
         drawn.add_row(*cells)
     Console(width=None if sys.stdout.isatty() else 160).print(drawn)
     click.echo(f"stored: {_shown(results.store())}")
+
+
+def _measured(peer: str | None, failover: bool, metadata: bool) -> "Results":
+    if failover:
+        from bench.failover import run as measure_failover
+
+        return measure_failover(_progress)
+    if metadata:
+        from bench.metadata import run as measure_metadata
+
+        return measure_metadata(_progress)
+    from bench.compare import run as measure
+    from bench.peers.jars import kafka_classpath
+
+    if peer:
+        kafka_classpath()  # What is missing is told now, not after minutes of measuring.
+    return measure(peer, _progress)
 
 
 @main.command()

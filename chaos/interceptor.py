@@ -5,64 +5,32 @@ through ``Powers``, for what only a driver can do. Each hit is reported *before*
 its evidence.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Protocol
 
+from chaos.claims import Claims, SharedClaims
 from chaos.evidence import FaultRow
-from chaos.rules import Counter, Rule, counters, matches_frame, matches_write
+from chaos.peer_replies import PeerReplies
+from chaos.powers import Powers
+from chaos.rules import Counter, Rule, matches_frame, matches_note, matches_peer_reply, matches_write
 from chaos.watched_disk import Strike, WatchedDisk
-from reference_broker.core.effects import Close, Effect, Reply
-from reference_broker.core.events import Closed, Event, Opened, Request
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send
+from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
 from reference_broker.log.disk import Disk, DiskError
 from reference_broker.log.now import Now
 from reference_broker.wire.tags import Tag
+from scenarios.model import PLACES
 
 FIRST_PHANTOM = -2
 """Phantom connections count down from here; drivers number theirs upward from 0 or 1, -1 means none."""
 
-
-class Powers(Protocol):
-    """What a driver does for the interceptor. Live: chaos/live; simulated: chaos/sim."""
-
-    def report(self, row: FaultRow) -> None:
-        """Keeps the evidence where it survives the node's death, before returning."""
-        ...
-
-    def kill(self) -> None:
-        """Ends the node as SIGKILL does: appended bytes stay (page cache). Never returns."""
-        ...
-
-    def power_off(self) -> None:
-        """Ends the node as a power loss does: unsynced bytes are lost or torn. Never returns."""
-        ...
-
-    def pause(self, for_us: int) -> None:
-        """Stops the node as SIGSTOP does, for so long (microseconds)."""
-        ...
-
-    def step_clock(self, by_ms: int) -> None:
-        """Moves the node's wall clock; later events carry the new time."""
-        ...
-
-    def discard_connection(self, connection: int) -> None:
-        """Drops what is not yet sent to that client and all later bytes, then closes the connection; the node is
-        given Closed as for any other loss."""
-        ...
-
-    def deliver_later(self, event: Event, delay_us: int) -> None:
-        """Gives this very object to the node after the delay, through the hooks' ``before``; forgotten if it ends."""
-        ...
-
-    def reply_later(self, reply: Reply, delay_us: int) -> None:
-        """Sends the reply after the delay, without passing the hooks again; dropped if its connection is gone."""
-        ...
+__all__ = ["Interceptor", "Powers"]
 
 
 class Interceptor:
-    """Implements core.hooks.Hooks. ``earlier``: hits by rule name of earlier incarnations of this node."""
+    """Implements core.hooks.Hooks. ``claims``: shared by all nodes of the run; ``role``: what this node is now
+    (``chaos.roles.role_of``)."""
 
     def __init__(
         self,
@@ -71,12 +39,14 @@ class Interceptor:
         powers: Powers,
         random: Random,
         origin_us: int = 0,
-        earlier: Mapping[str, int] | None = None,
+        claims: Claims | None = None,
+        role: Callable[[], str] = lambda: "",
     ) -> None:
         self._node = node
         self._powers = powers
         self._random = random
         self._origin_us = origin_us
+        self._role = role
         self._now_us = 0
         self._load_from_us = 0
         self._armed = True
@@ -85,33 +55,47 @@ class Interceptor:
         self._left: dict[int, None] = {}
         self._phantoms: dict[int, tuple[Rule, Tag]] = {}
         self._next_phantom = FIRST_PHANTOM
-        by_place: dict[str, list[Counter]] = {"request": [], "reply": [], "disk_write": []}
-        for counter in counters(tuple(rules), earlier or {}):
-            by_place[counter.rule.on].append(counter)
+        shared = claims if claims is not None else SharedClaims()
+        by_place: dict[str, list[Counter]] = {place: [] for place in PLACES}
+        for rule in rules:
+            by_place[rule.on].append(Counter(rule, shared))
         self._on_request = by_place["request"]
         self._on_reply = by_place["reply"]
+        self._on_peer_reply = by_place["peer_reply"]
         self._on_write = by_place["disk_write"]
+        self._on_note = by_place["note"]
+        self._notes = frozenset(counter.rule.match.note for counter in self._on_note)
+        self._peer_replies = PeerReplies(powers)
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:
         self._now_us = now.mono_us - self._origin_us
         if type(event) is Request:
             return self._before_request(event)
+        if self._on_peer_reply and isinstance(event, PeerReply | PeerDown | PeerUp):
+            return self._before_peer(event)
         if type(event) is Closed and event.connection in self._held:
             self._left[event.connection] = None
         return (event,)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
         self._now_us = now.mono_us - self._origin_us
-        if not self._on_reply and not self._phantoms:
+        if not self._on_reply and not self._phantoms and not self._on_note and not self._on_peer_reply:
             return effects
         kept: list[Effect] = []
         for effect in effects:
-            if not isinstance(effect, Reply | Close):
-                kept.append(effect)
-            elif effect.connection in self._phantoms:
-                self._phantom_answered(effect)
-            elif isinstance(effect, Close) or self._keeps_reply(effect):
-                kept.append(effect)
+            kind = type(effect)
+            if kind is Note:
+                if self._on_note:
+                    self._noted(effect)  # type: ignore[arg-type]
+            elif kind is Send and self._on_peer_reply:
+                self._peer_replies.asked(effect)  # type: ignore[arg-type]
+            elif kind in (Reply, Close):
+                if effect.connection in self._phantoms:  # type: ignore[union-attr]
+                    self._phantom_answered(effect)  # type: ignore[arg-type]
+                    continue
+                if kind is Reply and self._on_reply and not self._keeps_reply(effect):  # type: ignore[arg-type]
+                    continue
+            kept.append(effect)
         return kept
 
     def load_from(self, at_us: int) -> None:
@@ -133,16 +117,17 @@ class Interceptor:
             return (Opened(event.connection, "phantom"), event)
         if self._held.get(event.connection) is event:
             return self._arrived_late(event)
+        role = self._role() if self._on_request else ""
         for counter in self._on_request if self._armed else ():
-            if matches_frame(counter.rule.match, event.tag) and counter.hit(
-                event.client_id, self._now_us - self._load_from_us
-            ):
-                return self._strike_request(counter, event)
+            if not counter.at(self._node, role) or not matches_frame(counter.rule.match, event.tag, role):
+                continue
+            hit = counter.hit(event.client_id, self._load_us)
+            if hit:
+                return self._strike_request(counter.rule, hit, event)
         return (event,)
 
-    def _strike_request(self, counter: Counter, event: Request) -> Sequence[Event]:
-        rule = counter.rule
-        self._report(counter, event.tag)
+    def _strike_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
+        self._report(rule, hit, event.tag)
         if rule.kind == "request_dropped":
             self._powers.discard_connection(event.connection)
             return ()
@@ -152,7 +137,7 @@ class Interceptor:
             self._powers.deliver_later(event, self._delay_us(rule))
             return ()
         if rule.kind == "request_duplicated":
-            again = replace(event, connection=self._phantom(rule, event.tag))
+            again = event._replace(connection=self._phantom(rule, event.tag))
             delay_us = self._delay_us(rule)
             if delay_us:
                 self._powers.deliver_later(again, delay_us)
@@ -169,18 +154,20 @@ class Interceptor:
             return (event,)
         del self._left[event.connection]
         phantom = self._phantom(rule, event.tag)
-        return (Opened(phantom, "phantom"), replace(event, connection=phantom))
+        return (Opened(phantom, "phantom"), event._replace(connection=phantom))
 
     # Replies
 
     def _keeps_reply(self, reply: Reply) -> bool:
+        role = self._role() if self._on_reply else ""
         for counter in self._on_reply if self._armed else ():
             rule = counter.rule
-            if not matches_frame(rule.match, reply.tag) or not counter.hit(
-                reply.tag.client_id, self._now_us - self._load_from_us
-            ):
+            if not counter.at(self._node, role) or not matches_frame(rule.match, reply.tag, role):
                 continue
-            self._report(counter, reply.tag)
+            hit = counter.hit(reply.tag.client_id, self._load_us)
+            if not hit:
+                continue
+            self._report(rule, hit, reply.tag)
             if rule.kind == "response_dropped":
                 self._powers.discard_connection(reply.connection)
                 return False
@@ -197,15 +184,62 @@ class Interceptor:
         self._powers.report(self._row(rule.name, f"{rule.kind}_answered", 1, tag, answer))
         self._powers.deliver_later(Closed(effect.connection), 0)
 
+    # Answers of other nodes
+
+    def _before_peer(self, event: PeerReply | PeerDown | PeerUp) -> Sequence[Event]:
+        passed, tag = self._peer_replies.arrived(event)
+        if tag is None or not isinstance(event, PeerReply):
+            return passed
+        role = self._role()
+        for counter in self._on_peer_reply if self._armed else ():
+            rule = counter.rule
+            if not counter.at(self._node, role) or not matches_peer_reply(rule.match, tag, event.peer, role):
+                continue
+            hit = counter.hit(f"node-{event.peer}", self._load_us)
+            if hit:
+                self._report(rule, hit, tag, f"from node-{event.peer}")
+                return self._strike_peer_reply(rule, event, tag)
+        return passed
+
+    def _strike_peer_reply(self, rule: Rule, event: PeerReply, tag: Tag) -> Sequence[Event]:
+        if rule.kind == "response_delayed":
+            self._peer_replies.hold(event, self._delay_us(rule))
+            return ()
+        if rule.kind == "response_duplicated":
+            self._peer_replies.double(event, tag)
+        else:
+            self._strike_node(rule)
+        return (event,)
+
+    # What happens inside
+
+    def _noted(self, note: Note) -> None:
+        if not self._armed or note.what not in self._notes:
+            return
+        role = self._role()
+        for counter in self._on_note:
+            rule = counter.rule
+            if not counter.at(self._node, role) or not matches_note(rule.match, note, role):
+                continue
+            hit = counter.hit("", self._load_us)
+            if hit:
+                story = " ".join((role, note.what, *(f"{name}={value}" for name, value in note.fields)))
+                self._powers.report(self._row(rule.name, rule.kind, hit, None, story))
+                self._strike_node(rule)
+
     # Disk writes
 
     def _before_write(self, path: str, position: int, size: int) -> Strike | None:
+        role = self._role()
         for counter in self._on_write if self._armed else ():
             rule = counter.rule
-            if matches_write(rule.match, path, position) and counter.hit("", self._now_us - self._load_from_us):
+            if not counter.at(self._node, role) or not matches_write(rule.match, path, position, role):
+                continue
+            hit = counter.hit("", self._load_us)
+            if hit:
                 kept = min(self._random.randint(*rule.cut_bytes), size)
                 story = f"{path} at {position}, {kept} of {size} bytes"
-                self._powers.report(self._row(rule.name, rule.kind, counter.hits, None, story))
+                self._powers.report(self._row(rule.name, rule.kind, hit, None, story))
                 return Strike(kept, partial(self._strike_write, rule, path))
         return None
 
@@ -239,8 +273,12 @@ class Interceptor:
     def _delay_us(self, rule: Rule) -> int:
         return self._random.randint(*rule.delay_ms) * 1000
 
-    def _report(self, counter: Counter, tag: Tag) -> None:
-        self._powers.report(self._row(counter.rule.name, counter.rule.kind, counter.hits, tag, ""))
+    @property
+    def _load_us(self) -> int:
+        return self._now_us - self._load_from_us
+
+    def _report(self, rule: Rule, hit: int, tag: Tag, detail: str = "") -> None:
+        self._powers.report(self._row(rule.name, rule.kind, hit, tag, detail))
 
     def _row(self, name: str, kind: str, hit: int, tag: Tag | None, detail: str) -> FaultRow:
         target = f"node-{self._node}"

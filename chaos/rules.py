@@ -1,17 +1,21 @@
 """What the interceptor looks for: a scenario's faults at states, with this seed's choices made, and their counting."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from random import Random
 
+from chaos.claims import Claims
+from chaos.roles import plays
+from reference_broker.core.effects import Note
 from reference_broker.wire.tags import Tag
-from scenarios.model import NOTHING, Fault, Match, Range, Scenario
+from scenarios.model import NOTHING, Fault, Match, NodeChoice, Range, Scenario
+from scenarios.vocabulary import CONNECTION_ROLES
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One fault at a state. ``nth`` is drawn already; times are microseconds of the load, ``until_us`` -1: open."""
+    """One fault at a state. ``nth`` is drawn already; times are microseconds of the load, ``until_us`` -1: open.
+    ``node``: where it strikes, a number or a role that the node must have at that moment."""
 
     name: str
     kind: str
@@ -28,6 +32,9 @@ class Rule:
     restart_after_us: int = -1
     step_ms: int = 0
     cut_bytes: Range = NOTHING
+    node: NodeChoice = "any"
+    boot: bool = False
+    """strikes before the load too"""
 
 
 def rule_of(fault: Fault, random: Random) -> Rule:
@@ -48,29 +55,67 @@ def rule_of(fault: Fault, random: Random) -> Rule:
         restart_after_us=-1 if fault.restart_after_s < 0 else int(fault.restart_after_s * 1_000_000),
         step_ms=fault.step_ms,
         cut_bytes=fault.cut_bytes,
+        node=fault.node,
+        boot=fault.boot,
     )
 
 
 def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]:
-    """The rules of one node's interceptor, in the file's order. All faults draw, so that nodes agree."""
+    """The rules of one node's interceptor, in the file's order: those for its number, and those for a role. All faults
+    draw, so that nodes agree. ``scenario``: as ``scenarios.draw.drawn`` gives it for the seed."""
     drawn = [(fault, rule_of(fault, random)) for fault in scenario.faults if not fault.timed]
-    return tuple(rule for fault, rule in drawn if fault.node == node)
+    return tuple(rule for fault, rule in drawn if isinstance(fault.node, str) or fault.node == node)
 
 
-def matches_frame(match: Match, tag: Tag) -> bool:
+def matches_frame(match: Match, tag: Tag, node_role: str) -> bool:
+    """A request at the node that answers it, or its reply."""
     return (
         (match.api is None or match.api == tag.api_key)
         and (match.session is None or match.session == (tag.session_id != 0))
         and _within(match.session_epoch, tag.session_epoch)
         and (match.error is None or match.error == tag.error)
-        and (match.role is None or match.role == tag.role)
+        and (match.role is None or match.role == (tag.role if match.role in CONNECTION_ROLES else node_role))
         and _within(match.position, tag.position)
         and (match.client_id is None or fnmatchcase(tag.client_id, match.client_id))
+        and (match.from_node is None or tag.client_id == f"node-{match.from_node}")
     )
 
 
-def matches_write(match: Match, path: str, position: int) -> bool:
-    return (match.path is None or fnmatchcase(path, match.path)) and _within(match.position, position)
+def matches_peer_reply(match: Match, tag: Tag, peer: int, node_role: str) -> bool:
+    """An answer at the node that asked. ``tag``: the request's."""
+    return (
+        (match.api is None or match.api == tag.api_key)
+        and _within(match.position, tag.position)
+        and (match.role is None or match.role == node_role)
+        and (match.from_node is None or match.from_node == peer)
+    )
+
+
+def matches_write(match: Match, path: str, position: int, node_role: str) -> bool:
+    return (
+        (match.path is None or fnmatchcase(path, match.path))
+        and _within(match.position, position)
+        and (match.role is None or match.role == node_role)
+    )
+
+
+def matches_note(match: Match, note: Note, node_role: str) -> bool:
+    """A field that the note does not have matches nothing. ``remaining``: ``of`` minus ``number``, or of a chunk the
+    bytes of ``size`` behind it."""
+    if match.note != note.what or (match.role is not None and match.role != node_role):
+        return False
+    values: dict[str, int | str | None] = dict(note.fields)
+    for whole, parts in (("of", ("number",)), ("size", ("position", "bytes"))):
+        numbers = [values.get(name) for name in (whole, *parts)]
+        if all(isinstance(number, int) for number in numbers):
+            values["remaining"] = int(numbers[0] or 0) - sum(int(number or 0) for number in numbers[1:])
+    return all(_is(wanted, values.get(name)) for name, wanted in match.fields)
+
+
+def _is(wanted: Range | str, value: int | str | None) -> bool:
+    if isinstance(wanted, str):
+        return value is not None and fnmatchcase(str(value), wanted)
+    return isinstance(value, int) and wanted.low <= value <= wanted.high
 
 
 def _within(wanted: Range | None, value: int) -> bool:
@@ -79,29 +124,29 @@ def _within(wanted: Range | None, value: int) -> bool:
 
 @dataclass(slots=True)
 class Counter:
-    """How often one rule matched and hit, per client ID. ``hits`` may start above 0: hits of earlier incarnations."""
+    """How often one rule matched and hit on this node, per client ID. ``total`` is claimed: all nodes share it."""
 
     rule: Rule
-    hits: int = 0
+    claims: Claims
     matches_by_client: dict[str, int] = field(default_factory=dict)
     hits_by_client: dict[str, int] = field(default_factory=dict)
 
-    def hit(self, client_id: str, at_us: int) -> bool:
-        """Counts one match; True when the fault shall happen now (and counts that too)."""
+    def at(self, node_id: int, node_role: str) -> bool:
+        """Whether this node is what the rule is for."""
+        return plays(node_role, self.rule.node, node_id)
+
+    def hit(self, client_id: str, at_us: int) -> int:
+        """Counts one match; the number of the hit when the fault shall happen now (and counts that too), else 0."""
         rule = self.rule
-        if at_us < rule.after_us or 0 <= rule.until_us <= at_us:
-            return False
+        if (at_us < rule.after_us and not rule.boot) or 0 <= rule.until_us <= at_us:
+            return 0
         seen = self.matches_by_client[client_id] = self.matches_by_client.get(client_id, 0) + 1
         past = seen - rule.nth
         due = past == 0 or (past > 0 and rule.every > 0 and past % rule.every == 0)
         done = self.hits_by_client.get(client_id, 0)
-        if not due or (rule.times and done >= rule.times) or (rule.total and self.hits >= rule.total):
-            return False
-        self.hits_by_client[client_id] = done + 1
-        self.hits += 1
-        return True
-
-
-def counters(rules: tuple[Rule, ...], earlier: Mapping[str, int]) -> list[Counter]:
-    """Fresh counters; ``earlier``: hits by rule name before a restart of the process, which ``total`` counts too."""
-    return [Counter(rule, earlier.get(rule.name, 0)) for rule in rules]
+        if not due or (rule.times and done >= rule.times):
+            return 0
+        number = self.claims.claim(rule.name, rule.total)
+        if number:
+            self.hits_by_client[client_id] = done + 1
+        return number

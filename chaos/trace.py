@@ -56,17 +56,24 @@ class TraceRecorder:
         return (event,)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
-        at_us = now.mono_us - self._origin_us
         if type(event) is Request:
-            tag = event.tag
-            self._add(
-                TraceRow(
-                    self._node, self._incarnation, self._seq, at_us, "request", event.connection, event.client_id,
-                    tag.api_key, tag.api_version, tag.session_id, tag.session_epoch,
-                )
-            )  # fmt: skip
+            self.request(now, event)
         self.effects(now, effects)
         return effects
+
+    def request(self, now: Now, event: Request) -> None:
+        """The row of a request alone."""
+        tag, at_us = event.tag, now.mono_us - self._origin_us
+        self._add(
+            TraceRow(
+                self._node, self._incarnation, self._seq, at_us, "request", event.connection, event.client_id,
+                tag.api_key, tag.api_version, tag.session_id, tag.session_epoch,
+            )
+        )  # fmt: skip
+
+    def add(self, at_us: int, what: str, detail: str) -> None:
+        """A row that no event or effect of the node led to (``at_us`` since the run's start)."""
+        self._add(TraceRow(self._node, self._incarnation, self._seq, at_us, what, detail=detail))
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None:
         """Rows for effects that no event led to (those of a node's start)."""

@@ -80,6 +80,18 @@ class Reader:
             raise self.refusal(key, f"must be true or false, not {_shown(value)}")
         return value
 
+    def node(self, key: str, default: int | str, words: Sequence[str]) -> int | str:
+        """A node's number, or one of the words."""
+        if key not in self._table:
+            self._asked.append(key)
+            return default
+        value = self._take(key, default)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        if isinstance(value, str) and value in words:
+            return value
+        raise self.refusal(key, f"is {_shown(value, str)}; it must be a node's number or one of: {', '.join(words)}")
+
     def range(self, key: str, default: tuple[int, int] | None = None, low: int | None = None) -> Range:
         """A whole number, or a list of two: the least and the greatest."""
         value = self._take(key, None if default is None else list(default))
@@ -117,6 +129,11 @@ class Reader:
         """All entries of a free table of whole numbers, sorted by key."""
         return tuple(sorted((key, self.integer(key)) for key in self._table))
 
+    def conditions(self, known: Sequence[str]) -> tuple[tuple[str, Range | str], ...]:
+        """All entries but the ``known`` ones, sorted by key: a number, a list of two, or a text (a shell pattern)."""
+        keys = [key for key in sorted(self._table) if key not in known]
+        return tuple((key, self.text(key) if isinstance(self._table[key], str) else self.range(key)) for key in keys)
+
     def _plain(self, key: str, value: object) -> str:
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -142,5 +159,7 @@ def _bounds(low: int | None, high: int | None) -> str:
     return f"at least {low}" if low is not None else f"at most {high}"
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, as_it_is: type = bytes) -> str:
+    if isinstance(value, as_it_is):
+        return repr(value)
     return {dict: "a table", list: "a list", str: "a text", bool: "a truth value"}.get(type(value), repr(value))

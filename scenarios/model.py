@@ -8,6 +8,42 @@ moves the fault through the states around it.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from scenarios.vocabulary import (
+    BEHAVIOURS,
+    FROM_WITHIN,
+    GUARANTEES,
+    NEEDS,
+    PLACES,
+    STATE_KINDS,
+    TIMED_KINDS,
+)
+
+__all__ = [
+    "BEHAVIOURS",
+    "FROM_WITHIN",
+    "GUARANTEES",
+    "NEEDS",
+    "NOTHING",
+    "ONCE",
+    "PLACES",
+    "STATE_KINDS",
+    "TIMED_KINDS",
+    "Admins",
+    "Cluster",
+    "Fault",
+    "Fetchers",
+    "Link",
+    "Load",
+    "Match",
+    "MetadataReaders",
+    "NodeChoice",
+    "Producers",
+    "Range",
+    "Scenario",
+    "Swarm",
+    "Topic",
+]
+
 
 class Range(NamedTuple):
     """``low <= x <= high``."""
@@ -16,82 +52,36 @@ class Range(NamedTuple):
     high: int
 
 
-NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
-"""What a scenario may ask of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
-own broker's process; ``signals`` need a process that we started; ``proxy`` needs the links through Toxiproxy."""
-
-GUARANTEES = (
-    "inconsistent-offsets",
-    "duplicate",
-    "lost-write",
-    "unseen",
-    "poll-skip",
-    "nonmonotonic-poll",
-    "int-poll-skip",
-    "int-nonmonotonic-poll",
-    "nonmonotonic-send",
-    "unrequested-partition",
-    "fetch-gap",
-    "session-epoch-order",
-    "session-lost",
-    "eviction-rules",
-    "metrics-exact",
-)
-"""Client-level names as in Jepsen's Kafka workload, then the names of the mechanisms' own invariants."""
-
-FROM_WITHIN = ("session-epoch-order", "session-lost", "eviction-rules", "metrics-exact")
-"""Guarantees judged from a node's own trace, which only our broker writes."""
-
-STATE_KINDS = (
-    "request_dropped",
-    "request_duplicated",
-    "request_delayed",
-    "response_dropped",
-    "response_delayed",
-    "node_killed",
-    "node_paused",
-    "node_powered_off",
-    "clock_stepped",
-    "disk_write_failed",
-)
-"""Faults that the interceptor can do when a frame or disk write matches (``on = ...``)."""
-
-PLACES = {
-    "request": tuple(kind for kind in STATE_KINDS if not kind.startswith(("response", "disk"))),
-    "reply": tuple(kind for kind in STATE_KINDS if not kind.startswith(("request", "disk"))),
-    "disk_write": ("node_killed", "node_paused", "node_powered_off", "clock_stepped", "disk_write_failed"),
-}
-"""Where a fault at a state can strike, and which of the kinds it can be there."""
-
-TIMED_KINDS = (
-    "node_killed",
-    "node_paused",
-    "node_powered_off",
-    "node_terminated",
-    "link_cut",
-    "link_delayed",
-    "link_reset",
-    "link_truncated",
-    "link_sliced",
-    "link_slowed",
-    "link_down",
-)
-"""Faults done from outside at a time (``at_s = ...``): signals, and links by Toxiproxy or the simulator."""
-
-BEHAVIOURS = ("full", "incremental", "forgetting", "rotating", "resending", "presuming")
-"""What a fetcher does: only full fetches without a session; incremental; incremental that forgets and takes back
-partitions; that reads some from the start again; that after a lost answer re-sends epoch N; that presumes N + 1."""
-
 ONCE = Range(1, 1)
 NOTHING = Range(0, 0)
+
+NodeChoice = int | str
+"""A node's number, or a role that is resolved when the fault strikes (vocabulary.NODE_ROLES)."""
+
+
+class Link(NamedTuple):
+    """A directed link: ``source`` dials ``target``. Each end a node's number or one of vocabulary.LINK_ENDS."""
+
+    source: NodeChoice
+    target: NodeChoice
+
+    def __str__(self) -> str:
+        return f"{self.source}>{self.target}"
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``config``: broker settings by Kafka's names, values as strings."""
+    """``nodes`` voters, numbered from 0, then ``observers``. ``config``: broker settings by Kafka's names, values as
+    strings."""
 
     nodes: int = 1
     config: tuple[tuple[str, str], ...] = ()
+    observers: int = 0
+
+    @property
+    def total(self) -> int:
+        """Voters and observers."""
+        return self.nodes + self.observers
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +131,37 @@ class Producers:
 
 
 @dataclass(frozen=True, slots=True)
+class Admins:
+    """A group of like admins, each ``rate_per_s`` operations a second (open loop), drawn by the weights in ``mix``.
+
+    A creation asks for ``topics_per_request`` topics of ``partitions`` partitions each. ``sim_``: in the simulator.
+    Client IDs are ``admin-<number>``.
+    """
+
+    name: str
+    count: int
+    sim_count: int
+    rate_per_s: float
+    sim_rate_per_s: float
+    partitions: int
+    sim_partitions: int
+    topics_per_request: int
+    sim_topics_per_request: int
+    mix: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataReaders:
+    """Clients that read the whole metadata again and again, each from one node (they are spread over the nodes).
+    Client IDs are ``metadata-reader-<number>``."""
+
+    name: str
+    count: int
+    sim_count: int
+    poll_interval_ms: int = 200
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """``seconds`` live and ``sim_seconds`` in virtual time; then heal, final polls and the final read.
 
@@ -157,15 +178,20 @@ class Load:
     idle_appends_s: float = 0.0
     sim_idle_appends_s: float = 0.0
     request_timeout_ms: int = 2000
+    admins: tuple[Admins, ...] = ()
+    metadata_readers: tuple[MetadataReaders, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which frames or writes a fault hits; None matches all. ``client_id`` and ``path`` are shell patterns.
+    """Which frames, writes or notes a fault hits; None matches all. ``client_id`` and ``path`` are shell patterns.
 
     ``api``: Kafka's API key; ``session``: session ID non-zero (true) or zero (false) in the request;
     ``session_epoch`` of the request; ``error``: top-level code of a reply; ``position`` in the file written or the
-    snapshot.
+    snapshot; ``role``: who sent the frame (``client``, ``peer``), or what the struck node is at that moment
+    (``leader``, ``follower``, ``observer``); ``from_node``: the node that sent the frame. ``note``: the name of a
+    Note; ``fields``: what its fields must be (numbers in a range, or texts as shell patterns), and ``remaining``, its
+    ``of`` minus its ``number`` or, of a chunk, the bytes of ``size`` behind it.
     """
 
     api: int | None = None
@@ -176,11 +202,19 @@ class Match:
     role: str | None = None
     path: str | None = None
     position: Range | None = None
+    from_node: int | None = None
+    note: str | None = None
+    fields: tuple[tuple[str, Range | str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault. With ``on`` it is done by the interceptor at a state, else from outside at ``at_s``.
+
+    ``node`` may be a role: at a state the rule watches all nodes and strikes where the node is that at that moment; at
+    a time it is resolved when the fault begins. ``total`` counts over all nodes and incarnations. Of the faults with
+    the same ``either`` each seed plays one; ``swept``: ``nth`` goes through its range with the seeds, in order
+    (``scenarios.draw``).
 
     State: of the matches of each client ID it hits the ``nth`` and, if ``every`` > 0, each ``every``-th after it, at
     most ``times`` a client (0: no bound) and ``total`` over all (0: no bound), from ``after_s`` to ``until_s`` of the
@@ -207,21 +241,39 @@ class Fault:
     repeat_every_s: float = 0.0
     sim_repeat_every_s: float = 0.0
     restart_after_s: float = 1.0
-    node: int = 0
+    node: NodeChoice = 0
+    link: Link | None = None
+    """of a link fault, never None there: unless told, from the clients to ``node``"""
+    clients: bool = False
+    """node_isolated: clients cannot reach it either"""
     direction: str = "both"
-    """of a link fault: ``upstream`` (requests), ``downstream`` (answers) or ``both``"""
+    """of a link fault: ``upstream`` (bytes from its source), ``downstream`` (bytes to it) or ``both``"""
     delay_ms: Range = NOTHING
     jitter_ms: int = 0
     step_ms: int = 0
     cut_bytes: Range = NOTHING
-    """link_truncated: bytes that still pass; node_killed on disk_write: bytes of that write that are kept"""
+    """link_truncated: bytes that still pass; at a disk_write: bytes of that write that are kept"""
     bytes_per_s: int = 0
     optional: bool = False
     """the run is valid although this fault never fired"""
+    either: str = ""
+    swept: bool = False
+    boot: bool = False
+    """a state fault that may strike from the first start of the nodes on, not only during the load"""
 
     @property
     def timed(self) -> bool:
         return self.on == ""
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Random faults beside the written ones: each seed draws which of ``kinds`` are on and how often each comes, on
+    average one fault every ``every_s`` seconds of the load (``sim_every_s`` in the simulator)."""
+
+    kinds: tuple[str, ...]
+    every_s: float
+    sim_every_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +299,12 @@ class Scenario:
     load: Load
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
+    swarm: Swarm | None = None
 
     @property
     def expected_faults(self) -> tuple[str, ...]:
-        """Without which a run shows nothing: a name for each time that a fault must fire, and the states to be set."""
+        """Without which a run shows nothing: a name for each time that a fault must fire, and the states to be set.
+
+        Of a scenario that is drawn for a seed (``scenarios.draw``)."""
         fired = [fault.name for fault in self.faults if not fault.optional for _ in range(fault.repeat)]
         return (*fired, *(name for name, _ in self.state))

@@ -1,7 +1,7 @@
 """One node in memory for micro-benchmarks: core and disk without sockets, every sync done at once."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.static.primitive import i16, i32
@@ -9,6 +9,7 @@ from kio.static.primitive import i16, i32
 from reference_broker.core.effects import Effect, Reply, SetTimer, Sync
 from reference_broker.core.events import Event, Opened, Request, Synced, TimerFired
 from reference_broker.core.node import Node
+from reference_broker.log.disk import Disk
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
@@ -22,10 +23,10 @@ PRODUCE_VERSION = 9
 
 
 class MemoryNode:
-    """Ready to serve; one connection. Timers that lie in the future never fire."""
+    """Ready to serve; one connection. Timers that lie in the future never fire. ``config``: Kafka's names."""
 
-    def __init__(self) -> None:
-        self.node = Node(0, BrokerConfig.parse({}), MemoryDisk(), seed=1)
+    def __init__(self, disk: Disk | None = None, config: Mapping[str, str] | None = None, seed: int = 1) -> None:
+        self.node = Node(0, BrokerConfig.parse(config or {}), disk or MemoryDisk(), seed)
         self._settle(self.node.start(NOW))
         assert self.node.ready
         self._settle(self.node.handle(NOW, Opened(CONNECTION, "micro")))

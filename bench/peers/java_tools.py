@@ -23,6 +23,7 @@ DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 DUMP = "kafka.tools.DumpLogSegments"
 
 _JAVA = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:-UsePerfData", "-cp")
@@ -46,6 +47,19 @@ class DescribedTopic:
     topic_id: str
     configs: dict[str, str]
     partitions: dict[int, DescribedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedReplica:
+    """Of the metadata log. ``lag``: records behind the leader; ``status``: Leader, Follower or Observer; times are
+    wall-clock, -1 where the leader knows none."""
+
+    node_id: int
+    log_end_offset: int
+    lag: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,10 @@ class JavaTools:
     def delete_topic(self, name: str) -> None:
         self.run(TOPICS, "--delete", "--topic", name)
 
+    def set_config(self, topic: str, key: str, value: str) -> None:
+        words = ["--entity-type", "topics", "--entity-name", topic, "--add-config", f"{key}={value}"]
+        self.run(CONFIGS, "--alter", *words)
+
     def configs(self, entity_type: str, name: str) -> dict[str, str]:
         """Every setting of a topic or broker (``topics``, ``brokers``), with defaults."""
         shown = self.run(CONFIGS, "--describe", "--all", "--entity-type", entity_type, "--entity-name", name)
@@ -166,6 +184,24 @@ class JavaTools:
         """API key to its lowest and highest version, for the APIs that the tool can use."""
         rows = re.findall(r"\((\d+)\): (\d+)(?: to (\d+))? \[usable", self.run(API_VERSIONS))
         return {int(key): (int(low), int(high or low)) for key, low, high in rows}
+
+    def quorum_status(self) -> dict[str, str]:
+        """``kafka-metadata-quorum describe --status``, by what stands before each colon."""
+        shown = run_tool(QUORUM, "--bootstrap-server", self.bootstrap, "describe", "--status")
+        return {key: value.strip() for key, value in re.findall(r"^(\w+):(.*)$", shown, re.M)}
+
+    def quorum_replication(self) -> list[DescribedReplica]:
+        """``kafka-metadata-quorum describe --replication``: the leader, the followers, the observers."""
+        shown = run_tool(QUORUM, "--bootstrap-server", self.bootstrap, "describe", "--replication")
+        head, *rows = [line.split() for line in shown.splitlines() if line.strip()]
+        cells = [dict(zip(head, row, strict=True)) for row in rows]
+        return [
+            DescribedReplica(
+                int(row["NodeId"]), int(row["LogEndOffset"]), int(row["Lag"]), int(row["LastFetchTimestamp"]),
+                int(row["LastCaughtUpTimestamp"]), row["Status"],
+            )
+            for row in cells
+        ]  # fmt: skip
 
     def cluster_id(self) -> str:
         return self.run(CLUSTER, "cluster-id").strip().removeprefix("Cluster ID: ")

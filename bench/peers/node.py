@@ -55,7 +55,7 @@ def running(name: str, command: list[str], port: int, log: Path, deadline_s: flo
         _wait_until_it_answers(name, process, port, log, started + deadline_s)
         yield RunningNode(name, port, process, time.perf_counter() - started)
     finally:
-        _end(process)
+        end(process)
 
 
 _API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
@@ -80,11 +80,12 @@ def _wait_until_it_answers(
     raise PeerError(f"{name} was not ready in time; its log is {log}")
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", limit_s: float = 20) -> None:
+    """SIGTERM, then SIGKILL after ``limit_s``."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()

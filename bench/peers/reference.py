@@ -1,4 +1,4 @@
-"""The reference broker as a process of its own, for measurements beside peers."""
+"""The reference broker as a process of its own, for measurements beside peers: one node."""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,8 @@
 """All checks of a simulated run. Every run gets all of them, whatever its scenario lists."""
 
+from dataclasses import dataclass
+
+from chaos.checks.bootstrapped import Bootstrapped
 from chaos.checks.check import Check
 from chaos.checks.duplicate import Duplicate
 from chaos.checks.eviction_rules import EvictionRules
@@ -7,22 +10,63 @@ from chaos.checks.fetch_gap import FetchGap
 from chaos.checks.inconsistent_offsets import InconsistentOffsets
 from chaos.checks.int_nonmonotonic_poll import IntNonmonotonicPoll
 from chaos.checks.int_poll_skip import IntPollSkip
+from chaos.checks.leader_completeness import LeaderCompleteness
+from chaos.checks.leader_never_loads_snapshot import LeaderNeverLoadsSnapshot
 from chaos.checks.log_consistent import LogConsistent
+from chaos.checks.log_matching import LogMatching
+from chaos.checks.lost_metadata import LostMetadata
 from chaos.checks.lost_write import LostWrite
+from chaos.checks.majority_high_watermark import MajorityHighWatermark
+from chaos.checks.markers_gated import MarkersGated
 from chaos.checks.metrics_exact import MetricsExact
+from chaos.checks.monotonic_epoch import MonotonicEpoch
+from chaos.checks.monotonic_high_watermark import MonotonicHighWatermark
+from chaos.checks.no_false_fencing import NoFalseFencing
 from chaos.checks.nonmonotonic_poll import NonmonotonicPoll
 from chaos.checks.nonmonotonic_send import NonmonotonicSend
+from chaos.checks.one_abort_per_begin import OneAbortPerBegin
+from chaos.checks.one_leader_per_epoch import OneLeaderPerEpoch
 from chaos.checks.poll_skip import PollSkip
+from chaos.checks.quorum_converges import QuorumConverges
+from chaos.checks.quorum_view import QuorumView
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.session_order import SessionOrder
+from chaos.checks.snapshot_at_log_start import SnapshotAtLogStart
+from chaos.checks.snapshot_equals_replay import SnapshotEqualsReplay
+from chaos.checks.snapshot_transfer import SnapshotTransfer
+from chaos.checks.stable_leadership import StableLeadership
+from chaos.checks.torn_metadata import TornMetadata
 from chaos.checks.unrequested_partition import UnrequestedPartition
 from chaos.checks.unseen import Unseen
 
 
-def all_checks(session_slots: int, first_session_epoch: int = 1) -> tuple[Check, ...]:
-    """Fresh checks for one run of a broker with so many session slots."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the checks must know of the cluster. ``settled_us``: a voter that has heard of its leader for so long does
+    not seek another; ``session_us``: a broker that is well is not fenced after so long."""
+
+    session_slots: int
+    first_session_epoch: int = 1
+    settled_us: int = 6_000_000
+    session_us: int = 12_000_000
+
+
+def all_checks(settings: Settings, view: QuorumView) -> tuple[Check, ...]:
+    """Fresh checks for one run."""
     return (
-        SessionOrder(first_session_epoch), SessionLost(), EvictionRules(session_slots), MetricsExact(), LogConsistent(),
-        InconsistentOffsets(), Duplicate(), LostWrite(), Unseen(), PollSkip(), NonmonotonicPoll(), IntPollSkip(),
-        IntNonmonotonicPoll(), NonmonotonicSend(), UnrequestedPartition(), FetchGap(),
+        SessionOrder(settings.first_session_epoch), SessionLost(), EvictionRules(settings.session_slots),
+        MetricsExact(), LogConsistent(), InconsistentOffsets(), Duplicate(), LostWrite(), Unseen(), PollSkip(),
+        NonmonotonicPoll(), IntPollSkip(), IntNonmonotonicPoll(), NonmonotonicSend(), UnrequestedPartition(),
+        FetchGap(), TornMetadata(), LostMetadata(), *quorum_checks(settings, view),
+    )  # fmt: skip
+
+
+def quorum_checks(settings: Settings, view: QuorumView) -> tuple[Check, ...]:
+    """Those of the controllers' quorum and of the metadata log."""
+    return (
+        OneLeaderPerEpoch(view), MonotonicEpoch(view), LogMatching(view), LeaderCompleteness(view),
+        MonotonicHighWatermark(view), MajorityHighWatermark(view), StableLeadership(view, settings.settled_us),
+        SnapshotAtLogStart(view), LeaderNeverLoadsSnapshot(view), SnapshotEqualsReplay(view), OneAbortPerBegin(view),
+        QuorumConverges(view), NoFalseFencing(view, settings.session_us), MarkersGated(view), SnapshotTransfer(),
+        Bootstrapped(view),
     )  # fmt: skip

@@ -1,17 +1,30 @@
 """What a check is: one guarantee, fed with what happens, collecting the violations that it saw.
 
-Checks of the mechanisms look at every trace row and at the node after every event, at a price that depends on what the
+Checks of the mechanisms look at trace rows and at the node after every event, at a price that depends on what the
 event touched; checks of what clients saw judge the recorded history at the run's end. They are plain Python and run in
-the simulator; the Spark jobs judge recorded runs under the same names.
+the simulator; the Spark jobs judge recorded runs under the same names. ``watching.py`` gives each check only what it
+asks for.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
-from bench.fleet.rows import AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow
+from bench.fleet.rows import (
+    AssignmentRow,
+    ChangeRow,
+    EndRow,
+    HistoryRow,
+    MetadataReadRow,
+    OperationRow,
+    PositionRow,
+    RunRow,
+)
 from chaos.trace import TraceRow
 from reference_broker.core.events import Event
-from reference_broker.core.node import Node
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 MAX_VIOLATIONS = 20
 """A check keeps so many; one is enough to fail a run."""
@@ -27,17 +40,19 @@ class Violation:
 
 
 class Check:
-    """Base of all checks; each overrides what it wants to see. ``guarantee`` is the public name."""
+    """Base of all checks; each overrides what it wants to see. ``guarantee`` is the public name; ``rows``: names of the
+    trace rows that it wants."""
 
     guarantee: str = ""
+    rows: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
 
     def trace(self, row: TraceRow) -> None:
-        """One row of the trace, in order."""
+        """One row of the trace that it asked for, in order."""
 
-    def node(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """After each event (None: after the start). ``thorough``: compare all, not only what was touched."""
 
     def end(self, history: "History") -> None:
@@ -58,6 +73,8 @@ class History:
     positions: list[PositionRow] = field(default_factory=list)
     assignments: list[AssignmentRow] = field(default_factory=list)
     ends: list[EndRow] = field(default_factory=list)
+    changes: list[ChangeRow] = field(default_factory=list)
+    metadata_reads: list[MetadataReadRow] = field(default_factory=list)
     writes_promised: bool = True
 
     def add(self, rows: Sequence[HistoryRow]) -> None:
@@ -73,6 +90,10 @@ class History:
                     self.assignments.append(row)
                 case EndRow():
                     self.ends.append(row)
+                case ChangeRow():
+                    self.changes.append(row)
+                case MetadataReadRow():
+                    self.metadata_reads.append(row)
 
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
         """Operations by process and index."""

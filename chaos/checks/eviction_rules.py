@@ -10,6 +10,7 @@ MIN_EVICTION_MS = 120_000
 
 class EvictionRules(Check):
     guarantee = "eviction-rules"
+    rows = ("session_created", "session_closed", "session_evicted")
 
     def __init__(self, slots: int) -> None:
         super().__init__()

@@ -1,10 +1,14 @@
 """log-consistent: within one incarnation a partition's high watermark never goes back and lies inside its log."""
 
+from typing import TYPE_CHECKING
+
 from chaos.checks.check import Check
 from reference_broker.core.events import Event, Request
-from reference_broker.core.node import Node
 from reference_broker.model.partitions import Partition
 from reference_broker.wire.produce import ProduceRequest
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 
 class LogConsistent(Check):
@@ -16,7 +20,7 @@ class LogConsistent(Check):
         super().__init__()
         self._high_watermarks: dict[tuple[int, int, bytes, int], int] = {}
 
-    def node(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         partitions = node.broker.partitions
         if thorough:
             for partition in partitions.by_name.values():

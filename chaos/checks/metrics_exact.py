@@ -1,47 +1,68 @@
 """metrics-exact: the three session metrics say after each event what is so (F-21)."""
 
+from typing import TYPE_CHECKING
+
 from chaos.checks.check import Check
 from chaos.trace import TraceRow
-from reference_broker.core.events import Event
-from reference_broker.core.node import Node
+from reference_broker.core.events import Event, Request
+from reference_broker.model.metrics import Counter, Gauge
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+FETCH = 1
 
 FEW_SESSIONS = 16
-"""Up to so many sessions are counted through after every event, more only in the thorough comparison."""
+"""Up to so many sessions are counted through after a fetch, more only in the thorough comparison."""
+
+_Numbers = tuple[Gauge, Gauge, Counter]
 
 
 class MetricsExact(Check):
     guarantee = "metrics-exact"
+    rows = ("session_evicted",)
 
     def __init__(self) -> None:
         super().__init__()
         self._evictions: dict[tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int], _Numbers] = {}
+        self._sessions: dict[int, int] = {}
 
     def trace(self, row: TraceRow) -> None:
         if row.what == "session_evicted":
             key = (row.node, row.incarnation)
             self._evictions[key] = self._evictions.get(key, 0) + 1
 
-    def node(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        cache = node.broker.fetch_sessions
-        evictions = self._evictions.get((node.broker.node_id, incarnation), 0)
-        counts = read_session_metrics(node)
-        found = (counts[0], counts[2])
-        wanted = (len(cache.sessions), evictions)
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
+        node_id = node.broker.node_id
+        key = (node_id, incarnation)
+        numbers = self._numbers.get(key)
+        if numbers is None:
+            numbers = self._numbers[key] = session_metrics(node)
+        sessions = node.broker.fetch_sessions.sessions
+        found, wanted = (numbers[0].value, numbers[2].value), (len(sessions), self._evictions.get(key, 0))
         if found != wanted:
             self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {wanted}")
-        if thorough or len(cache.sessions) <= FEW_SESSIONS:
-            partitions = 0
-            for session in cache.sessions.values():
-                partitions += len(session.partitions)
-            if counts[1] != partitions:
-                self.violated(at_us, f"metrics say {counts[1]} cached partitions, there are {partitions}")
+        fetched = type(event) is Request and event.api_key == FETCH and event.tag.role == "client"
+        touched = fetched or event is None or self._sessions.get(node_id) != wanted[0]
+        if thorough or (touched and wanted[0] <= FEW_SESSIONS):
+            self._sessions[node_id] = wanted[0]
+            partitions = sum(len(session.partitions) for session in sessions.values())
+            if numbers[1].value != partitions:
+                self.violated(at_us, f"metrics say {numbers[1].value} cached partitions, there are {partitions}")
 
 
-def read_session_metrics(node: Node) -> tuple[int, int, int]:
-    """(sessions, cached partitions, evictions) as the node's registry shows them."""
+def session_metrics(node: "Node") -> _Numbers:
+    """Sessions, cached partitions and evictions in the node's registry."""
     metrics, kind = node.broker.metrics, "FetchSessionCache"
     return (
-        metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions").value,
-        metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached").value,
-        metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec").value,
+        metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions"),
+        metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached"),
+        metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec"),
     )
+
+
+def read_session_metrics(node: "Node") -> tuple[int, int, int]:
+    """(sessions, cached partitions, evictions) as the node's registry shows them."""
+    sessions, partitions, evictions = session_metrics(node)
+    return sessions.value, partitions.value, evictions.value

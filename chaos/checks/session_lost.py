@@ -17,6 +17,7 @@ LARGEST_EPOCH = 2**31 - 1
 
 class SessionLost(Check):
     guarantee = "session-lost"
+    rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
     def __init__(self) -> None:
         super().__init__()

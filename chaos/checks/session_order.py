@@ -38,6 +38,7 @@ class SessionOrder(Check):
     """``first_epoch``: what a session expects when created (1, but for a preset that sets it)."""
 
     guarantee = "session-epoch-order"
+    rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
     def __init__(self, first_epoch: int = 1) -> None:
         super().__init__()

@@ -3,11 +3,11 @@
 Healing closes the connections that lived through it (Toxiproxy #168), as a real network often does too.
 """
 
-from chaos.faults.timed import End, Place, poisoned
-from scenarios.model import Fault
+from chaos.faults.timed import End, Place, is_silent, poisoned
+from chaos.live.targets import Target
 
 KIND = "link_cut"
 
 
-def begin(place: Place, fault: Fault) -> End:
-    return poisoned(place, fault, "timeout", {"timeout": 0}, lambda probe: probe.outcome == "silent")
+def begin(place: Place, target: Target) -> End:
+    return poisoned(place, target, "timeout", {"timeout": 0}, is_silent)

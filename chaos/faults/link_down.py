@@ -1,20 +1,21 @@
-"""The link's connections are closed and new ones are refused."""
+"""The links' connections are closed and new ones are refused."""
 
-from chaos.faults.timed import End, Ended, Place
-from chaos.live.probe import BackgroundProbe
-from scenarios.model import Fault
+from chaos.faults.timed import End, Ended, Place, probe_all, told_by, within
+from chaos.live.probe import LIMIT_S
+from chaos.live.targets import Target
 
 KIND = "link_down"
 
 
-def begin(place: Place, fault: Fault) -> End:
-    link = place.links.of_node(fault.node)
-    place.links.down(link)
-    probe = BackgroundProbe(link.listen)
+def begin(place: Place, target: Target) -> End:
+    for link in target.links:
+        place.links.down(link)
+    probes = probe_all(target.links, limit_s=within(target.fault, LIMIT_S))
 
     def end() -> Ended:
-        seen = probe.result()
-        place.links.up(link)
-        return Ended(f"proxy disabled: {seen.told()}" if seen.outcome == "refused" else "")
+        seen = told_by(probes, lambda probe: probe.outcome == "refused")
+        for link in target.links:
+            place.links.up(link)
+        return Ended(f"proxy disabled: {seen}" if seen else "")
 
     return end

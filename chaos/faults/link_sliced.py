@@ -1,7 +1,7 @@
 """Frames arrive in small pieces with pauses between them."""
 
 from chaos.faults.timed import End, Place, poisoned
-from scenarios.model import Fault
+from chaos.live.targets import Target
 
 KIND = "link_sliced"
 AVERAGE_BYTES = 64
@@ -10,6 +10,6 @@ PAUSE_US = 200
 PROBE_REQUESTS = 20
 
 
-def begin(place: Place, fault: Fault) -> End:
+def begin(place: Place, target: Target) -> End:
     attributes = {"average_size": AVERAGE_BYTES, "size_variation": VARIATION_BYTES, "delay": PAUSE_US}
-    return poisoned(place, fault, "slicer", attributes, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)
+    return poisoned(place, target, "slicer", attributes, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)

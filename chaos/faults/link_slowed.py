@@ -2,7 +2,7 @@
 
 from chaos.faults.timed import End, Place, poisoned
 from chaos.live.probe import Probe
-from scenarios.model import Fault
+from chaos.live.targets import Target
 
 KIND = "link_slowed"
 PROBE_LIMIT_S = 5.0
@@ -10,8 +10,8 @@ PROBE_REQUESTS = 50
 """Some 700 bytes of requests and several thousand bytes of answers."""
 
 
-def begin(place: Place, fault: Fault) -> End:
-    rate_kb_per_s = max(1, fault.bytes_per_s // 1000)
+def begin(place: Place, target: Target) -> End:
+    rate_kb_per_s = max(1, target.fault.bytes_per_s // 1000)
 
     def shows(probe: Probe) -> bool:
         if probe.outcome == "silent":
@@ -19,4 +19,4 @@ def begin(place: Place, fault: Fault) -> End:
         return probe.outcome == "answered" and probe.answer_bytes * 1_000_000 <= 2000 * rate_kb_per_s * probe.whole_us
 
     attributes = {"rate": rate_kb_per_s}
-    return poisoned(place, fault, "bandwidth", attributes, shows, PROBE_REQUESTS, PROBE_LIMIT_S)
+    return poisoned(place, target, "bandwidth", attributes, shows, PROBE_REQUESTS, PROBE_LIMIT_S)

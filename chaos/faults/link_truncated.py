@@ -1,14 +1,14 @@
 """Each connection passes ``cut_bytes`` more bytes and is then closed: inside a frame, as a rule."""
 
 from chaos.faults.timed import End, Place, poisoned
-from scenarios.model import Fault
+from chaos.live.targets import Target
 
 KIND = "link_truncated"
 REQUEST_BYTES = 14
 """Of a probe's request; an answer is longer."""
 
 
-def begin(place: Place, fault: Fault) -> End:
-    kept = fault.cut_bytes.high
+def begin(place: Place, target: Target) -> End:
+    kept = target.fault.cut_bytes.high
     requests = kept // REQUEST_BYTES + 2
-    return poisoned(place, fault, "limit_data", {"bytes": kept}, lambda probe: probe.outcome == "closed", requests)
+    return poisoned(place, target, "limit_data", {"bytes": kept}, lambda probe: probe.outcome == "closed", requests)

@@ -1,13 +1,13 @@
 """SIGSTOP, then SIGCONT after ``duration_s``: half-open connections, a node that missed that time."""
 
-from chaos.faults.timed import End, Ended, Place
-from scenarios.model import Fault
+from chaos.faults.timed import End, Ended, Place, node_of
+from chaos.live.targets import Target
 
 KIND = "node_paused"
 
 
-def begin(place: Place, fault: Fault) -> End:
-    child = place.child(fault.node)
+def begin(place: Place, target: Target) -> End:
+    child = place.child(node_of(target))
     state = child.pause()
 
     def end() -> Ended:

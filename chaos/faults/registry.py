@@ -5,6 +5,8 @@ from types import ModuleType
 from typing import TypeAlias
 
 from chaos.faults import (
+    disk_full,
+    disk_slowed,
     link_cut,
     link_delayed,
     link_down,
@@ -12,18 +14,19 @@ from chaos.faults import (
     link_sliced,
     link_slowed,
     link_truncated,
+    node_isolated,
     node_killed,
     node_paused,
     node_terminated,
 )
 from chaos.faults.timed import End, Place
-from scenarios.model import Fault
+from chaos.live.targets import Target
 
-Begin: TypeAlias = Callable[[Place, Fault], End]
+Begin: TypeAlias = Callable[[Place, Target], End]
 
 _MODULES: tuple[ModuleType, ...] = (
     link_cut, link_delayed, link_down, link_reset, link_sliced, link_slowed, link_truncated,
-    node_killed, node_paused, node_terminated,
+    node_isolated, node_killed, node_paused, node_terminated, disk_full, disk_slowed,
 )  # fmt: skip
 
 LIVE: Mapping[str, Begin] = {module.KIND: module.begin for module in _MODULES}

@@ -4,10 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from chaos.live.links import Links, streams
+from chaos.live.links import Link, Links, streams
 from chaos.live.probe import LIMIT_S, BackgroundProbe, Probe
 from chaos.live.processes import Child
+from chaos.live.targets import Target
 from scenarios.model import Fault
+
+MAX_PROBES = 6
+"""Of a fault on many links; each is a connection and a thread of ours."""
+SHORTEST_PROBE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,42 +22,87 @@ class Ended:
     evidence: str
 
 
+Probes: TypeAlias = list[tuple[str, BackgroundProbe]]
 End: TypeAlias = Callable[[], Ended]
 """Undoes the fault."""
 
 
 class Place(Protocol):
-    """Where faults happen. ``restart`` starts the node's next incarnation and waits until it serves."""
+    """Where faults happen."""
 
     @property
     def links(self) -> Links: ...
 
     def child(self, node: int) -> Child: ...
 
-    def restart(self, node: int) -> None: ...
+    def restart(self, node: int) -> None:
+        """Starts the node's next incarnation, if the one before has ended."""
+        ...
+
+    def order_disk(self, node: int, order: dict[str, object]) -> None:
+        """See ``chaos.live.faulty_disk``."""
+        ...
+
+    def disk_struck(self, node: int, kind: str) -> str:
+        """What a fault of the node's disk struck since the last order; empty: nothing yet."""
+        ...
+
+
+def node_of(target: Target) -> int:
+    """The node that it hits."""
+    node = target.fault.node
+    assert isinstance(node, int), f"{target.fault.name} was not aimed at a node"
+    return node
 
 
 def poisoned(
     place: Place,
-    fault: Fault,
+    target: Target,
     toxic: str,
     attributes: dict[str, int],
     shows: Callable[[Probe], bool],
     requests: int = 1,
     limit_s: float = LIMIT_S,
 ) -> End:
-    """A toxic on a node's client link until its end. Evidence: what happened to a probe of ours that used the link
-    meanwhile, if ``shows`` says that this is the fault's doing."""
-    link = place.links.of_node(fault.node)
+    """A toxic on each of the target's links until its end. Evidence: what happened to probes of ours that used the
+    links meanwhile, if ``shows`` says that this is the fault's doing."""
+    fault, links = target.fault, target.links
     ways = streams(fault.direction)
-    for way in ways:
-        place.links.poison(link, fault.name, toxic, way, attributes)
-    probe = BackgroundProbe(link.listen, requests, limit_s)
+    for link in links:
+        for way in ways:
+            place.links.poison(link, fault.name, toxic, way, attributes)
+    probes = probe_all(links, requests, within(fault, limit_s))
 
     def end() -> Ended:
-        seen = probe.result()
-        for way in ways:
-            place.links.cure(link, fault.name, way)
-        return Ended(f"{toxic} {attributes} {fault.direction}: {seen.told()}" if shows(seen) else "")
+        seen = told_by(probes, shows)
+        for link in links:
+            for way in ways:
+                place.links.cure(link, fault.name, way)
+        return Ended(f"{toxic} {attributes} {fault.direction}: {seen}" if seen else "")
 
     return end
+
+
+def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT_S) -> Probes:
+    """By the link's name, of as many as are enough."""
+    return [(link.name, BackgroundProbe(link.listen, requests, limit_s)) for link in links[:MAX_PROBES]]
+
+
+def within(fault: Fault, limit_s: float) -> float:
+    """A probe is over before its fault is, so that nobody waits for it."""
+    return min(limit_s, max(SHORTEST_PROBE_S, fault.duration_s - SHORTEST_PROBE_S)) if fault.duration_s else limit_s
+
+
+def told_by(probes: Probes, shows: Callable[[Probe], bool]) -> str:
+    """Waits for them; what those say that show the fault, empty if none does."""
+    seen = [(name, probe.result()) for name, probe in probes]
+    shown = [(name, probe) for name, probe in seen if shows(probe)]
+    if len(seen) == 1:
+        return shown[0][1].told() if shown else ""
+    return "; ".join(f"{name}: {probe.told()}" for name, probe in shown)
+
+
+def is_silent(probe: Probe) -> bool:
+    return probe.outcome == "silent"
+
+

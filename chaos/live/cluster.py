@@ -4,18 +4,23 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from chaos.live.cluster_folder import claim
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.links import Links
-from chaos.live.ports import free_port
-from chaos.live.processes import Child
+from chaos.live.links import ANY_PORT, Links
+from chaos.live.ports import free_ports
+from chaos.live.processes import READY_LIMIT_S, Child
+from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY, form_quorum
 from chaos.live.toxiproxy_server import ToxiproxyServer
+from reference_broker.serve.end_signals import ignore_end_signals
 
+SIZES = (1, 3, 5)
 RESTART_AFTER_S = 2.0
 LOOK_EVERY_S = 0.1
 EXIT_CLEAN = 0
@@ -25,8 +30,9 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """``port`` 0: any free one. ``toxiproxy``: clients reach the node through a proxy. ``restart``: a dead node is
-    started again after 2 s instead of ending the cluster."""
+    """``port`` 0: any free ones, else the clients' port of node 0, with the other nodes' above it. ``toxiproxy``: a
+    proxy on every directed link, clients to node and node to node. ``restart``: a dead node is started again after
+    2 s."""
 
     data: Path
     nodes: int = 1
@@ -34,6 +40,33 @@ class ClusterPlan:
     config: Mapping[str, str] = field(default_factory=dict)
     toxiproxy: bool = False
     restart: bool = False
+
+
+@dataclass(slots=True)
+class Member:
+    """One node over all its incarnations. ``again_at``: when it is started again, on the monotonic clock; None: it
+    runs, or stays dead."""
+
+    node_id: int
+    listen: str
+    advertised: str
+    config: Mapping[str, str]
+    data: Path
+    child: Child | None = None
+    again_at: float | None = None
+
+    def launch(self) -> None:
+        words = [word for key, value in self.config.items() for word in ("--config", f"{key}={value}")]
+        self.again_at = None
+        self.child = Child(
+            f"node-{self.node_id}",
+            [
+                sys.executable, "-m", "reference_broker.serve.main", "--listen", self.listen,
+                "--advertised", self.advertised, "--node-id", str(self.node_id),
+                "--data", str(self.data / f"node-{self.node_id}"), *words,
+            ],
+            self.data / f"node-{self.node_id}.log",
+        )  # fmt: skip
 
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
@@ -48,70 +81,118 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
     try:
         return _run(plan, announce, ending)
     except SetupError as wrong:
-        print(f"crucible cluster: {wrong}", file=sys.stderr)  # noqa: T201
+        _tell(str(wrong))
         return EXIT_SETUP
     except NodeDied as death:
-        print(f"crucible cluster: {death}", file=sys.stderr)  # noqa: T201
+        _tell(str(death))
         return EXIT_CRASH
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if ending.is_set():
+            ignore_end_signals()  # The process ends now: told twice is told once.
+        else:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def check_plan(plan: ClusterPlan) -> None:
+    """Raises SetupError."""
+    if plan.nodes not in SIZES:
+        raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority can outlive a minority.")
+    if VOTERS_KEY in plan.config:
+        raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it away.")
+    if plan.port and plan.port + plan.nodes - 1 > 65_535:
+        raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes take the ports from there on: give less.")
 
 
 def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.Event) -> int:
-    if plan.nodes != 1:
-        raise SetupError(f"--nodes is {plan.nodes}, but clusters have one node so far: give --nodes 1.")
-    try:
-        plan.data.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise SetupError(
-            f"Cannot write to {plan.data} ({failure.strerror}): give --data a directory of your own."
-        ) from failure
+    check_plan(plan)
+    identity = claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, ""))
     with ExitStack() as stack:
-        listen = f"127.0.0.1:{plan.port or free_port()}"
-        bootstrap, facts = listen, {}
+        links, facts = None, {}
         if plan.toxiproxy:
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
-            bootstrap = Links(server.client).add("client", 0, listen).listen
-            facts["toxiproxy"] = server.client.address
-        child = _start(plan, listen, bootstrap)
+            links, facts = Links(server.client), {"toxiproxy": server.client.address}
+        members = plan_members(plan, identity.cluster_id, links)
         try:
-            announce(json.dumps({"ready": True, "bootstrap_servers": bootstrap, "nodes": [listen], **facts}))
-            sys.stdout.flush()
+            _start_all(members, ending)
+            if not ending.is_set():
+                announce(_ready_line(members, facts))
+                sys.stdout.flush()
             while not ending.wait(LOOK_EVERY_S):
-                if child.exit_status is not None:
-                    child = _start_again(plan, child, listen, bootstrap, ending)
+                _look_after(members, plan.restart, time.monotonic())
         finally:
-            child.terminate()
-            child.close()
+            end_all([member.child for member in members if member.child is not None])
     return EXIT_CLEAN
 
 
-def _start(plan: ClusterPlan, listen: str, advertised: str) -> Child:
-    words = [word for key, value in plan.config.items() for word in ("--config", f"{key}={value}")]
-    child = Child(
-        "node-0",
-        [
-            sys.executable, "-m", "reference_broker.serve.main", "--listen", listen, "--advertised", advertised,
-            "--data", str(plan.data / "node-0"), *words,
-        ],
-        plan.data / "node-0.log",
-    )  # fmt: skip
-    try:
-        child.await_line("ready")
-    except BaseException:
-        child.kill()
+def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
+    """Who listens where and dials whom how; with ``links`` the proxies are made."""
+    shown = [f"127.0.0.1:{plan.port + node}" for node in range(plan.nodes)] if plan.port else []
+    if shown and links is None:
+        listen = shown
+    else:
+        listen = [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
+    advertised = listen
+    if links is not None:
+        wanted = shown or [ANY_PORT] * plan.nodes
+        advertised = [links.add("client", node, listen[node], wanted[node]).listen for node in range(plan.nodes)]
+    quorum = form_quorum(cluster_id, listen, plan.nodes, links)
+    return [
+        Member(node, listen[node], advertised[node], {**plan.config, **quorum.config(node)}, plan.data)
+        for node in range(plan.nodes)
+    ]
+
+
+def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
+    """All at once: none is ready before a majority runs, so the others wait for one that cannot start. Raises NodeDied,
+    SetupError."""
+    for member in members:
+        member.launch()
+    deadline = time.monotonic() + READY_LIMIT_S
+    starting = [member.child for member in members if member.child is not None]
+    while starting and not ending.is_set():
+        starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
+        if starting and time.monotonic() > deadline:
+            raise NodeDied(
+                f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}"
+            )
+
+
+def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
+    return json.dumps(
+        {
+            "ready": True,
+            "bootstrap_servers": ",".join(member.advertised for member in members),
+            "nodes": [member.listen for member in members],
+            **facts,
+        }
+    )
+
+
+def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
+    """Tells of each death once and starts the dead again if the plan says so. Raises NodeDied when nobody is left."""
+    for member in members:
+        if member.again_at is not None and now >= member.again_at:
+            member.launch()
+        dead = member.child
+        if dead is None or dead.exit_status is None:
+            continue
+        if not restart and not any(each.child is not None and each is not member for each in members):
+            dead.check()
+        member.child = None
+        member.again_at = now + RESTART_AFTER_S if restart else None
+        _tell(f"{dead.name} {dead.how_it_ended()}: {dead.last_words()}")
+        dead.close()
+
+
+def end_all(children: Sequence[Child]) -> None:
+    """SIGTERM to all first: a leader hands over, and nobody waits for a majority that is going too."""
+    for child in children:
+        child.ask_to_end()
+    for child in children:
+        child.terminate()
         child.close()
-        raise
-    return child
 
 
-def _start_again(plan: ClusterPlan, dead: Child, listen: str, advertised: str, ending: threading.Event) -> Child:
-    """Raises NodeDied unless the plan says to restart."""
-    if not plan.restart:
-        dead.check()
-    print(f"crucible cluster: node-0 {dead.how_it_ended()}", file=sys.stderr)  # noqa: T201
-    dead.close()
-    if ending.wait(RESTART_AFTER_S):
-        return dead
-    return _start(plan, listen, advertised)
+def _tell(sentence: str) -> None:
+    print(f"crucible cluster: {sentence}", file=sys.stderr)  # noqa: T201

@@ -16,7 +16,15 @@ from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
-from bench.fleet.spec import FetcherGroup, FleetSpec, ProducerGroup, idle_partitions, settings_of
+from bench.fleet.spec import (
+    AdminGroup,
+    FetcherGroup,
+    FleetSpec,
+    MetadataReaderGroup,
+    ProducerGroup,
+    idle_partitions,
+    settings_of,
+)
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.run_folder import RunFolder
 from chaos.seeds import number_for, random_for
@@ -63,10 +71,18 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
             )
             for each in load.producers
         ],
+        admins=[
+            AdminGroup(
+                each.count, each.rate_per_s * each.count, dict(each.mix), each.partitions, each.topics_per_request
+            )
+            for each in load.admins
+        ],
+        metadata_readers=[MetadataReaderGroup(each.count, each.poll_interval_ms) for each in load.metadata_readers],
         out_dir=str(folder),
         seed=number_for(seed, "fleet"),
         topic=f"{way.topic_prefix}{topic.name}",
         idle_topic=f"{way.topic_prefix}idle",
+        made_topic=f"{way.topic_prefix}made",
         topic_config=dict(topic.config),
         start_mono_us=origin_us,
         workers=WORKERS,

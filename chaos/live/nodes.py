@@ -2,12 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.live.errors import NodeDied
+from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.node_process import NOT_YET, NodeSpec
 from chaos.live.ports import free_port
 from chaos.live.processes import Child, EvidencePipe
@@ -15,7 +16,7 @@ from chaos.live.processes import Child, EvidencePipe
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What stays the same for a node. ``folder``: of the run's data; ``logs``, ``spools``: folders."""
+    """What stays the same for a node. ``folder``: of the run's data; ``logs``, ``spools``, ``claims``: folders."""
 
     node_id: int
     folder: Path
@@ -26,19 +27,23 @@ class NodePlan:
     seed: int
     mutant: str
     origin_us: int
+    claims: Path | None = None
+    is_voter: bool = True
 
 
 @dataclass(slots=True)
 class LiveNode:
-    """``child`` is None before the first start. ``hits``: by fault name, over all incarnations."""
+    """``child`` is None before the first start. ``introduction``: what it is told of its quorum, beside its plan's
+    config. ``is_ready``: of the incarnation that runs."""
 
     plan: NodePlan
     listen: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     metrics: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     advertised: str | None = None
+    introduction: Mapping[str, str] = field(default_factory=dict)
     incarnation: int = -1
     child: Child | None = None
-    hits: dict[str, int] = field(default_factory=dict)
+    is_ready: bool = False
     load_from_us: int = NOT_YET
     armed: bool = True
     ready_us: list[int] = field(default_factory=list)
@@ -55,6 +60,7 @@ class LiveNode:
         if self.child is not None:
             self.child.close()
         self.incarnation += 1
+        self.is_ready = False
         pipe = EvidencePipe()
         plan = self.plan
         spec = NodeSpec(
@@ -65,14 +71,15 @@ class LiveNode:
             evidence_fd=pipe.write_end,
             advertised=self.advertised,
             metrics_listen=self.metrics,
-            config=dict(plan.config),
+            config={**plan.config, **self.introduction},
             scenario=plan.scenario,
             load_from_us=self.load_from_us if self.armed else NOT_YET,
             seed=plan.seed,
             mutant=plan.mutant,
             spool=str(plan.spools / f"node-{plan.node_id}-{self.incarnation}.jsonl"),
             origin_us=plan.origin_us,
-            earlier=dict(self.hits),
+            claims="" if plan.claims is None else str(plan.claims),
+            is_voter=plan.is_voter,
         )
         started_ns = time.monotonic_ns()
         self.child = Child(
@@ -88,8 +95,35 @@ class LiveNode:
         self.ready_us.append(-(started_ns // 1000))
 
     def await_ready(self) -> None:
+        """Raises NodeDied, SetupError."""
         assert self.child is not None
-        self.child.await_line("ready")
+        if not self.is_ready:
+            with self._no_first_start():
+                self.child.await_line("ready")
+            self._became_ready()
+
+    def look_for_ready(self) -> None:
+        """The same without waiting; a death that was announced is no error."""
+        assert self.child is not None
+        if self.is_ready or (self.child.exit_status is not None and self.child.expected_end):
+            return
+        with self._no_first_start():
+            is_ready = self.child.said("ready", 0.0 if self.child.exit_status is None else 2.0)
+        if is_ready:
+            self._became_ready()
+
+    @contextmanager
+    def _no_first_start(self) -> Iterator[None]:
+        """What a node refuses to start from that has run before is its own doing, and no error of the setup."""
+        try:
+            yield
+        except SetupError as refusal:
+            if self.incarnation == 0:
+                raise
+            raise EndedItself(f"node-{self.plan.node_id} could not start again: {refusal}") from refusal
+
+    def _became_ready(self) -> None:
+        self.is_ready = True
         self.ready_us[-1] += time.monotonic_ns() // 1000
 
     def load_starts(self, at_us: int) -> None:

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 LIMIT_S = 1.5
@@ -21,13 +21,14 @@ Outcome = Literal["answered", "silent", "closed", "refused"]
 @dataclass(frozen=True, slots=True)
 class Probe:
     """``pieces``: how many reads the answer took. ``first_us``, ``whole_us``: from the send to the answer's first and
-    last byte; 0 if it did not come."""
+    last byte; 0 if it did not come. ``limit_s``: how long it waited at most."""
 
     outcome: Outcome
     answer_bytes: int = 0
     pieces: int = 0
     first_us: int = 0
     whole_us: int = 0
+    limit_s: float = LIMIT_S
 
     def told(self) -> str:
         if self.outcome == "answered":
@@ -35,7 +36,7 @@ class Probe:
                 f"a probe got {self.answer_bytes} bytes in {self.pieces} pieces, the first after {self.first_us} us, "
                 f"the last after {self.whole_us} us"
             )
-        what = {"silent": f"got no answer within {LIMIT_S:g} s", "closed": "was cut off", "refused": "was refused"}
+        what = {"silent": f"got no answer within {self.limit_s:g} s", "closed": "was cut off", "refused": "was refused"}
         return f"a probe {what[self.outcome]} after {self.answer_bytes} bytes of answers"
 
 
@@ -48,7 +49,7 @@ def probe(address: str, requests: int = 1, limit_s: float = LIMIT_S) -> Probe:
     except OSError:
         return Probe("refused")
     with sock:
-        return _exchange(sock, requests, deadline)
+        return replace(_exchange(sock, requests, deadline), limit_s=limit_s)
 
 
 def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:

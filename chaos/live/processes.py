@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from chaos.live.errors import NodeDied, SetupError
+from chaos.live.errors import EndedItself, NodeDied, SetupError
 
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 35.0
+DAMAGED = "The metadata log is damaged"
+"""What a node says before it ends because batches of its metadata log cannot follow each other."""
 
 
 class Child:
@@ -32,6 +34,7 @@ class Child:
         self.name = name
         self.log = log
         self._expected_end = False
+        self._asked_to_end = False
         self.lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -55,17 +58,24 @@ class Child:
 
     def await_line(self, key: str, limit_s: float = READY_LIMIT_S) -> dict[str, Any]:
         """The first JSON line that has ``key``. Raises NodeDied, or SetupError if it said why it cannot start."""
-        deadline = time.monotonic() + limit_s
+        line = self.said(key, limit_s)
+        if line is None:
+            raise NodeDied(f"{self.name} was not ready within {limit_s:g} s; its log: {self.log}")
+        return line
+
+    def said(self, key: str, within_s: float) -> dict[str, Any] | None:
+        """The same, but None if it did not come within that time."""
+        deadline = time.monotonic() + within_s
         while True:
             try:
                 line = self.lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise NodeDied(f"{self.name} was not ready within {limit_s:g} s; its log: {self.log}") from None
+                return None
             if line is None:
                 self._process.wait(5)
                 if self.exit_status == 2:
                     raise SetupError(self.last_words().removeprefix("crucible broker: "))
-                raise NodeDied(f"{self.name} {self.how_it_ended()} before it was ready: {self.last_words()}")
+                raise self._death(" before it was ready")
             if key in line:
                 return line
 
@@ -76,6 +86,14 @@ class Child:
     def terminate(self, limit_s: float = STOP_LIMIT_S) -> str:
         """SIGTERM, then SIGKILL after ``limit_s``; returns how it ended."""
         return self._signal_and_wait(signal.SIGTERM, limit_s)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, without waiting."""
+        if self._asked_to_end:
+            return  # A second one could meet a process that has just let go of its handlers.
+        self._expected_end = self._asked_to_end = True
+        self.send(signal.SIGTERM)
+        self.resume()  # A stopped process does not see SIGTERM.
 
     def pause(self) -> str:
         """SIGSTOP; returns the state that the system reports."""
@@ -120,10 +138,22 @@ class Child:
         """From now on its end is no surprise (a fault was announced)."""
         self._expected_end = True
 
+    @property
+    def expected_end(self) -> bool:
+        return self._expected_end
+
+    def expect_life(self) -> None:
+        """The fault is over, and it has survived."""
+        self._expected_end = self.exit_status is not None
+
     def check(self) -> None:
         """Raises NodeDied if it ended and nobody asked for that."""
         if self.exit_status is not None and not self._expected_end:
-            raise NodeDied(f"{self.name} {self.how_it_ended()}: {self.last_words()}")
+            raise self._death("")
+
+    def _death(self, when: str) -> NodeDied:
+        story = f"{self.name} {self.how_it_ended()}{when}: {self.last_words()}"
+        return EndedItself(story) if DAMAGED in story else NodeDied(story)
 
     def wait(self, limit_s: float) -> bool:
         """True if it has ended within ``limit_s``."""
@@ -148,10 +178,11 @@ class Child:
         return lines[-1] if lines else "it said nothing"
 
     def _signal_and_wait(self, number: signal.Signals, limit_s: float) -> str:
-        self._expected_end = True
-        self.send(number)
         if number is signal.SIGTERM:
-            self.resume()  # A stopped process does not see SIGTERM.
+            self.ask_to_end()
+        else:
+            self._expected_end = True
+            self.send(number)
         if not self.wait(limit_s):
             self._process.kill()
             self._process.wait()

@@ -33,6 +33,11 @@ class RunFolder:
     def spools(self) -> Path:
         return self.path / "trace" / "spool"
 
+    @property
+    def claims(self) -> Path:
+        """Who has hit what, among the nodes (chaos.claims); gone when the trace is collected."""
+        return self.path / "trace" / "claims"
+
     def make(self) -> None:
         """Raises SetupError if it holds a run already or cannot be written."""
         try:
@@ -68,6 +73,7 @@ class RunFolder:
         for spool in self.spools.iterdir():
             spool.unlink()
         self.spools.rmdir()
+        shutil.rmtree(self.claims, ignore_errors=True)
         return rows
 
 

@@ -8,27 +8,26 @@ from typing import Any
 
 from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
-from chaos.faults.timed import End
 from chaos.live import identity
-from chaos.live.agenda import Agenda
-from chaos.live.errors import NodeDied, SetupError
+from chaos.live.casting import cast, is_live
+from chaos.live.crew import Crew
+from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.fleet import Fleet, Way
 from chaos.live.links import Links
-from chaos.live.node_process import FAULT, MUTANT_REACHED
-from chaos.live.nodes import LiveNode, NodePlan
-from chaos.live.processes import Child
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
+from chaos.live.strikes import Strikes
 from chaos.live.target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
-from reports.manifest import Expectations, Manifest, write_manifest
+from reports.manifest import Check, Expectations, Manifest, write_manifest
 from scenarios.loader import typed
-from scenarios.model import FROM_WITHIN, Fault, Scenario
+from scenarios.model import FROM_WITHIN, Link, Scenario
 
 TICK_S = 0.01
+CONVERGES = "quorum-converges"
 SETUP_LIMIT_S = 90.0
 DRAIN_LIMIT_S = 120.0
 """After the load: heal, final polls and the final read; a fleet that takes longer has hung."""
@@ -47,19 +46,23 @@ def play(
 ) -> RunFolder:
     """Plays it and leaves the run's folder at ``out``, to be judged by reports. Raises SetupError (exit code 2).
 
-    An unexpected death of a node or of the fleet, or a failure of the suite itself, is no exception: it stands in the
+    A node that ends itself over its metadata breaks quorum-converges, as in the simulator, and ends the run. Another
+    unexpected death of a node or of the fleet, or a failure of the suite itself, is no exception: it stands in the
     manifest as ``crash``. A run that could not be set up, or was stopped, leaves no folder.
     """
     check_playable(scenario, target, mutant)
+    scenario = cast(scenario, seed)
     folder = RunFolder(out)
     folder.make()
     run = LiveRun(scenario, folder, seed, target, mutant, progress)
-    crash = ""
+    crash = ended = ""
     try:
         try:
             run.play()
         finally:
             run.close()
+    except EndedItself as end:
+        ended = str(end)
     except NodeDied as death:
         crash = str(death)
     except (SetupError, KeyboardInterrupt):
@@ -67,25 +70,27 @@ def play(
         raise
     except Exception as failure:
         crash = f"the suite failed: {type(failure).__name__}: {failure}"
-    if crash:
-        progress(f"crash: {crash}")
+    if ended and CONVERGES not in scenario.guarantees:
+        crash = ended
+    if crash or ended:
+        progress(f"crash: {crash}" if crash else ended)
     folder.write_faults(run.rows)
     folder.write_samples(run.samples())
     folder.collect_trace()
     torn = folder.set_torn_aside()
-    if torn and not crash:
+    if torn and not crash and not ended:
         crash = f"the history is not whole: {', '.join(torn)}"
-    write_manifest(folder.path, run.manifest(command, crash))
+    write_manifest(folder.path, run.manifest(command, crash, ended))
     return folder
 
 
 def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = "") -> None:
     """Raises SetupError for what cannot be played, before anything is started or written."""
-    for fault in scenario.faults:
-        if fault.kind == "node_powered_off" or (fault.timed and fault.kind not in LIVE):
+    for fault in cast(scenario, 0).faults:  # Of alternatives any stands for all.
+        if not is_live(fault) or (fault.timed and fault.kind not in LIVE):
             raise SetupError(f"{scenario.name}: {fault.kind} exists only in the simulator; run `crucible sim` instead.")
-    if scenario.cluster.nodes > 1:
-        raise SetupError(f"{scenario.name} needs {scenario.cluster.nodes} nodes; live clusters have one node so far.")
+    if scenario.swarm is not None:
+        raise SetupError(f"{scenario.name} draws its faults from each seed; run `crucible sim` instead.")
     try:
         presets_for(scenario.state)
     except PresetError as wrong:
@@ -106,10 +111,21 @@ def _check_target(scenario: Scenario, target: str, mutant: str) -> None:
         raise SetupError(
             f"--target {target} lacks what {scenario.name} needs: {', '.join(lacking)}; use --target {REFERENCE}."
         )
+    for fault in scenario.faults:
+        if fault.kind == "node_isolated" or (fault.link is not None and not _from_clients(fault.link)):
+            raise SetupError(
+                f"--target {target} lacks what {scenario.name} needs: fault {fault.name} is on links between nodes, or "
+                f"on one node's by its role; use --target {REFERENCE}."
+            )
     if mutant:
         raise SetupError("A mutant changes the reference broker: leave --target away.")
     parse_target(target)
     look(target)
+
+
+def _from_clients(link: Link) -> bool:
+    """And to nodes that can be told without asking them."""
+    return link.source == "client" and (isinstance(link.target, int) or link.target in ("all", "any"))
 
 
 class LiveRun:
@@ -126,61 +142,43 @@ class LiveRun:
         self._progress = progress
         self._origin_us = time.monotonic_ns() // 1000
         self._start_wall_us = time.time_ns() // 1000
-        self._agenda = Agenda()
-        self._faults = {fault.name: fault for fault in scenario.faults}
         self._toxiproxy: ToxiproxyServer | None = None
-        self._links: Links | None = None
-        self._nodes: list[LiveNode] = []
+        self._crew = Crew(scenario, folder, seed, mutant, self._origin_us)
+        self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
         self._sampler: Sampler | None = None
-        self._mutant_reached = False
         self._duration_us = 0
-        self._load_over = False
-        self.rows: list[FaultRow] = []
-
-    # What faults need (chaos.faults.timed.Place).
 
     @property
-    def links(self) -> Links:
-        assert self._links is not None, "a link fault in a run without links; _check should have refused it"
-        return self._links
-
-    def child(self, node: int) -> Child:
-        child = self._nodes[node].child
-        assert child is not None
-        return child
-
-    def restart(self, node: int) -> None:
-        self._progress(f"node-{node} is started again")
-        self._nodes[node].start()
-
-    # The run.
+    def rows(self) -> list[FaultRow]:
+        return [] if self._strikes is None else self._strikes.rows
 
     def play(self) -> None:
-        self._start_links()
-        way = self._start_nodes() if self._target == REFERENCE else self._reach_target()
+        self._toxiproxy = ToxiproxyServer(self._folder.logs / "toxiproxy.log")
+        links = Links(self._toxiproxy.client)
+        strikes = self._strikes = Strikes(self._scenario, self._crew, links, self.now_us, self._progress)
+        way = self._start_nodes(links) if self._target == REFERENCE else self._reach_target(links)
         fleet = self._fleet = Fleet(self._scenario, self._folder, way, self._origin_us, self._seed)
         load_start_us = self._await(fleet, "load", SETUP_LIMIT_S)
         fleet.load_begins()
-        for node in self._nodes:
+        for node in self._crew.nodes:
             node.load_starts(load_start_us)
-        self._plan_faults(load_start_us)
+        strikes.plan(load_start_us)
         load_end_us = load_start_us + int(self._scenario.load.seconds * 1e6)
         self._progress(f"load for {self._scenario.load.seconds:g} s")
         while self.now_us() < load_end_us:
             self._tick()
         self._progress("heal, final polls, final read")
-        self._load_over = True
-        for node in self._nodes:
+        for node in self._crew.nodes:
             node.disarm()
-        self._agenda.do_all()
-        self._heal()
+        strikes.end_all()
+        links.heal_all()
+        self._crew.heal()
         self._await(fleet, "load_ended", DRAIN_LIMIT_S)
         fleet.final()
         self._await(fleet, "done", DRAIN_LIMIT_S)
         self._duration_us = self.now_us()
-        for node in self._nodes:
-            node.end_cleanly()
+        self._crew.end_cleanly()
 
     def close(self) -> None:
         """Ends every process that this run started."""
@@ -189,8 +187,7 @@ class LiveRun:
             self._fleet.close()
         if self._sampler is not None:
             self._sampler.end()
-        for node in self._nodes:
-            node.close(self._evidence_line)
+        self._crew.close(self._evidence_line)
         if self._toxiproxy is not None:
             self._toxiproxy.stop()
 
@@ -201,12 +198,13 @@ class LiveRun:
     def samples(self) -> Iterator[Any]:
         yield from self._sampler.rows if self._sampler is not None else ()
 
-    def manifest(self, command: str, crash: str) -> Manifest:
+    def manifest(self, command: str, crash: str, ended: str) -> Manifest:
+        """``ended``: what a node said that could not go on."""
         scenario, (commit, dirty) = self._scenario, identity.commit()
         foreign = self._target != REFERENCE
         planted = f" --mutant {self._mutant.name}" if self._mutant else ""
         planted += f" --target {self._target}" if foreign else ""
-        reached = -1 if self._mutant is None else int(self._mutant_reached)
+        reached = -1 if self._mutant is None else int(self._strikes is not None and self._strikes.mutant_reached)
         return Manifest(
             scenario=scenario.name, seed=self._seed, world="live", number=scenario.number or 0, title=scenario.title,
             repeat_command=f"./crucible run {typed(scenario)} --seed {self._seed}{planted}",
@@ -215,6 +213,7 @@ class LiveRun:
             command=command or " ".join(sys.argv), commit=commit, dirty=dirty, start_wall_us=self._start_wall_us,
             duration_us=self._duration_us, clauses=scenario.clauses, crash=crash, versions=identity.versions(),
             machine=identity.machine(), config={} if foreign else dict(scenario.cluster.config),
+            checks=_self_ended(ended, self._duration_us) if ended and not crash else (),
             load=_load_words(scenario), notes=(_FOREIGN,) if foreign else (),
             expectations=Expectations(
                 faults=scenario.expected_faults,
@@ -224,41 +223,26 @@ class LiveRun:
             ),
         )  # fmt: skip
 
-    def _start_links(self) -> None:
-        self._toxiproxy = ToxiproxyServer(self._folder.logs / "toxiproxy.log")
-        self._links = Links(self._toxiproxy.client)
-
-    def _reach_target(self) -> Way:
+    def _reach_target(self, links: Links) -> Way:
         """A proxy before each of its nodes, and topics of this run alone: what is on the broker stays out of it."""
-        found = behind_proxies(self._target, self.links)
+        found = behind_proxies(self._target, links)
         for told, dialled in found.dial.items():
             self._progress(f"{told} is reached through {dialled}")
         return Way(found.nodes, f"crucible-{self._start_wall_us}-", found.versions, found.dial)
 
-    def _start_nodes(self) -> Way:
-        """Starts the node behind its client link."""
-        plan = NodePlan(
-            node_id=0,
-            folder=self._folder.data / "node-0",
-            logs=self._folder.logs,
-            spools=self._folder.spools,
-            config=dict(self._scenario.cluster.config),
-            scenario=self._scenario.path,
-            seed=self._seed,
-            mutant=self._mutant.name if self._mutant is not None else "",
-            origin_us=self._origin_us,
-        )
-        node = LiveNode(plan)
-        self._nodes.append(node)
-        node.advertised = self.links.add("client", 0, node.listen).listen
-        node.start()
-        self._progress(f"node-0 serves at {node.listen}, clients reach it through {node.advertised}")
-        self._sampler = Sampler(self._running_nodes, self.now_us)
+    def _start_nodes(self, links: Links) -> Way:
+        """Starts the nodes behind their links."""
+        bootstrap = self._crew.launch(links)
+        deadline_us = self.now_us() + int(SETUP_LIMIT_S * 1e6)
+        while not self._crew.is_ready:  # Meanwhile a fault may strike: a quorum's first steps are states too.
+            self._tick()
+            if self.now_us() > deadline_us:
+                raise NodeDied(f"not all nodes were ready within {SETUP_LIMIT_S:g} s; their logs: {self._folder.logs}")
+        for number, node in enumerate(self._crew.nodes):
+            self._progress(f"node-{number} serves at {node.listen}, clients reach it through {node.advertised}")
+        self._sampler = Sampler(self._crew.samples, self.now_us)
         self._sampler.start()
-        return Way((node.advertised,))
-
-    def _running_nodes(self) -> list[tuple[int, str, int]]:
-        return [(node.plan.node_id, node.metrics, node.child.pid) for node in self._nodes if node.child is not None]
+        return Way(bootstrap)
 
     def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
         """Until the fleet says that this happened; when it did, microseconds since the run's start."""
@@ -270,95 +254,18 @@ class LiveRun:
         return at_us
 
     def _tick(self) -> None:
-        self._agenda.do_due(self.now_us())
-        for node in self._nodes:
-            for line in node.evidence():
-                self._evidence_line(line)
-            if node.child is not None and node.child.exit_status is not None:
-                # The pipe may hold the announcement of this very death: look again before calling it unexpected.
-                for line in node.evidence():
-                    self._evidence_line(line)
-                node.child.check()
+        assert self._strikes is not None
+        self._strikes.do_due()
+        self._crew.look(self._evidence_line)
         if self._fleet is not None:
             self._fleet.check()
         if self._toxiproxy is not None and self._toxiproxy.died() is not None:
             raise NodeDied(f"the Toxiproxy server exited with {self._toxiproxy.died()}")
         time.sleep(TICK_S)
 
-    # Faults at times.
-
-    def _plan_faults(self, load_start_us: int) -> None:
-        for fault in self._scenario.faults:
-            if fault.timed:
-                for repeat in range(fault.repeat):
-                    at_us = load_start_us + int((fault.at_s + repeat * fault.repeat_every_s) * 1e6)
-                    self._agenda.add(at_us, lambda fault=fault, hit=repeat + 1: self._begin(fault, hit))  # type: ignore[misc]
-
-    def _begin(self, fault: Fault, hit: int) -> None:
-        if self._load_over:
-            return
-        self._progress(f"fault {fault.name} begins")
-        at_us = self.now_us()
-        end = LIVE[fault.kind](self, fault)
-        lasts_s = fault.restart_after_s if fault.kind in ("node_killed", "node_terminated") else fault.duration_s
-        self._agenda.add(at_us + int(max(lasts_s, 0.0) * 1e6), lambda: self._end(fault, hit, at_us, end))
-
-    def _end(self, fault: Fault, hit: int, at_us: int, end: End) -> None:
-        ended = end()
-        self._progress(f"fault {fault.name} ends: {ended.evidence or 'no sign that it had an effect'}")
-        if ended.evidence:
-            target = f"node-{fault.node}" if fault.kind.startswith("node") else f"link client-node-{fault.node}"
-            row = FaultRow(fault.name, fault.kind, at_us, self.now_us(), target, hit, detail=ended.evidence)
-            self.rows.append(row)
-
-    # Faults at states.
-
-    def _evidence_line(self, line: dict[str, Any]) -> None:
-        if MUTANT_REACHED in line:
-            self._mutant_reached = True
-        if FAULT in line:
-            self._fired(FaultRow(*line[FAULT]))
-
-    def _fired(self, row: FaultRow) -> None:
-        """A hit of the interceptor; some need our help to end."""
-        place = len(self.rows)
-        self.rows.append(row)
-        fault = self._faults.get(row.name)
-        node = self._nodes[int(row.target.rpartition("-")[2])]
-        if fault is None or fault.kind != row.kind:
-            return
-        node.hits[row.name] = row.hit
-        if row.kind == "node_killed":
-            self._progress(f"fault {row.name} struck {row.target}")
-            self.child(fault.node).expect_end()
-            self._agenda.add(row.at_us + int(max(fault.restart_after_s, 0.0) * 1e6), lambda: self._revive(fault, place))
-        elif row.kind == "node_paused":
-            self._agenda.add(row.at_us + int(fault.duration_s * 1e6), lambda: self._continue(fault, place))
-
-    def _revive(self, fault: Fault, place: int) -> None:
-        dead = self.child(fault.node)
-        dead.wait(5)
-        if fault.restart_after_s >= 0:
-            self.restart(fault.node)
-        self._until_now(place, f"pid {dead.pid} {dead.how_it_ended()}")
-
-    def _continue(self, fault: Fault, place: int) -> None:
-        self.child(fault.node).resume()
-        self._until_now(place, "continued")
-
-    def _until_now(self, place: int, what: str) -> None:
-        row = self.rows[place]
-        values = list(row.values())
-        values[3] = self.now_us()
-        values[-1] = f"{row.detail} {what}".strip()
-        self.rows[place] = FaultRow(*values)  # type: ignore[arg-type]
-
-    def _heal(self) -> None:
-        if self._links is not None:
-            self._links.heal_all()
-        for node in self._nodes:
-            if node.child is not None and not node.running:
-                self.restart(node.plan.node_id)
+    def _evidence_line(self, node: int, line: dict[str, Any]) -> None:
+        assert self._strikes is not None
+        self._strikes.evidence_line(node, line)
 
 
 _FOREIGN = (
@@ -370,6 +277,10 @@ _FOREIGN = (
 def _judgeable(scenario: Scenario) -> tuple[str, ...]:
     """From the clients' side alone. Where the scenario names none, all that there is evidence for are judged anyway."""
     return tuple(each for each in scenario.guarantees if each not in FROM_WITHIN)
+
+
+def _self_ended(story: str, at_us: int) -> tuple[Check, ...]:
+    return (Check(guarantee=CONVERGES, holds=False, evidence=1, at_us=at_us, detail=story),)
 
 
 def _load_words(scenario: Scenario) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """All mutants, and which scenarios catch each (read from the scenario files)."""
 
-from chaos.mutants import fetch_sessions
+from chaos.mutants import fetch_sessions, quorum, snapshots, transactions
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
 
 
 def all_mutants() -> tuple[Mutant, ...]:
     """Every mutant, in the order of the scenarios' numbers."""
-    return fetch_sessions.MUTANTS
+    return (*fetch_sessions.MUTANTS, *snapshots.MUTANTS, *transactions.MUTANTS, *quorum.MUTANTS)
 
 
 def by_name(name: str) -> Mutant:

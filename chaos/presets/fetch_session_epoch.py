@@ -45,7 +45,8 @@ class FetchSessionEpoch:
         if body.session_id == 0 or body.session_epoch < 1:
             return (event,)
         epoch = self.at_node(body.session_epoch)
-        return (replace(event, body=replace(body, session_epoch=epoch), tag=event.tag._replace(session_epoch=epoch)),)
+        tag = event.tag._replace(session_epoch=epoch)
+        return (event._replace(body=replace(body, session_epoch=epoch), tag=tag),)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
         node = self._node

@@ -1,15 +1,19 @@
 """One seed, or many: plays a scenario in the simulator and says what it came to."""
 
+import gc
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.mutants import Applied, MutantError, applied, by_name
+from chaos.search.coverage import coverage_of, coverage_table
+from chaos.search.swarm import materialised
 from chaos.sim.outcome import Outcome, Verdict, worse, worst
 from chaos.sim.world import RunStuckError, World
 from scenarios import loader
@@ -29,7 +33,7 @@ def play(
 ) -> tuple[Outcome, World]:
     """As ``run``, with the world as it was at the end (for writing the run out)."""
     with applied(by_name(mutant) if mutant else None) as at_work:
-        world = World(scenario, seed, hashed=hashed, keep_trace=keep_trace)
+        world = World(materialised(scenario, seed), seed, hashed=hashed, keep_trace=keep_trace)
         crash = ""
         stuck = ""
         try:
@@ -83,7 +87,7 @@ def _outcome(world: World, at_work: Applied | None, crash: str, stuck: str) -> O
         scenario.name, world.seed, at_work.mutant.name if at_work is not None else "", verdict, tuple(violations),
         tuple(reasons), tuple(sorted(fired.items())), fetches, acked, world.events, world.agenda.now_us,
         world.hash.hexdigest() if world.hash is not None else "", at_work.calls if at_work is not None else -1,
-        loader.typed(scenario),
+        loader.typed(scenario), tuple(world.cluster.nemesis.coverage.items()),
     )  # fmt: skip
 
 
@@ -102,6 +106,14 @@ class Search:
     @property
     def seeds_per_s(self) -> float:
         return len(self.outcomes) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def events_per_s(self) -> float:
+        return sum(each.events for each in self.outcomes) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def events_per_seed(self) -> float:
+        return sum(each.events for each in self.outcomes) / max(len(self.outcomes), 1)
 
     @property
     def first_failing(self) -> Outcome | None:
@@ -138,14 +150,28 @@ def _outcomes(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
 def _run_chunk(path: str, seeds: Sequence[int], mutant: str | None) -> list[Outcome]:
     """In a worker process: the scenario is read again, nothing but plain values crosses."""
     scenario = loader.load(Path(path))
-    return [run(scenario, seed, mutant) for seed in seeds]
+    with _collected_afterwards():
+        return [run(scenario, seed, mutant) for seed in seeds]
+
+
+@contextmanager
+def _collected_afterwards() -> Iterator[None]:
+    """A world is one large cycle that lives as long as its run: looking for garbage in it costs a tenth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def report(found: Search) -> str:
     """For the terminal: the verdict, the speed, and for a failure its story and the one command that repeats it."""
     failing = found.first_failing
+    coverage = coverage_of(found.outcomes) if len(found.outcomes) > 1 else {}
     lines = [
-        f"{found.scenario}: {found.verdict.name}, {len(found.outcomes)} seeds, {found.seeds_per_s:.0f} seeds/s"
+        f"{found.scenario}: {found.verdict.name}, {len(found.outcomes)} seeds, {found.seeds_per_s:.1f} seeds/s, "
+        f"{found.events_per_s:.0f} events/s, {found.events_per_seed:.0f} events a seed"
         + (f", trace hash {found.outcomes[0].trace_hash}" if found.outcomes and found.outcomes[0].trace_hash else "")
     ]
     if failing is not None:
@@ -154,6 +180,7 @@ def report(found: Search) -> str:
         lines += [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
         lines += [f"  {reason}" for reason in failing.reasons]
         lines.append(f"  repeat with: {failing.repeat_command}")
+    lines += [f"  {line}" for line in coverage_table(coverage)]
     return "\n".join(lines)
 
 
@@ -188,15 +215,25 @@ def simulate(
                 first = seed if seed is not None else 1
                 found = search(scenario, range(first, first + (seeds or 100)), processes, mutant)
             print(report(found), flush=True)  # noqa: T201
-            if single and found.verdict is Verdict.FAILED:
-                from chaos.search.shrink import shrink, told
-
-                print(f"  {told(shrink(scenario, found.outcomes[0]))}", flush=True)  # noqa: T201
+            failing = found.first_failing
+            if failing is not None and failing.verdict in (Verdict.FAILED, Verdict.CRASHED) and (single or not mutant):
+                _shrink_and_tell(scenario, failing)
             code = worse(code, found.verdict)
     except (loader.ScenarioError, MutantError, OSError) as error:
         print(f"crucible sim: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return code.value
+
+
+def _shrink_and_tell(scenario: Scenario, failing: Outcome) -> None:
+    """A short schedule with which it fails in the same way; kept as a file of its own, if no mutant is to blame."""
+    from chaos.search.shrink import keep_as_regression, shrink, told
+
+    small = shrink(scenario, failing)
+    print(f"  {told(small)}", flush=True)  # noqa: T201
+    if not failing.mutant:
+        path, command = keep_as_regression(small, failing)
+        print(f"  written to {path}; repeat with: {command}", flush=True)  # noqa: T201
 
 
 def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None) -> Search:
@@ -209,20 +246,33 @@ def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None)
     return Search(scenario.name, (outcome,), time.perf_counter() - started)
 
 
+def _table_of(catches: Sequence[tuple[str, str, str, str]]) -> str:
+    """One line a mutant: how many seeds it took, and which guarantees broke."""
+    rows = [("mutant", "scenario", "seeds to catch", "by"), *catches]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+    )
+
+
 def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
     """Controls over all seeds; mutants until the first seed that catches them."""
-    wrong = []
+    wrong: list[str] = []
+    catches: list[tuple[str, str, str, str]] = []
     for scenario in scenarios:
         found = search(scenario, seeds, processes)
         print(report(found), flush=True)  # noqa: T201
         if found.verdict is not Verdict.PASSED:
             wrong.append(scenario.name)
         for mutant in scenario.mutants:
-            red = next((each for each in _outcomes(scenario, seeds, 1, mutant) if each.verdict is Verdict.FAILED), None)
-            caught = f"caught by seed {red.seed}: {', '.join(red.broken)}" if red is not None else "NOT caught"
+            red = next((each for each in _outcomes(scenario, seeds, 1, mutant) if each.red), None)
+            how = "" if red is None else ", ".join(red.broken) or red.reasons[0]
+            caught = f"caught by seed {red.seed}: {how}" if red is not None else "NOT caught"
             print(f"  {mutant}: {caught}", flush=True)  # noqa: T201
+            catches.append((mutant, scenario.name, str(red.seed - seeds[0] + 1) if red is not None else "none", how))
             if red is None:
                 wrong.append(f"{scenario.name} with {mutant}")
+    print(_table_of(catches))  # noqa: T201
     verdict = f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught"
     print(verdict)  # noqa: T201
     return 1 if wrong else 0

@@ -1,40 +1,85 @@
-"""The fewest faults, hit the fewest times, with which a seed still breaks the same guarantee."""
+"""The smallest scenario with which a seed still breaks the same guarantee: fewer faults, less load, fewer nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from chaos.search.run_sim import run
+from chaos.search.swarm import materialised
+from chaos.search.write_scenario import write_scenario
 from chaos.sim.outcome import Outcome
-from scenarios.model import Fault, Scenario
+from scenarios.draw import drawn
+from scenarios.model import Fault, Load, NodeChoice, Scenario
 
-MAX_RUNS = 60
+MAX_RUNS = 200
+LEAST_SECONDS = 1.0
+LEAST_RATE = 0.1
+REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
+
+Smaller = Callable[[Scenario], Iterator[Scenario]]
 
 
-def shrink(scenario: Scenario, failing: Outcome) -> Scenario:
-    """Tries smaller lists of faults until none is left to try (or after MAX_RUNS runs); gives the smallest that fails.
+def shrink(scenario: Scenario, failing: Outcome, max_runs: int = MAX_RUNS) -> Scenario:
+    """Tries smaller scenarios until none is left to try (or after so many runs); gives the smallest that still fails.
 
-    ``failing``: what the scenario came to with its seed and mutant; its first broken guarantee is the one to keep.
+    ``failing``: what the scenario came to with its seed and mutant; its first broken guarantee is the one to keep (a
+    crash stays that crash). The answer is explicit: no swarm, no alternatives.
     """
-    wanted = failing.broken[0]
-    mutant = failing.mutant or None
-    smallest, runs, progress = scenario, 0, True
+    search = _Search(failing, max_runs)
+    smallest = drawn(materialised(scenario, failing.seed), failing.seed)
+    progress = True
     while progress:
         progress = False
-        for faults in _smaller(smallest.faults):
-            if runs >= MAX_RUNS:
-                return smallest
-            runs += 1
-            candidate = replace(smallest, faults=faults)
-            if wanted in run(candidate, failing.seed, mutant).broken:
-                smallest, progress = candidate, True
-                break
+        for smaller in (_halves_of_faults, _fewer_faults, _simpler_faults, _shorter, _less_load, _smaller_cluster):
+            found = search.greedily(smallest, smaller)
+            progress = progress or found is not smallest
+            smallest = found
     return smallest
 
 
-def _smaller(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
-    """One fault less, or one that hits less often."""
+class _Search:
+    def __init__(self, failing: Outcome, max_runs: int) -> None:
+        self._failing = failing
+        self._left = max_runs
+
+    def greedily(self, scenario: Scenario, smaller: Smaller) -> Scenario:
+        """Takes the first that still fails, and goes on from there."""
+        progress = True
+        while progress:
+            progress = False
+            for candidate in smaller(scenario):
+                if self._left <= 0:
+                    return scenario
+                self._left -= 1
+                if self._fails(candidate):
+                    scenario, progress = candidate, True
+                    break
+        return scenario
+
+    def _fails(self, candidate: Scenario) -> bool:
+        outcome = run(candidate, self._failing.seed, self._failing.mutant or None)
+        if self._failing.broken:
+            return self._failing.broken[0] in outcome.broken
+        return outcome.verdict is self._failing.verdict and outcome.reasons[:1] == self._failing.reasons[:1]
+
+
+def _halves_of_faults(scenario: Scenario) -> Iterator[Scenario]:
+    faults = scenario.faults
+    if len(faults) > 3:
+        middle = len(faults) // 2
+        yield replace(scenario, faults=faults[:middle])
+        yield replace(scenario, faults=faults[middle:])
+
+
+def _fewer_faults(scenario: Scenario) -> Iterator[Scenario]:
+    faults = scenario.faults
     for place in range(len(faults)):
-        yield faults[:place] + faults[place + 1 :]
+        yield replace(scenario, faults=faults[:place] + faults[place + 1 :])
+
+
+def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
+    """One that hits less often."""
+    faults = scenario.faults
     for place, fault in enumerate(faults):
         fewer: list[Fault] = []
         if not fault.timed and (fault.every or fault.times != 1):
@@ -44,7 +89,51 @@ def _smaller(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
         if fault.repeat > 1:
             fewer.append(replace(fault, repeat=1))
         for each in fewer:
-            yield (*faults[:place], each, *faults[place + 1 :])
+            yield replace(scenario, faults=(*faults[:place], each, *faults[place + 1 :]))
+
+
+def _shorter(scenario: Scenario) -> Iterator[Scenario]:
+    seconds = scenario.load.sim_seconds
+    for part in (0.5, 0.75):
+        if seconds * part >= LEAST_SECONDS:
+            yield _with_load(scenario, sim_seconds=round(seconds * part, 2))
+
+
+def _less_load(scenario: Scenario) -> Iterator[Scenario]:
+    """A group less, fewer members, a lower rate."""
+    load = scenario.load
+    for name in ("metadata_readers", "fetchers", "admins", "producers"):
+        groups = getattr(load, name)
+        for place, group in enumerate(groups):
+            yield _with_load(scenario, **{name: groups[:place] + groups[place + 1 :]})
+            less = [replace(group, sim_count=1)] if group.sim_count > 1 else []
+            rate = getattr(group, "sim_rate_per_s", 0.0)
+            less += [replace(group, sim_rate_per_s=round(rate / 2, 3))] if rate / 2 >= LEAST_RATE else []
+            for each in less:
+                yield _with_load(scenario, **{name: (*groups[:place], each, *groups[place + 1 :])})
+
+
+def _with_load(scenario: Scenario, **changes: object) -> Scenario:
+    """Thinner traffic is no reason to call the run invalid."""
+    load: Load = replace(scenario.load, **changes)  # type: ignore[arg-type]
+    return replace(scenario, load=load, sim_min_fetches=0, sim_min_acked=0)
+
+
+def _smaller_cluster(scenario: Scenario) -> Iterator[Scenario]:
+    """Without an observer, then with two voters less, as long as no fault names what goes."""
+    cluster = scenario.cluster
+    smaller = [replace(cluster, observers=cluster.observers - 1)] if cluster.observers else []
+    smaller += [replace(cluster, nodes=cluster.nodes - 2)] if cluster.nodes > 2 else []
+    for each in smaller:
+        lost = {"observer"} if not each.observers else set[str]()
+        lost |= {"follower"} if each.nodes == 1 else set[str]()
+        if all(_names(fault, each.total, lost) for fault in scenario.faults):
+            yield replace(scenario, cluster=each)
+
+
+def _names(fault: Fault, nodes: int, lost: set[str]) -> bool:
+    ends: tuple[NodeChoice, ...] = (fault.node, *(fault.link or ()))
+    return all(end < nodes if isinstance(end, int) else end not in lost for end in ends)
 
 
 def told(scenario: Scenario) -> str:
@@ -56,3 +145,16 @@ def told(scenario: Scenario) -> str:
         once = not fault.timed and fault.total == 1
         words.append(f"{fault.name}{' (one hit)' if once else ''}")
     return f"these faults are enough for it: {', '.join(words)}"
+
+
+def keep_as_regression(scenario: Scenario, failing: Outcome, folder: Path = REGRESSIONS) -> tuple[Path, str]:
+    """Writes the shrunk scenario; the file, and the one command that repeats it."""
+    broken = failing.broken[0] if failing.broken else failing.verdict.name.lower()
+    path = folder / f"{scenario.name.removeprefix('regression-')}-{broken}-{failing.seed}.toml"
+    mutant = f" --mutant {failing.mutant}" if failing.mutant else ""
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    command = f"./crucible sim {shown} --seed {failing.seed}{mutant}"
+    story = failing.violations[0].story if failing.violations else "; ".join(failing.reasons)
+    scenario = replace(scenario, mutants=(failing.mutant,) if failing.mutant else ())
+    write_scenario(scenario, path, f"{broken}: {story}\nRepeat with: {command}")
+    return path, command

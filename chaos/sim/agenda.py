@@ -19,11 +19,13 @@ class Agenda:
 
     def at(self, time_us: int, act: Act, *args: Any) -> None:
         """Does ``act(*args)`` at that time, or now if it is past."""
-        self._count += 1
-        heappush(self._heap, (max(time_us, self.now_us), self._count, act, args))
+        count = self._count = self._count + 1
+        now_us = self.now_us
+        heappush(self._heap, (time_us if time_us > now_us else now_us, count, act, args))
 
     def after(self, delay_us: int, act: Act, *args: Any) -> None:
-        self.at(self.now_us + delay_us, act, *args)
+        count = self._count = self._count + 1
+        heappush(self._heap, (self.now_us + delay_us, count, act, args))
 
     def step(self, end_us: int) -> bool:
         """Does the next act if it lies before or at ``end_us``; else moves time there and says False."""
@@ -33,3 +35,11 @@ class Agenda:
         self.now_us, _, act, args = heappop(self._heap)
         act(*args)
         return True
+
+    def run(self, end_us: int) -> None:
+        """All acts before or at ``end_us``; time is there afterwards."""
+        heap = self._heap
+        while heap and heap[0][0] <= end_us:
+            self.now_us, _, act, args = heappop(heap)
+            act(*args)
+        self.now_us = max(self.now_us, end_us)

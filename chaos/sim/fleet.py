@@ -2,12 +2,23 @@
 
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address
-from bench.fleet.spec import FetcherGroup, Fleet, FleetSpec, ProducerGroup, idle_partitions, make_fleet, settings_of
+from bench.fleet.spec import (
+    AdminGroup,
+    FetcherGroup,
+    Fleet,
+    FleetSpec,
+    MetadataReaderGroup,
+    ProducerGroup,
+    idle_partitions,
+    make_fleet,
+    settings_of,
+)
 from chaos.seeds import number_for, random_for
-from scenarios.model import Scenario
+from scenarios.model import Load, Scenario
 
 DRAIN_MS = 8_000
 FINAL_READ_MS = 8_000
+FINAL_READ_OF_CLUSTER_MS = 25_000
 IDLE_RECORDS = 3
 VALUE_BYTES = 64
 
@@ -20,27 +31,47 @@ def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> FleetSpe
         bootstrap=[f"{host}:{port}" for host, port in bootstrap],
         seconds=int(load.sim_seconds),
         partitions=topic.partitions,
-        fetchers=[
-            FetcherGroup(
-                each.behaviour, each.sim_count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
-                each.min_bytes, each.max_bytes, each.partition_max_bytes,
-            )
-            for each in load.fetchers
-        ],
-        producers=[
-            ProducerGroup(
-                each.sim_count, max(1, round(each.sim_rate_per_s * each.sim_count)), each.record_bytes,
-                each.batch_records, each.acks, each.idempotent,
-            )
-            for each in load.producers
-        ],
+        fetchers=_fetchers(load),
+        producers=_producers(load),
+        admins=_admins(load),
+        metadata_readers=[MetadataReaderGroup(each.sim_count, each.poll_interval_ms) for each in load.metadata_readers],
         seed=number_for(seed, "fleet"),
         topic=topic.name,
         topic_config=dict(topic.config),
         request_timeout_ms=load.request_timeout_ms,
         drain_ms=DRAIN_MS,
-        final_read_ms=FINAL_READ_MS,
-    )  # fmt: skip
+        final_read_ms=FINAL_READ_MS if scenario.cluster.total == 1 else FINAL_READ_OF_CLUSTER_MS,
+    )
+
+
+def _fetchers(load: Load) -> list[FetcherGroup]:
+    return [
+        FetcherGroup(
+            each.behaviour, each.sim_count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
+            each.min_bytes, each.max_bytes, each.partition_max_bytes,
+        )
+        for each in load.fetchers
+    ]  # fmt: skip
+
+
+def _producers(load: Load) -> list[ProducerGroup]:
+    return [
+        ProducerGroup(
+            each.sim_count, max(1, round(each.sim_rate_per_s * each.sim_count)), each.record_bytes,
+            each.batch_records, each.acks, each.idempotent,
+        )
+        for each in load.producers
+    ]  # fmt: skip
+
+
+def _admins(load: Load) -> list[AdminGroup]:
+    return [
+        AdminGroup(
+            each.sim_count, each.sim_rate_per_s * each.sim_count, dict(each.mix), each.sim_partitions,
+            each.sim_topics_per_request,
+        )
+        for each in load.admins
+    ]  # fmt: skip
 
 
 def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> Fleet:

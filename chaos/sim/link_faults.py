@@ -1,10 +1,10 @@
-"""The faults done from outside at a time, in the simulator: what Toxiproxy and signals do live."""
+"""The faults done from outside at a time, in the simulator: what Toxiproxy, signals and a bad disk do live."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaos.sim.links import Link
+from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from scenarios.model import Fault
@@ -16,10 +16,10 @@ TYPICAL_FRAME_BYTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a fault of one node works on."""
+    """What a fault works on: one node, or one or several links."""
 
     machine: Machine
-    link: Link
+    links: Sequence[Link]
     network: Network
 
 
@@ -36,19 +36,26 @@ def _killed(fault: Fault, place: Place) -> Heal:
     return place.machine.start if fault.restart_after_s >= 0 else _nothing
 
 
+def _terminated(fault: Fault, place: Place) -> Heal:
+    place.machine.terminate()
+    return place.machine.start if fault.restart_after_s >= 0 else _nothing
+
+
 def _paused(fault: Fault, place: Place) -> Heal:
     place.machine.pause(int(fault.sim_duration_s * 1_000_000))
     return _nothing
 
 
 def _cut(fault: Fault, place: Place) -> Heal:
-    directions = place.link.directions(fault.direction)
-    for direction in directions:
-        direction.cut = True
+    # Several cuts may lie over each other: each direction counts them.
+    directions = _directions(place, "both" if fault.kind == "node_isolated" else fault.direction)
+    for _, direction in directions:
+        direction.cuts += 1
 
     def heal() -> None:
-        for direction in directions:
-            place.link.mend(direction)
+        for link, direction in directions:
+            direction.cuts -= 1
+            link.mend(direction)
 
     return heal
 
@@ -60,39 +67,67 @@ def _delayed(fault: Fault, place: Place) -> Heal:
         extra_us = (0, TYPICAL_FRAME_BYTES * 1_000_000 // max(fault.bytes_per_s, 1))
     else:
         extra_us = (fault.delay_ms.low * 1000, (fault.delay_ms.high + fault.jitter_ms) * 1000)
-    directions = place.link.directions(fault.direction)
-    for direction in directions:
+    directions = _directions(place, fault.direction)
+    for _, direction in directions:
         direction.extra_us = extra_us
 
     def heal() -> None:
-        for direction in directions:
+        for _, direction in directions:
             direction.extra_us = (0, 0)
 
     return heal
 
 
 def _truncated(fault: Fault, place: Place) -> Heal:
-    directions = place.link.directions(fault.direction)
-    for direction in directions:
+    directions = _directions(place, fault.direction)
+    for _, direction in directions:
         direction.breaks_frames = True
 
     def heal() -> None:
-        for direction in directions:
+        for _, direction in directions:
             direction.breaks_frames = False
 
     return heal
 
 
 def _down(fault: Fault, place: Place) -> Heal:
-    place.network.reset_all(fault.node)
+    for link in place.links:
+        place.network.reset_all(link)
     if fault.kind == "link_reset":
         return _nothing
-    place.link.refuses = True
+    for link in place.links:
+        link.refuses = True
 
     def heal() -> None:
-        place.link.refuses = False
+        for link in place.links:
+            link.refuses = False
 
     return heal
+
+
+def _disk_slowed(fault: Fault, place: Place) -> Heal:
+    machine, extra_us = place.machine, fault.delay_ms.high * 1000
+    machine.sync_extra_us += extra_us
+
+    def heal() -> None:
+        machine.sync_extra_us -= extra_us
+
+    return heal
+
+
+def _disk_full(fault: Fault, place: Place) -> Heal:  # noqa: ARG001
+    machine = place.machine
+    machine.disk_fails = True
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+
+    def heal() -> None:
+        machine.disk.capacity_bytes = -1
+
+    return heal
+
+
+def _directions(place: Place, which: str) -> list[tuple[Link, Direction]]:
+    return [(link, direction) for link in place.links for direction in link.directions(which)]
 
 
 def _nothing() -> None:
@@ -102,8 +137,11 @@ def _nothing() -> None:
 _KINDS: dict[str, Callable[[Fault, Place], Heal]] = {
     "node_killed": _killed,
     "node_powered_off": _killed,
-    "node_terminated": _killed,
+    "node_terminated": _terminated,
     "node_paused": _paused,
+    "node_isolated": _cut,
+    "disk_slowed": _disk_slowed,
+    "disk_full": _disk_full,
     "link_cut": _cut,
     "link_delayed": _delayed,
     "link_sliced": _delayed,

@@ -1,23 +1,28 @@
 """One node's machine: its process (a core.Node per incarnation), disk, clock, and the driver between them.
 
-The driver gives events through the hooks, carries out effects in order, and implements ``chaos.interceptor.Powers``.
+The driver gives events through the hooks and carries out effects in order.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from chaos.evidence import FaultRow
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk, SyncedBytes
 from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, Send, SetTimer, Sync
-from reference_broker.core.events import Closed, Event, PeerDown, Synced, SyncFailed, TaskDone, TimerFired
+from reference_broker.core.errors import NodeFailed
+from reference_broker.core.events import Event, Synced, SyncFailed, TaskDone, TimerFired
 from reference_broker.core.hooks import Hooks
-from reference_broker.log.disk import Disk, DiskError
+from reference_broker.log.disk import DiskError
 from reference_broker.log.now import Now
+from reference_broker.raft.node_files import StartRefused
 
+SLICE_US = (50, 2000)
+"""What a node puts off to its next event comes so much later: slices of long work take time, in which others act."""
+RESTART_AFTER_FAILURE_US = 2_000_000
+"""A node that ended because of its disk is started again after so long, as ``crucible cluster --restart`` does."""
 START_WALL_MS = 1_750_000_000_000
 SYNC_US = (200, 4000)
 """How long a sync takes, drawn for each."""
@@ -28,9 +33,17 @@ class SimulatedNode(Protocol):
     """``core.node.Node`` as the driver sees it."""
 
     @property
+    def listening(self) -> bool: ...
+
+    @property
     def ready(self) -> bool: ...
 
+    @property
+    def stopped(self) -> bool: ...
+
     def start(self, now: Now) -> Sequence[Effect]: ...
+
+    def shutdown(self, now: Now) -> Sequence[Effect]: ...
 
     def handle(self, now: Now, event: Event) -> Sequence[Effect]: ...
 
@@ -44,20 +57,32 @@ class NodeDied(BaseException):
 
 
 class Network(Protocol):
-    """What a machine asks of the connections that end in it."""
+    """What a machine asks of the connections that end in it, and of those that it opens."""
 
     def reply(self, reply: Reply) -> None: ...
+
+    def send(self, machine: "Machine", send: Send) -> None: ...
 
     def close(self, connection: int) -> None: ...
 
     def discard(self, connection: int) -> None: ...
 
-    def node_gone(self, machine: "Machine") -> None: ...
+    def node_gone(self, machine: "Machine", silent: bool) -> None: ...
+
+    def node_back(self, machine: "Machine") -> None: ...
+
+
+Watcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
+"""Sees what one incarnation did with an event (None: its start), before hooks and the network touch it."""
 
 
 class Machine:
-    """``boot(machine, disk)`` builds a node and the incarnation's hooks; ``after_event`` is called when an event was
-    handled and carried out (checks); ``crashed`` on an exception that the node did not handle."""
+    """``boot(machine)`` builds a node, the incarnation's hooks and its watcher; ``after_event`` is called when an event
+    was handled and carried out (checks); ``gone`` when the process has ended; ``ended`` before that, if it ended itself
+    for no fault of the disk (with its last words); ``report`` keeps the evidence of faults.
+
+    ``silent``: without power, so that nobody is told. ``disk_fails``: a fault struck the disk, so the node may end.
+    """
 
     def __init__(
         self,
@@ -65,11 +90,14 @@ class Machine:
         agenda: Agenda,
         random: Random,
         disk: SimDisk,
-        boot: Callable[["Machine"], tuple[SimulatedNode, Sequence[Hooks]]],
+        boot: Callable[["Machine"], tuple[SimulatedNode, Sequence[Hooks], Watcher]],
         after_event: Callable[["Machine", Event | None], None],
         report: Callable[[FaultRow], None],
+        gone: Callable[["Machine"], None],
+        ended: Callable[["Machine", str], None],
     ) -> None:
         self.node_id = node_id
+        self.agenda = agenda
         self.disk = disk
         self.incarnation = -1
         self.wall_offset_ms = 0
@@ -78,18 +106,31 @@ class Machine:
         self.events = 0
         self.sync_extra_us = 0
         self.restart_after_us = -1
+        self.silent = False
+        self.disk_fails = False
+        self.paused_until_us = 0
         self.report = report
-        self._agenda = agenda
         self._random = random
         self._boot = boot
         self._hooks: Sequence[Hooks] = ()
+        self._watch: Watcher = _unwatched
         self._after_event = after_event
-        self._paused_until_us = 0
+        self._gone = gone
+        self._ended = ended
+        self._stopping = False
         self._inbox: deque[tuple[int, Event]] = deque()
+        self._carriers: dict[type, Callable[[Any], None]] = {
+            Reply: self._reply,
+            SetTimer: self._set_timer,
+            Sync: self._sync,
+            Send: self._send,
+            Close: self._close,
+            Offload: self._offload,
+        }
 
     @property
     def now(self) -> Now:
-        now_us = self._agenda.now_us
+        now_us = self.agenda.now_us
         return Now(now_us, START_WALL_MS + now_us // 1000 + self.wall_offset_ms)
 
     @property
@@ -97,32 +138,47 @@ class Machine:
         return self.node is not None
 
     @property
-    def accepts(self) -> bool:
-        """Connections are accepted: it serves (a stopped process's kernel still accepts)."""
-        return self.node is not None and self.node.ready
+    def paused(self) -> bool:
+        return self.paused_until_us > self.agenda.now_us
 
-    def disk_of_node(self, watch: Callable[[Disk], Disk]) -> Disk:
-        return watch(self.disk)
+    @property
+    def accepts(self) -> bool:
+        """Connections are accepted: its doors are open (a stopped process's kernel still accepts)."""
+        return self.node is not None and self.node.listening
+
+    @property
+    def ready(self) -> bool:
+        return self.node is not None and self.node.ready
 
     def start(self) -> None:
         """A new incarnation over the same disk. No effect while one lives."""
         if self.node is not None:
             return
+        assert self.network is not None
+        if self.silent:
+            self.silent = False
+            self.network.node_back(self)
         self.incarnation += 1
         self.restart_after_us = -1
-        self._paused_until_us = 0
+        self.paused_until_us = 0
+        self._stopping = False
         try:
-            self.node, self._hooks = self._boot(self)
-            self._carry_out(self.node.start(self.now))
+            self.node, self._hooks, self._watch = self._boot(self)
+            now = self.now
+            effects = self.node.start(now)
+            self._watch(now, None, effects)
+            self._carry_out(effects)
             self._after_event(self, None)
         except NodeDied as death:
             self._die(death.power_loss)
+        except (NodeFailed, StartRefused, DiskError) as failure:
+            self._failed(failure)
 
     def give(self, incarnation: int, event: Event) -> None:
         """One event for that incarnation; later ones ignore it. Waits in the inbox while the process is stopped."""
         if self.node is None or incarnation != self.incarnation:
             return
-        if self._paused_until_us > self._agenda.now_us or self._inbox:
+        if self._inbox or self.paused_until_us > self.agenda.now_us:
             self._inbox.append((incarnation, event))
             return
         self._handle(event)
@@ -132,71 +188,130 @@ class Machine:
         if self.node is not None:
             self._die(power_loss)
 
+    def terminate(self) -> None:
+        """Asks it to end in good order (SIGTERM); a stopped process hears it when it goes on."""
+        if self.node is None or self._stopping:
+            return
+        if self.paused:
+            self.agenda.at(self.paused_until_us + 1, self.terminate)
+            return
+        self._stopping = True
+        now = self.now
+        try:
+            effects = self.node.shutdown(now)
+            self._watch(now, None, effects)
+            self._carry_out(effects)
+            self._after_event(self, None)
+            self._end_if_stopped()
+        except NodeDied as death:
+            self._die(death.power_loss)
+        except (NodeFailed, StartRefused, DiskError) as failure:
+            self._failed(failure)
+
     def pause(self, for_us: int) -> None:
-        until_us = self._agenda.now_us + for_us
-        if until_us > self._paused_until_us:
-            self._paused_until_us = until_us
-            self._agenda.at(until_us, self._wake, self.incarnation)
+        until_us = self.agenda.now_us + for_us
+        if until_us > self.paused_until_us:
+            self.paused_until_us = until_us
+            self.agenda.at(until_us, self._wake, self.incarnation)
 
     def _wake(self, incarnation: int) -> None:
-        while self._inbox and incarnation == self.incarnation and self._paused_until_us <= self._agenda.now_us:
+        while self._inbox and incarnation == self.incarnation and self.paused_until_us <= self.agenda.now_us:
             arrived_in, event = self._inbox.popleft()
             if self.node is not None and arrived_in == self.incarnation:
                 self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        node = self.node
-        assert node is not None
-        now = self.now
-        events: Sequence[Event] = (event,)
         try:
-            for hook in self._hooks:
-                events = [each for seen in events for each in hook.before(now, seen)]
-            for each in events:
-                now = self.now
-                effects = node.handle(now, each)
-                for hook in self._hooks:
-                    effects = hook.after(now, each, effects)
-                self._carry_out(effects)
-                self.events += 1
-                self._after_event(self, each)
+            if self._hooks:
+                self._handle_hooked(event)
+                if self._stopping:
+                    self._end_if_stopped()
+                return
+            now = self.now
+            effects = self.node.handle(now, event)  # type: ignore[union-attr]
+            self._watch(now, event, effects)
+            self._carry_out(effects)
+            self.events += 1
+            self._after_event(self, event)
         except NodeDied as death:
             self._die(death.power_loss)
+        except (NodeFailed, StartRefused, DiskError) as failure:
+            self._failed(failure)
+        if self._stopping:
+            self._end_if_stopped()
+
+    def _handle_hooked(self, event: Event) -> None:
+        node, now, offset_ms = self.node, self.now, self.wall_offset_ms
+        assert node is not None
+        events: Sequence[Event] = (event,)
+        for hook in self._hooks:
+            if len(events) == 1:
+                events = hook.before(now, events[0])
+            else:
+                events = [each for seen in events for each in hook.before(now, seen)]
+        if offset_ms != self.wall_offset_ms:
+            now = self.now  # A hook has stepped the clock.
+        for each in events:
+            effects = node.handle(now, each)
+            self._watch(now, each, effects)
+            for hook in self._hooks:
+                effects = hook.after(now, each, effects)
+            self._carry_out(effects)
+            self.events += 1
+            self._after_event(self, each)
+
+    def _end_if_stopped(self) -> None:
+        if self.node is not None and self._stopping and self.node.stopped:
+            self._die(power_loss=False)
+
+    def _failed(self, failure: Exception) -> None:
+        """It ended itself; ``ended`` hears of it unless a fault had struck its disk."""
+        if not self.disk_fails:
+            self._ended(self, str(failure))
+        self.restart_after_us = RESTART_AFTER_FAILURE_US
+        self._die(power_loss=False)
 
     def _die(self, power_loss: bool) -> None:
         self.node = None
         self._hooks = ()
+        self._watch = _unwatched
         self._inbox.clear()
+        self.silent = power_loss
         if power_loss:
             self.disk.power_loss()
         assert self.network is not None
-        self.network.node_gone(self)
+        self.network.node_gone(self, silent=power_loss)
+        self._gone(self)
         if self.restart_after_us >= 0:
-            self._agenda.after(self.restart_after_us, self.start)
+            self.agenda.after(self.restart_after_us, self.start)
+
+    # Effects
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        network = self.network
-        assert network is not None
+        carriers = self._carriers
         for effect in effects:
-            match effect:
-                case Reply():
-                    network.reply(effect)
-                case SetTimer():
-                    self._agenda.at(effect.deadline_us, self.give, self.incarnation, TimerFired(effect.timer))
-                case Note():
-                    pass  # The trace recorder, a hook, has taken it.
-                case Sync():
-                    delay_us = self._random.randint(*SYNC_US) + self.sync_extra_us
-                    self._agenda.after(
-                        delay_us, self._synced, self.incarnation, effect.token, self.disk.begin_sync(effect.paths)
-                    )
-                case Close():
-                    network.close(effect.connection)
-                case Offload():
-                    self._offload(effect)
-                case Send():
-                    # No scenario has links between nodes yet: every peer is unreachable, as behind a cut link.
-                    self._agenda.after(1, self.give, self.incarnation, PeerDown(effect.peer))
+            kind = effect.__class__
+            if kind is not Note:  # A watcher has taken those.
+                carriers[kind](effect)
+
+    def _reply(self, reply: Reply) -> None:
+        self.network.reply(reply)  # type: ignore[union-attr]
+
+    def _send(self, send: Send) -> None:
+        self.network.send(self, send)  # type: ignore[union-attr]
+
+    def _close(self, close: Close) -> None:
+        self.network.close(close.connection)  # type: ignore[union-attr]
+
+    def _set_timer(self, timer: SetTimer) -> None:
+        now_us = self.agenda.now_us
+        at_us = timer.deadline_us if timer.deadline_us > now_us else now_us + _between(self._random, SLICE_US)
+        self.agenda.at(at_us, self.give, self.incarnation, TimerFired(timer.timer))
+
+    def _sync(self, sync: Sync) -> None:
+        delay_us = _between(self._random, SYNC_US) + self.sync_extra_us
+        begun = self.disk.begin_sync(sync.paths)
+        self.agenda.after(delay_us, self._synced, self.incarnation, sync.token, begun)
 
     def _synced(self, incarnation: int, token: int, synced: SyncedBytes) -> None:
         if incarnation != self.incarnation or self.node is None:
@@ -213,48 +328,14 @@ class Machine:
             result = effect.task()
         except Exception as error:
             result = error
-        delay_us = self._random.randint(*TASK_US)
-        self._agenda.after(delay_us, self.give, self.incarnation, TaskDone(effect.token, result))
+        delay_us = _between(self._random, TASK_US)
+        self.agenda.after(delay_us, self.give, self.incarnation, TaskDone(effect.token, result))
 
 
-class MachinePowers:
-    """Implements chaos.interceptor.Powers on one machine."""
+def _between(random: Random, bounds: tuple[int, int]) -> int:
+    low, high = bounds
+    return low + int(random.random() * (high - low + 1))
 
-    def __init__(self, machine: Machine, agenda: Agenda, restart_after_us: Callable[[str], int]) -> None:
-        """``restart_after_us``: by a rule's name, how long its kill lasts; -1 for ever."""
-        self._machine = machine
-        self._agenda = agenda
-        self._restart_after_us = restart_after_us
-        self._last_rule = ""
 
-    def report(self, row: FaultRow) -> None:
-        self._last_rule = row.name
-        lasts_us = self._restart_after_us(row.name)
-        self._machine.report(replace(row, until_us=row.at_us + max(lasts_us, 0)))
-
-    def kill(self) -> None:
-        self._machine.restart_after_us = self._restart_after_us(self._last_rule)
-        raise NodeDied(power_loss=False)
-
-    def power_off(self) -> None:
-        self._machine.restart_after_us = self._restart_after_us(self._last_rule)
-        raise NodeDied(power_loss=True)
-
-    def pause(self, for_us: int) -> None:
-        self._machine.pause(for_us)
-
-    def step_clock(self, by_ms: int) -> None:
-        self._machine.wall_offset_ms += by_ms
-
-    def discard_connection(self, connection: int) -> None:
-        machine = self._machine
-        assert machine.network is not None
-        machine.network.discard(connection)
-        self._agenda.after(0, machine.give, machine.incarnation, Closed(connection))
-
-    def deliver_later(self, event: Event, delay_us: int) -> None:
-        self._agenda.after(delay_us, self._machine.give, self._machine.incarnation, event)
-
-    def reply_later(self, reply: Reply, delay_us: int) -> None:
-        assert self._machine.network is not None
-        self._agenda.after(delay_us, self._machine.network.reply, reply)
+def _unwatched(now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
+    """Nobody looks."""

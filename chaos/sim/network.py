@@ -1,19 +1,22 @@
-"""All connections of a run: brings clients' requests to nodes and answers back, as values.
+"""All connections of a run: brings requests of clients and nodes to nodes and answers back, as values.
 
 A seeded share of the messages goes through the codec both ways and must come out equal, so that the two worlds cannot
 drift apart while most messages cost no coding.
 """
 
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from chaos.sim.codec_check import same_after_codec_reply, same_after_codec_request
-from chaos.sim.links import Connection, Link
+from chaos.sim.links import CLIENTS, Caller, Connection, Link, Links
 from chaos.sim.machine import Machine
-from reference_broker.core.effects import Reply
+from chaos.sim.peers import PeerChannel
+from reference_broker.core.effects import Reply, Send
 from reference_broker.core.events import Closed, Opened, Request
+from reference_broker.raft.channels import Channel
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 
@@ -32,13 +35,16 @@ def tag_of(client_id: str, action: ClientRequest) -> Tag:
 
 
 class Network:
-    """``machines`` and ``links`` by node number; a node's address is ``(f"node-{n}", 9092)``."""
+    """``machines`` by node number; a node's address is ``(f"node-{n}", 9092)``."""
 
-    def __init__(self, machines: list[Machine], links: list[Link], codec: Random) -> None:
+    def __init__(self, machines: Sequence[Machine], links: Links, codec: Random) -> None:
         self.machines = machines
         self.links = links
+        self._by_address = {self.address(machine.node_id): machine for machine in machines}
         self._codec = codec
         self._connections: dict[int, Connection] = {}
+        self._channels: dict[tuple[int, int, Channel], PeerChannel] = {}
+        self._silent: dict[int, list[Connection]] = {}
         self._last = 0
 
     def address(self, node: int) -> Address:
@@ -48,13 +54,8 @@ class Network:
 
     def connect(self, client: "Client", address: Address) -> Connection | None:
         """Begins to open a connection; None if there is no such host."""
-        for machine, link in zip(self.machines, self.links, strict=True):
-            if self.address(machine.node_id) == address:
-                self._last += 1
-                connection = Connection(self._last, client, machine, link, -1)
-                connection.send_up(self._arrive_open, connection)
-                return connection
-        return None
+        machine = self._by_address.get(address)
+        return None if machine is None else self._open(client, CLIENTS, machine)
 
     def request(self, connection: Connection, action: ClientRequest, correlation: int) -> None:
         body = action.body
@@ -67,11 +68,39 @@ class Network:
     def client_closed(self, connection: Connection) -> None:
         connection.send_up(self._arrive_close, connection)
 
+    # From nodes to nodes
+
+    def send(self, machine: Machine, send: Send) -> None:
+        key = (machine.node_id, send.peer, send.channel)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = PeerChannel(machine, send.peer, send.channel, self)
+        channel.send(send)
+
+    def dial(self, caller: Caller, source: int, target: int) -> Connection | None:
+        """Begins to open a connection between nodes; None if there is no such node."""
+        machine = self._by_address.get(self.address(target))
+        return None if machine is None else self._open(caller, source, machine)
+
+    def request_of_peer(self, connection: Connection, send: Send) -> None:
+        body, tag = send.body, send.tag
+        if self._codec.random() < CODED_SHARE:
+            action = ClientRequest(send.api_key, send.api_version, tag.client_id, body, 0)
+            body = same_after_codec_request(action, send.token)
+        event = Request(connection.number, send.token, send.api_key, send.api_version, tag.client_id, body, tag)
+        connection.send_up(self._arrive_request, connection, event)
+
     # At nodes
+
+    def _open(self, caller: Caller, source: int, machine: Machine) -> Connection:
+        self._last += 1
+        connection = Connection(self._last, caller, machine, self.links.between(source, machine.node_id), -1)
+        connection.send_up(self._arrive_open, connection)
+        return connection
 
     def _arrive_open(self, connection: Connection) -> None:
         machine: Machine = connection.node
-        if not connection.client_open:
+        if not connection.client_open or machine.silent:
             return
         if connection.link.refuses or not machine.accepts:
             connection.send_down(connection.client.refused, connection)
@@ -87,8 +116,17 @@ class Network:
             return
         if connection.link.up.breaks_frames:
             self.reset(connection)
-            return
-        connection.node.give(connection.incarnation, event)
+        elif connection.busy:
+            connection.waiting.append(event)
+        else:
+            connection.busy = True
+            connection.node.give(connection.incarnation, event)
+
+    def _next_request(self, connection: Connection) -> None:
+        """The node has answered one; a driver gives the next of a connection only then."""
+        if connection.node_open and connection.waiting and not connection.busy:
+            connection.busy = True
+            connection.node.give(connection.incarnation, connection.waiting.popleft())
 
     def _arrive_close(self, connection: Connection) -> None:
         if connection.node_open:
@@ -100,12 +138,17 @@ class Network:
 
     def reply(self, reply: Reply) -> None:
         connection = self._connections.get(reply.connection)
-        if connection is None or not connection.node_open or connection.discards or reply.body is None:
+        if connection is None or not connection.node_open or connection.discards:
+            return
+        connection.busy = False
+        if connection.waiting:
+            connection.link.agenda.after(0, self._next_request, connection)
+        body = reply.body
+        if body is None:
             return
         if connection.link.down.breaks_frames:
             self.reset(connection)
             return
-        body = reply.body
         if self._codec.random() < CODED_SHARE:
             body = same_after_codec_reply(reply)
         connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
@@ -116,7 +159,7 @@ class Network:
         if connection is not None and connection.node_open:
             connection.node_open = False
             connection.send_down(connection.client.lost, connection, "closed")
-            connection.node.give(connection.incarnation, Closed(number))
+            connection.link.agenda.after(0, connection.node.give, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
         """What is under way to the client is lost with the connection. The machine tells the node."""
@@ -126,10 +169,31 @@ class Network:
             connection.node_open = False
             connection.send_down(connection.client.lost, connection, "reset")
 
-    def node_gone(self, machine: Machine) -> None:
-        """Its process ended: the kernel resets what it had open (after a power loss the peers only learn later)."""
-        for connection in [each for each in self._connections.values() if each.node is machine]:
-            self.discard(connection.number)
+    def node_gone(self, machine: Machine, silent: bool) -> None:
+        """Its process ended. The kernel resets what it had open; without power (``silent``) nobody is told: whoever
+        waits for it runs into timeouts, until the machine is back and resets what it does not know."""
+        inward = self._where(lambda each: each.node is machine)
+        channels = [key for key in self._channels if key[0] == machine.node_id]
+        outward = [channel.abandoned() for channel in map(self._channels.pop, channels)]
+        if not silent:
+            for connection in inward:
+                self.discard(connection.number)
+            for left in outward:
+                if left is not None:
+                    self.client_closed(left)
+            return
+        for connection in inward:
+            del self._connections[connection.number]
+            connection.node_open = False
+        self._silent[machine.node_id] = [*inward, *(each for each in outward if each is not None)]
+
+    def node_back(self, machine: Machine) -> None:
+        """Its kernel runs again after a power loss."""
+        for connection in self._silent.pop(machine.node_id, ()):
+            if connection.node is machine:
+                connection.send_down(connection.client.lost, connection, "reset")
+            else:
+                connection.send_up(self._arrive_close, connection)
 
     # Faults of links
 
@@ -139,6 +203,9 @@ class Network:
             self.discard(connection.number)
             connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))
 
-    def reset_all(self, node: int) -> None:
-        for connection in [each for each in self._connections.values() if each.node.node_id == node]:
+    def reset_all(self, link: Link) -> None:
+        for connection in self._where(lambda each: each.link is link):
             self.reset(connection)
+
+    def _where(self, wanted: Callable[[Connection], bool]) -> list[Connection]:
+        return [each for each in self._connections.values() if wanted(each)]

@@ -6,6 +6,9 @@ from enum import Enum
 
 from chaos.checks.check import Violation
 
+NODE_ENDED = ("NodeFailed", "StartRefused")
+"""Errors by which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
+
 
 class Verdict(Enum):
     """``code``: exit code of the command line."""
@@ -36,6 +39,8 @@ class Outcome:
     mutant_calls: int = -1
     typed: str = ""
     """What to type for the scenario, if that is not its name."""
+    coverage: tuple[tuple[tuple[str, str, str], int], ...] = ()
+    """How often a fault struck, by (kind, role, state) of what was struck."""
 
     @property
     def repeat_command(self) -> str:
@@ -46,6 +51,13 @@ class Outcome:
     def broken(self) -> tuple[str, ...]:
         """Names of the guarantees that were broken, each once, in the order in which they broke."""
         return tuple(dict.fromkeys(each.guarantee for each in self.violations))
+
+
+    @property
+    def red(self) -> bool:
+        """What a mutant must come to: a broken guarantee, or a node that found out itself and ended."""
+        ended = self.verdict is Verdict.CRASHED and self.reasons[0].startswith(NODE_ENDED)
+        return ended or self.verdict is Verdict.FAILED
 
 
 RANK = (Verdict.PASSED, Verdict.INVALID, Verdict.FAILED, Verdict.CRASHED)

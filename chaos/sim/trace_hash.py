@@ -7,8 +7,8 @@ from bench.fleet.behaviours.protocol import Request as ClientRequest
 from bench.fleet.rows import HistoryRow
 from chaos.evidence import FaultRow
 from chaos.sim.codec_check import reply_bytes, request_bytes
-from reference_broker.core.effects import Effect, Offload, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.effects import Effect, Offload, Reply, Send
+from reference_broker.core.events import Event, PeerReply, Request
 from reference_broker.log.now import Now
 
 
@@ -39,6 +39,9 @@ class TraceHash:
             action = ClientRequest(event.api_key, event.api_version, event.client_id, event.body, 0)
             coded = request_bytes(action, event.correlation_id).hex() if event.body is not None else ""
             self.add(f"{now} request {event.connection} {event.tag} {coded}")
+        elif isinstance(event, PeerReply):
+            # Its content was hashed where it was sent from, coded.
+            self.add(f"{now} peer reply {event.peer} {event.channel} {event.token}")
         else:
             self.add(f"{now} {event}")
         return (event,)
@@ -48,6 +51,10 @@ class TraceHash:
             if isinstance(effect, Reply):
                 coded = reply_bytes(effect).hex() if effect.body is not None else ""
                 self.add(f"{now} reply {effect.connection} {effect.tag} {coded}")
+            elif isinstance(effect, Send):
+                action = ClientRequest(effect.api_key, effect.api_version, effect.tag.client_id, effect.body, 0)
+                coded = request_bytes(action, effect.token).hex()
+                self.add(f"{now} send {effect.peer} {effect.channel} {effect.timeout_ms} {coded}")
             elif isinstance(effect, Offload):
                 self.add(f"{now} offload {effect.token}")
             else:

@@ -173,3 +173,19 @@ def test_a_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(numbe
     assert told.strip().endswith(f"stopped by {signal.Signals(number).name}")
     assert psutil.wait_procs(children, timeout=3)[1] == []
     assert not out.exists()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("command", ["broker", "cluster"])
+def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path, command: str) -> None:
+    listen = ["--listen", "127.0.0.1:0"] if command == "broker" else []
+    words = ["nohup", sys.executable, str(LAUNCHER), command, *listen, "--data", str(tmp_path / "data")]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=quiet, stdin=quiet) as process:
+        assert process.stdout is not None
+        assert b"ready" in process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

@@ -1,20 +1,24 @@
 """The interceptor's rules, as tables: which frame is hit, what happens then, and what is left as evidence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from chaos.claims import Claims, FileClaims, SharedClaims
 from chaos.evidence import FaultRow
 from chaos.interceptor import Interceptor
-from chaos.rules import Counter, Rule, rule_of
-from reference_broker.core.effects import Close, Effect, Note, Reply
-from reference_broker.core.events import Closed, Event, Opened, Request
+from chaos.rules import Counter, Rule, rule_of, rules_for
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send
+from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, Request
 from reference_broker.log.disk import DiskError
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
+from reference_broker.raft.channels import Channel
 from reference_broker.wire.tags import Tag
+from scenarios.loader import find
 from scenarios.model import Fault, Match, Range
 
 FETCH, PRODUCE = 1, 0
@@ -76,8 +80,8 @@ def rule(kind: str, on: str = "request", match: Match | None = None, **more: obj
     return Rule("rule", kind, on, match or Match(), **more)  # type: ignore[arg-type]
 
 
-def interceptor(log: Log, *rules: Rule, earlier: dict[str, int] | None = None) -> Interceptor:
-    return Interceptor(0, rules, log, Random(1), 0, earlier)
+def interceptor(log: Log, *rules: Rule, claims: Claims | None = None, node: int = 0, role: str = "") -> Interceptor:
+    return Interceptor(node, rules, log, Random(1), 0, claims, lambda: role)
 
 
 @pytest.mark.parametrize(
@@ -121,21 +125,26 @@ def test_a_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -
     ],
 )
 def test_counting_of_one_client(counting: dict[str, int], hits: str) -> None:
-    counter = Counter(rule("request_dropped", **counting))
+    counter = Counter(rule("request_dropped", **counting), SharedClaims())
     assert " ".join(str(at) for at in range(1, 9) if counter.hit("one", at)) == hits
 
 
 def test_each_client_is_counted_by_itself_and_total_over_all() -> None:
-    counter = Counter(rule("request_dropped", nth=2, total=2))
+    counter = Counter(rule("request_dropped", nth=2, total=2), SharedClaims())
     order = ["a", "b", "a", "b", "c", "c"]
-    assert [counter.hit(client, 0) for client in order] == [False, False, True, True, False, False]
+    assert [counter.hit(client, 0) for client in order] == [0, 0, 1, 2, 0, 0]
 
 
-def test_hits_of_earlier_incarnations_count_for_total() -> None:
-    log = Log()
-    subject = interceptor(log, rule("node_killed", total=1), earlier={"rule": 1})
-    assert list(subject.before(NOW, request())) == [request()]
-    assert log.asked == []
+@pytest.mark.parametrize("between_processes", [False, True])
+def test_total_counts_over_all_nodes_and_incarnations(between_processes: bool, tmp_path: Path) -> None:
+    shared = SharedClaims()
+    hits = []
+    for node in (0, 1, 1, 2):
+        claims: Claims = FileClaims(tmp_path / "claims") if between_processes else shared
+        log = Log()
+        interceptor(log, rule("node_paused", total=2), claims=claims, node=node).before(NOW, request())
+        hits.append([row.hit for row in log.rows])
+    assert hits == [[1], [2], [], []]
 
 
 def test_a_range_is_drawn_from_the_seed() -> None:
@@ -314,3 +323,148 @@ def test_a_paused_disk_write_is_completed() -> None:
     assert watched.append("a", [b"abc"]) == 0
     assert disk.read("a", 0, 9) == b"abc"
     assert log.asked[1] == ("pause", 9)
+
+
+# Roles, answers of other nodes, and notes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "role", "hits"),
+    [("leader", "leader", 1), ("leader", "follower", 0), ("observer", "observer", 1), ("any", "follower", 1),
+     (3, "", 1), (2, "leader", 0)],
+)  # fmt: skip
+def test_a_rule_for_a_role_strikes_only_while_the_node_is_that(wanted: int | str, role: str, hits: int) -> None:
+    log = Log()
+    interceptor(log, rule("node_paused", node=wanted), node=3, role=role).before(NOW, request())
+    assert len(log.rows) == hits
+
+
+def test_matches_are_counted_only_while_the_node_has_the_role() -> None:
+    log, roles = Log(), ["follower", "follower", "leader", "leader"]
+    subject = Interceptor(0, [rule("node_paused", node="leader", nth=2)], log, Random(1), 0, None, lambda: roles[0])
+    while roles:
+        subject.before(NOW, request())
+        roles.pop(0)
+        assert len(log.rows) == (0 if roles else 1)
+
+
+def test_a_role_is_watched_on_all_nodes_and_a_number_on_one() -> None:
+    scenario = replace(
+        find("1"),
+        faults=(Fault("a", "node_killed", "note", node="leader"), Fault("b", "node_killed", "note", node=1)),
+    )
+    names = [[each.name for each in rules_for(scenario, node, Random(1))] for node in range(3)]
+    assert names == [["a"], ["a", "b"], ["a"]]
+
+
+COMMITTED = Note("metadata_committed", (("offset", 9), ("kind", "batch"), ("number", 3), ("of", 5)))
+
+
+@pytest.mark.parametrize(
+    ("match", "hit"),
+    [
+        (Match(note="metadata_committed"), True),
+        (Match(note="metadata_appended"), False),
+        (Match(note="metadata_committed", fields=(("kind", "[be]*"),)), True),
+        (Match(note="metadata_committed", fields=(("kind", "end"),)), False),
+        (Match(note="metadata_committed", fields=(("number", Range(3, 4)), ("remaining", Range(2, 2)))), True),
+        (Match(note="metadata_committed", fields=(("remaining", Range(0, 0)),)), False),
+        (Match(note="metadata_committed", fields=(("unknown", Range(0, 99)),)), False),
+        (Match(note="metadata_committed", role="leader"), True),
+        (Match(note="metadata_committed", role="observer"), False),
+    ],
+)
+def test_a_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> None:
+    log = Log()
+    effects = [COMMITTED, reply(request())]
+    subject = interceptor(log, rule("node_paused", on="note", match=match, duration_us=5), role="leader")
+    assert list(subject.after(NOW, request(), effects)) == effects
+    assert [each[0] for each in log.asked] == (["report", "pause"] if hit else [])
+    if hit:
+        assert log.rows[0].detail == "leader metadata_committed offset=9 kind=batch number=3 of=5"
+
+
+def test_a_kill_at_a_note_lets_nothing_of_that_event_out() -> None:
+    log = Log()
+    killed = rule("node_killed", on="note", match=Match(note="metadata_committed"))
+    with pytest.raises(Ended):
+        interceptor(log, killed).after(NOW, request(), [reply(request()), COMMITTED])
+
+
+SNAPSHOT = 59
+
+
+def send(token: int, position: int = 0, api: int = SNAPSHOT, peer: int = 2) -> Send:
+    tag = Tag(api, 1, "node-0", role="peer", position=position)
+    return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100)
+
+
+def answer(token: int, body: object = b"bytes") -> PeerReply:
+    return PeerReply(2, Channel.RAFT, token, body)
+
+
+def asked(subject: Interceptor, *sends: Send) -> None:
+    assert list(subject.after(NOW, request(), sends)) == list(sends)
+
+
+@pytest.mark.parametrize(
+    ("match", "hit"),
+    [
+        (Match(), True),
+        (Match(api=SNAPSHOT, position=Range(256, 300), role="follower", from_node=2), True),
+        (Match(api=FETCH), False),
+        (Match(position=Range(0, 255)), False),
+        (Match(from_node=1), False),
+        (Match(role="observer"), False),
+    ],
+)
+def test_an_answer_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
+    log = Log()
+    subject = interceptor(log, rule("node_paused", on="peer_reply", match=match), role="follower")
+    asked(subject, send(7, position=256))
+    assert list(subject.before(NOW, answer(7))) == [answer(7)]
+    assert [row.detail for row in log.rows] == (["from node-2"] if hit else [])
+
+
+def test_a_doubled_answer_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
+    log = Log()
+    subject = interceptor(log, rule("response_duplicated", on="peer_reply", match=Match(api=SNAPSHOT), total=1))
+    asked(subject, send(1))
+    assert list(subject.before(NOW, answer(1))) == [answer(1)]
+    asked(subject, send(2, api=FETCH))
+    assert [each[0] for each in log.asked] == ["report"]
+    asked(subject, send(3, position=5))
+    assert log.asked[-1] == ("deliver_later", answer(3), 0)
+    again = log.asked[-1][1]
+    assert isinstance(again, PeerReply)
+    assert list(subject.before(NOW, again)) == [again]
+    assert list(subject.before(NOW, answer(3, b"true"))) == [answer(3, b"true")]
+
+
+def test_a_delayed_answer_holds_back_what_follows_on_its_channel() -> None:
+    log = Log()
+    subject = interceptor(log, rule("response_delayed", on="peer_reply", delay_ms=Range(3, 3), total=1))
+    asked(subject, send(1), send(2))
+    late, following, down = answer(1), answer(2), PeerDown(2, Channel.RAFT)
+    other = PeerDown(1, Channel.RAFT)
+    assert list(subject.before(NOW, late)) == []
+    assert log.asked[-1] == ("deliver_later", late, 3000)
+    assert list(subject.before(NOW, following)) == []
+    assert list(subject.before(NOW, down)) == []
+    assert list(subject.before(NOW, other)) == [other]
+    assert list(subject.before(NOW, late)) == [late, following, down]
+    assert list(subject.before(NOW, down)) == [down]
+
+
+@pytest.mark.parametrize(("role", "hit"), [("follower", True), ("leader", False)])
+def test_a_write_is_struck_by_path_and_role(role: str, hit: bool) -> None:
+    log, disk = Log(), MemoryDisk()
+    failing = rule("disk_write_failed", on="disk_write", match=Match(path="*.part"), node="follower")
+    watched = interceptor(log, failing, role=role).watch(disk)
+    watched.append("log", [b"abc"])
+    if hit:
+        with pytest.raises(DiskError):
+            watched.append("x.checkpoint.part", [b"abc"])
+    else:
+        watched.append("x.checkpoint.part", [b"abc"])
+    assert disk.exists("x.checkpoint.part") is not hit

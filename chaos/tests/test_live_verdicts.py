@@ -1,32 +1,78 @@
-"""The whole path with real processes: played live, judged by Spark; the control passes, the mutant is caught."""
+"""The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
 
+One control and one mutant for each mechanism. They wait more than they compute, so two are played at a time, and all
+are judged in one Spark session.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from chaos.live.runner import play
 from reports.judge import judge_many
-from reports.verdict import Outcome
+from reports.verdict import Outcome, Verdict
 from scenarios import loader
 
-SCENARIO = "01-lost-response"
-MUTANT = "change_mark_cleared_when_sent"
+SESSIONS = ("01-lost-response", "change_mark_cleared_when_sent", 1)
+SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
+TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
+"""The seed's fault: the controller is killed when all batches of its transaction are committed, but not its End."""
+AT_ONCE = 2
+
+Verdicts = Mapping[tuple[str, str], Verdict]
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
+    """By scenario and mutant; the control's mutant is ''."""
+    runs = tmp_path_factory.mktemp("runs")
+    wanted = [
+        (name, planted, seed)
+        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, SESSIONS)
+        for planted in ("", mutant)
+    ]  # fmt: skip
+
+    def played(name: str, mutant: str, seed: int) -> Path:
+        return play(loader.find(name), runs / f"{name}-{mutant or 'control'}", seed=seed, mutant=mutant).path
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        folders = list(pool.map(lambda each: played(*each), wanted))
+    found = judge_many(folders)
+    return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, found, strict=True)}
 
 
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.clause("F-10", "F-11", "F-14", "F-20")
-def test_a_lost_response_costs_nothing_and_its_mutant_loses_records(tmp_path: Path) -> None:
-    scenario = loader.find(SCENARIO)
-    folders = []
-    for mutant in ("", MUTANT):
-        folders.append(tmp_path / (mutant or "control"))
-        play(scenario, folders[-1], seed=1, mutant=mutant)
-    control, caught = judge_many(folders)
+def test_a_lost_response_costs_nothing_and_its_mutant_loses_records(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, SESSIONS, "fetch-gap", "response_lost")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.clause("S-5", "S-10", "S-11")
+def test_a_download_begins_anew_with_a_new_snapshot_and_its_mutant_mixes_two(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, SNAPSHOTS, "snapshot-transfer-bounded", "stalled")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.clause("T-7", "T-8")
+def test_a_transaction_is_seen_whole_and_its_mutant_shows_a_part(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, TRANSACTIONS, "torn-metadata", "batches_committed")
+
+
+def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantee: str, fault: str) -> None:
+    name, mutant, _ = played
+    control, caught = verdicts[name, ""], verdicts[name, mutant]
     assert control.outcome is Outcome.PASSED, control.summary
     assert caught.outcome is Outcome.FAILED, caught.summary
-    assert [each.name for each in caught.guarantees if each.status == "broken"] == ["fetch-gap"]
+    assert [each.name for each in caught.guarantees if each.status == "broken"] == [guarantee]
     for verdict in (control, caught):
         assert verdict.report is not None
-        assert "response_lost" in verdict.report.read_text(encoding="utf-8")
+        assert fault in verdict.report.read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from chaos.claims import SharedClaims
 from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, caught_by, table
 from chaos.rules import Rule
 from scenarios.model import Match
@@ -25,7 +26,7 @@ def mutant(target: str = TARGET, parameters: tuple[str, ...] = PARAMETERS) -> Mu
 def hits() -> bool:
     from chaos.rules import Counter
 
-    return Counter(Rule("r", "request_dropped", "request", Match())).hit("client", 0)
+    return bool(Counter(Rule("r", "request_dropped", "request", Match()), SharedClaims()).hit("client", 0))
 
 
 def test_replacement_is_used_inside_the_block_only_and_counted() -> None:

@@ -1,5 +1,6 @@
 """Simulated links: late, cut in one direction, down, broken inside a frame; and the codec on some of the messages."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from chaos.sim import codec_check, network
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import CodecMismatchError
 from chaos.sim.link_faults import Place, begin
-from chaos.sim.links import LATENCY_US, Connection, Link
+from chaos.sim.links import CLIENTS, LATENCY_US, Connection, Links
 from chaos.sim.network import Network
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Event, Opened, Request
@@ -26,14 +27,18 @@ FETCH = ClientRequest(ApiKey.FETCH, 12, "c", FetchRequest(session_id=7, session_
 class FakeMachine:
     node_id = incarnation = 0
     accepts = True
+    silent = False
 
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda
         self.seen: list[tuple[int, Event]] = []
+        self.answers: Callable[[Request], None] = lambda _: None
 
     def give(self, incarnation: int, event: Event) -> None:
         assert incarnation == 0
         self.seen.append((self.agenda.now_us, event))
+        if isinstance(event, Request):
+            self.answers(event)
 
     def requests(self) -> list[int]:
         return [event.correlation_id for _, event in self.seen if isinstance(event, Request)]
@@ -65,8 +70,9 @@ class Wire:
         self.agenda = Agenda()
         self.machine = FakeMachine(self.agenda)
         self.client = FakeClient()
-        self.link = Link(self.agenda, Random(seed))
-        self.network = Network([cast(Any, self.machine)], [self.link], Random(seed))
+        links = Links(self.agenda, seed)
+        self.link = links.between(CLIENTS, 0)
+        self.network = Network([cast(Any, self.machine)], links, Random(seed))
         self.correlation = 0
 
     def connect(self) -> Connection:
@@ -89,7 +95,7 @@ class Wire:
             pass
 
     def fault(self, **fields: Any) -> Any:
-        return begin(fault(**fields), Place(cast(Any, self.machine), self.link, self.network))
+        return begin(fault(**fields), Place(cast(Any, self.machine), (self.link,), self.network))
 
 
 def fault(**fields: Any) -> Fault:
@@ -104,6 +110,7 @@ def fault(**fields: Any) -> Fault:
 def test_messages_of_a_connection_keep_their_order_however_late_each_is(seed: int) -> None:
     wire = Wire(seed)
     connection = wire.connect()
+    wire.machine.answers = lambda event: wire.answer(connection, event.correlation_id)
     wire.link.up.extra_us = (0, 5000)
     for _ in range(20):
         wire.ask(connection)
@@ -113,15 +120,21 @@ def test_messages_of_a_connection_keep_their_order_however_late_each_is(seed: in
     heal()
     wire.run(100_000)
     assert wire.machine.requests() == list(range(1, 21))
+    assert wire.client.heard == ["accepted", *range(1, 21)]
 
 
 def test_what_was_held_comes_before_what_arrives_in_the_same_instant() -> None:
     wire = Wire()
     heard: list[str] = []
-    wire.link.up.cut = True
-    wire.link.deliver(wire.link.up, heard.append, "first")
-    wire.agenda.at(100, wire.link.mend, wire.link.up)
-    wire.agenda.at(100, wire.link.deliver, wire.link.up, heard.append, "second")
+    wire.link.up.cuts = 1
+    wire.link.deliver(wire.link.up, heard.append, ("first",))
+
+    def mend() -> None:
+        wire.link.up.cuts -= 1
+        wire.link.mend(wire.link.up)
+
+    wire.agenda.at(100, mend)
+    wire.agenda.at(100, wire.link.deliver, wire.link.up, heard.append, ("second",))
     wire.run(200)
     assert heard == ["first", "second"]
 
@@ -157,6 +170,19 @@ def test_a_cut_link_holds_back_its_direction_alone_until_it_is_mended(direction:
     wire.run(10_000)
     assert wire.machine.requests() == [1]
     assert wire.client.heard[1:] == [99]
+
+
+def test_of_two_cuts_over_each_other_both_must_end() -> None:
+    wire = Wire()
+    connection = wire.connect()
+    first, second = wire.fault(kind="link_cut", direction="both"), wire.fault(kind="link_cut", direction="upstream")
+    wire.ask(connection)
+    first()
+    wire.run(10_000)
+    assert wire.machine.requests() == []
+    second()
+    wire.run(10_000)
+    assert wire.machine.requests() == [1]
 
 
 @pytest.mark.parametrize("direction", ["upstream", "downstream"])

@@ -20,26 +20,11 @@ from reference_broker.model.partitions import Partitions
 from reference_broker.model.producer_ids import ProducerIds
 from reference_broker.model.traffic import Traffic
 from reference_broker.raft.controller import Controller
-
-
-class Outside(Protocol):
-    """What the core does for handlers, as effects."""
-
-    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
-        """Calls ``fire`` once at or after the deadline; returns a number for cancel_timer."""
-        ...
-
-    def cancel_timer(self, timer: int) -> None:
-        """The timer's ``fire`` will not be called; unknown or fired numbers are no error."""
-        ...
-
-    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
-        """Calls ``done`` when all bytes appended so far to ``paths`` are durable."""
-        ...
-
-    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        """Adds a line to the trace."""
-        ...
+from reference_broker.raft.loader import MetadataLoader
+from reference_broker.raft.ports import Ports
+from reference_broker.raft.quorum import Quorum
+from reference_broker.raft.replica import MetadataReplica
+from reference_broker.raft.snapshots.store import SnapshotStore
 
 
 @dataclass(slots=True)
@@ -51,10 +36,12 @@ class Broker:
     now: Now
     random: Random
     disk: Disk
-    outside: Outside
+    outside: Ports
+    """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""
     metrics: Metrics
     partitions: Partitions
-    controller: Controller
+    replica: MetadataReplica
+    """Its part in the metadata quorum; what is in it exists once the node is listening."""
     fetch_sessions: FetchSessionCache
     metadata: MetadataCache = EMPTY_CACHE
     """What clients are told about the cluster; fed by ``apis.metadata_feed``."""
@@ -67,6 +54,22 @@ class Broker:
 
     def __post_init__(self) -> None:
         self.traffic = Traffic.of(self.metrics)
+
+    @property
+    def controller(self) -> Controller:
+        return self.replica.controller
+
+    @property
+    def quorum(self) -> Quorum:
+        return self.replica.quorum
+
+    @property
+    def loader(self) -> MetadataLoader:
+        return self.replica.loader
+
+    @property
+    def snapshots(self) -> SnapshotStore:
+        return self.replica.store
 
 
 class Call(Protocol):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from reference_broker.wire.apis import DRAFTS
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -13,3 +15,7 @@ class Card:
     behaviour: str
     simplifications: str = ""
     kips: tuple[int, ...] = ()
+
+    def serves(self, api_version: int) -> bool:
+        """Whether requests of this version are answered: those of the range, and private drafts (``wire.drafts``)."""
+        return self.min_version <= api_version <= self.max_version or (self.api_key, api_version) in DRAFTS

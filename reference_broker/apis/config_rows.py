@@ -1,6 +1,6 @@
 """Settings as DescribeConfigs and CreateTopics show them: value, where it comes from, and what stands behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -42,18 +42,25 @@ class ConfigRow:
         return self.synonyms[0].source
 
 
-def topic_rows(config: BrokerConfig, topic_configs: Mapping[str, str]) -> list[ConfigRow]:
-    """All settings of a topic, by name."""
+def topic_rows(
+    config: BrokerConfig, topic_configs: Mapping[str, str], asked: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """All settings of a topic, or those that are ``asked`` for, by name."""
     rows = []
-    for name, key in TOPIC_KEYS.items():
+    for name, key in _chosen(TOPIC_KEYS, asked):
         own = (Synonym(name, topic_configs[name], Source.TOPIC),) if name in topic_configs else ()
         rows.append(ConfigRow(key, (*own, *_broker_synonyms(config, BROKER_SYNONYMS[name])), read_only=False))
     return rows
 
 
-def broker_rows(config: BrokerConfig) -> list[ConfigRow]:
-    """All settings of this node, by name. They are fixed at start."""
-    return [ConfigRow(key, _broker_synonyms(config, name), read_only=True) for name, key in BROKER_KEYS.items()]
+def broker_rows(config: BrokerConfig, asked: Collection[str] | None = None) -> list[ConfigRow]:
+    """All settings of this node, or those that are ``asked`` for, by name. They are fixed at start."""
+    return [ConfigRow(key, _broker_synonyms(config, name), read_only=True) for name, key in _chosen(BROKER_KEYS, asked)]
+
+
+def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
+    """None asked for: all."""
+    return ((name, key) for name, key in keys.items() if not asked or name in asked)
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> tuple[Synonym, ...]:

@@ -9,7 +9,7 @@ from reference_broker.model.partitions import Partition
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -19,6 +19,9 @@ from reference_broker.wire.produce import (
     ProduceTopicResponse,
     RecordError,
 )
+
+LEADERS_FROM = 10
+"""The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
 CARD = Card(
     api_key=ApiKey.PRODUCE,
@@ -37,7 +40,7 @@ def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
     assert isinstance(body, ProduceRequest)
     written: list[tuple[Partition, bool]] = []
     responses = [_append_topic(broker, body, topic, written) for topic in body.topics]
-    response = ProduceResponse(responses)
+    response = _with_leaders(broker, ProduceResponse(responses), call.api_version)
     for partition, is_new in written:
         if is_new:
             partition.changed()
@@ -51,6 +54,21 @@ def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
         return response
     sync_then(broker, due, lambda: call.respond(response))
     return None
+
+
+def _with_leaders(broker: Broker, response: ProduceResponse, api_version: int) -> ProduceResponse:
+    """Versions that can say who leads instead also say where that is (KIP-951)."""
+    leaders: dict[int, None] = {}
+    for topic in response.responses:
+        for answer in topic.partitions:
+            if answer.current_leader is not None and api_version < LEADERS_FROM:
+                answer.current_leader = None
+            elif answer.current_leader is not None:
+                leaders[answer.current_leader.leader_id] = None
+    brokers = broker.controller.image.brokers
+    known = [brokers[leader] for leader in leaders if leader in brokers]
+    response.node_endpoints = [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]
+    return response
 
 
 def _append_topic(
@@ -80,8 +98,7 @@ def _append(
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
     if partition is None:
-        unknown_id = by_id and topic.topic_id not in broker.partitions.topic_names
-        return _refused(index, Error.UNKNOWN_TOPIC_ID if unknown_id else Error.UNKNOWN_TOPIC_OR_PARTITION)
+        return _not_led(broker, topic, index)
     traffic = broker.traffic
     if wanted.records is None or len(wanted.records) == 0:
         return _refused(index, Error.INVALID_RECORD, "a produce needs a record batch for each partition it names")
@@ -120,6 +137,19 @@ def _append(
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
     )
+
+
+def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+    image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
+    known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
+    if known is None:
+        return _refused(index, Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION)
+    if not 0 <= index < len(known.partitions):
+        return _refused(index, Error.UNKNOWN_TOPIC_OR_PARTITION)
+    there = known.partitions[index]
+    answer = _refused(index, Error.NOT_LEADER_OR_FOLLOWER)
+    answer.current_leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    return answer
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:

@@ -5,6 +5,7 @@ from reference_broker.apis.card import Card
 from reference_broker.apis.fetch_waiting import Fetch
 from reference_broker.model.fetch_session import FINAL_EPOCH, FULL_EPOCH, FetchSession
 from reference_broker.model.fetch_session_cache import MAX_SESSION_PARTITIONS
+from reference_broker.raft.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -18,7 +19,7 @@ MAX_NAMED_PARTITIONS = MAX_SESSION_PARTITIONS
 CARD = Card(
     api_key=ApiKey.FETCH,
     min_version=4,
-    max_version=17,
+    max_version=18,
     behaviour="Slices of the log, never decoded. An incremental fetch costs what changed and what is sent. A partition "
     "in error rides in each incremental answer, but ends a wait only when the error is new, has changed or was asked "
     "for (Kafka answers each such fetch at once, in a loop). A newer request of the same session answers one that "
@@ -31,9 +32,17 @@ CARD = Card(
 )
 
 
+def is_metadata_fetch(body: object) -> bool:
+    """A replica of the metadata log reads it, by its topic ID; that is the quorum's to answer."""
+    return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
+
+
 def handle(broker: Broker, call: Call, body: object) -> FetchResponse | None:
     """A top-level error stands for every partition; its session ID is 0."""
     assert isinstance(body, FetchRequest)
+    if is_metadata_fetch(body):
+        broker.quorum.handle_fetch(body, call.respond)
+        return None
     if sum(len(topic.partitions) for topic in body.topics) > MAX_NAMED_PARTITIONS:
         return FetchResponse(error_code=int(Error.INVALID_REQUEST))
     if body.session_epoch in (FULL_EPOCH, FINAL_EPOCH):

@@ -1,8 +1,10 @@
 """Metadata: brokers, topics, leaders; creates topics that are asked for, where that is on (KIP-516, KIP-320)."""
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias, cast
 from uuid import UUID
 
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v13.response import (
@@ -12,7 +14,7 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i32
+from kio.static.primitive import i16, i32
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
@@ -20,23 +22,22 @@ from reference_broker.apis.proposing import (
     NO_THROTTLE,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
-    Refusal,
     as_uuid,
-    propose,
 )
-from reference_broker.apis.topic_creation import DEFAULT, PlannedTopic, WantedTopic, plan_topic
+from reference_broker.apis.topic_creation import DEFAULT, WantedTopic, request_problem
 from reference_broker.apis.topic_description import described
 from reference_broker.apis.topic_names import is_internal, name_problem
 from reference_broker.model.metadata_cache import MetadataCache
 from reference_broker.model.metadata_image import BrokerImage, PartitionImage, TopicImage
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import VERSIONS, ApiKey
 
 CARD = Card(
     api_key=ApiKey.METADATA,
     min_version=0,
     max_version=13,
     behaviour="All topics: null, or the empty list in version 0. Topics by ID from version 12. A topic that is to be "
-    "created is answered UNKNOWN_TOPIC_OR_PARTITION at once, as in Kafka; clients ask again.",
+    "created is answered UNKNOWN_TOPIC_OR_PARTITION at once, while the active controller is asked to create it, as in "
+    "Kafka; clients ask again.",
     simplifications="In version 0 an offline replica is not an error of its own (there is one replica).",
     kips=(4, 320, 430, 516, 526),
 )
@@ -46,6 +47,7 @@ MOST_CREATED_AT_ONCE = 100
 """Topics that one request starts to create; the others are asked for again. Each is a change of its own."""
 
 _NO_ID: UUID | None = None
+_BrokerIds: TypeAlias = tuple[BrokerId, ...]
 
 
 def handle(broker: Broker, call: Call, body: object) -> MetadataResponse:
@@ -108,25 +110,39 @@ def _missing(name: str) -> MetadataResponseTopic:
 def _created(
     broker: Broker, answers: list[MetadataResponseTopic], missing: list[str]
 ) -> list[MetadataResponseTopic]:
-    """Starts their creation; a topic that cannot be created is answered with the reason."""
+    """Asks the active controller to create them; one that cannot be created is answered with the reason."""
     refused: dict[str, ErrorCode] = {}
     created = 0
     for name in missing:
         if created == MOST_CREATED_AT_ONCE:
             break
-        plan = plan_topic(broker, WantedTopic(name, DEFAULT, DEFAULT))
-        if isinstance(plan, PlannedTopic):
-            propose(broker, plan.records, _nobody_waits)
+        problem = request_problem(broker.config, WantedTopic(name, DEFAULT, DEFAULT))
+        if problem is None:
+            _ask_to_create(broker, name)
             created += 1
-        elif plan.error is not ErrorCode.topic_already_exists:
-            refused[name] = plan.error
+        else:
+            refused[name] = problem.error
     return [
         _error(refused[answer.name], answer.name, _NO_ID) if answer.name in refused else answer for answer in answers
     ]
 
 
-def _nobody_waits(_refusal: Refusal | None) -> None:
+def _ask_to_create(broker: Broker, name: str) -> None:
+    topic = CreatableTopic(
+        name=TopicName(name), num_partitions=i32(DEFAULT), replication_factor=i16(DEFAULT), assignments=(), configs=()
+    )
+    body = CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
+    channel = broker.replica.lifecycle.channel
+    if channel.has_leader:
+        channel.ask(ApiKey.CREATE_TOPICS, VERSIONS[ApiKey.CREATE_TOPICS][1], body, _nobody_waits, _nothing)
+
+
+def _nobody_waits(_answer: object) -> None:
     """The client asks again, and creation starts anew if it failed."""
+
+
+def _nothing() -> None:
+    """As above."""
 
 
 def _error(error: ErrorCode, name: TopicName | None, topic_id: UUID | None) -> MetadataResponseTopic:
@@ -168,13 +184,14 @@ def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> Meta
 
 
 def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    """Its numbers fit, being the image's: kio would look at each of them twice, for thousands of partitions."""
     told = described(cache, partition)
     return MetadataResponsePartition(
         error_code=told.error,
-        partition_index=i32(index),
-        leader_id=BrokerId(told.leader),
-        leader_epoch=i32(told.leader_epoch),
-        replica_nodes=tuple(BrokerId(one) for one in partition.replicas),
-        isr_nodes=tuple(BrokerId(one) for one in partition.isr),
-        offline_replicas=tuple(BrokerId(one) for one in told.offline),
+        partition_index=cast(i32, index),
+        leader_id=cast(BrokerId, told.leader),
+        leader_epoch=cast(i32, told.leader_epoch),
+        replica_nodes=cast(_BrokerIds, partition.replicas),
+        isr_nodes=cast(_BrokerIds, partition.isr),
+        offline_replicas=cast(_BrokerIds, told.offline),
     )

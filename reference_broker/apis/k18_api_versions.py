@@ -15,14 +15,15 @@ from kio.static.primitive import i16, i32Timedelta, i64
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import DRAFTS, ApiKey
 
 CARD = Card(
     api_key=ApiKey.API_VERSIONS,
     min_version=0,
     max_version=4,
     behaviour="Ranges come from the cards. A version that is not served is answered in the layout of version 0 "
-    "with UNSUPPORTED_VERSION and ApiVersions' own range, so that the client can ask again (KIP-511).",
+    "with UNSUPPORTED_VERSION and ApiVersions' own range, so that the client can ask again (KIP-511). "
+    "Private drafts are outside the ranges and announced as supported features.",
     kips=(35, 511, 584),
 )
 
@@ -50,7 +51,7 @@ def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | No
         throttle_time=_NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in broker.controller.supported_features()
+            for name, low, high in (*broker.controller.supported_features(), *_drafts(broker.cards))
         ),
         finalized_features_epoch=i64(broker.controller.finalized_features_epoch),
         finalized_features=tuple(
@@ -58,6 +59,12 @@ def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | No
             for name, level in broker.controller.finalized_features()
         ),
     )
+
+
+def _drafts(cards: tuple[Card, ...]) -> list[tuple[str, int, int]]:
+    """Each private draft of an API that is served, as a feature with the one level 1."""
+    served = [card.api_key for card in cards]
+    return [(feature, 1, 1) for (api_key, _), feature in DRAFTS.items() if api_key in served]
 
 
 def _refusal(error: ErrorCode, cards: list[Card]) -> ApiVersionsResponse:

@@ -1,6 +1,8 @@
-"""CreateTopics: makes topics, durably, all good ones of a request in one batch (KIP-464, KIP-516, KIP-525)."""
+"""CreateTopics: makes topics, durably, all good ones of a request at once or none (KIP-464, KIP-516, KIP-525)."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Generator
+from functools import lru_cache
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import (
@@ -14,21 +16,27 @@ from kio.static.primitive import i8, i16, i32
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.apis.config_rows import topic_rows
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, propose
-from reference_broker.apis.topic_creation import PlannedTopic, WantedTopic, plan_topic
+from reference_broker.apis.config_rows import ConfigRow, topic_rows
+from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusal, as_uuid, chained
+from reference_broker.apis.topic_creation import PlannedTopic, TopicPlanner, WantedTopic
+from reference_broker.model.config import BrokerConfig
+from reference_broker.raft.operations import Planning
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
     api_key=ApiKey.CREATE_TOPICS,
     min_version=2,
     max_version=7,
-    behaviour="Answered once the records are durable and the partitions are open. Errors are judged by all requests "
-    "before, also those still on their way.",
-    simplifications="The timeout is not used: nothing waits for other brokers. An operation of more than 10,000 "
-    "records is refused with POLICY_VIOLATION, as in Kafka.",
-    kips=(4, 464, 516, 525),
+    behaviour="The active controller answers once the records are committed and published there; others answer "
+    "NOT_CONTROLLER. Errors are judged by all requests before, also those still on their way. A request larger than "
+    "a batch of metadata is a transaction of the metadata log: readers see all its topics or none.",
+    simplifications="The timeout is not used: nothing waits for other brokers. A replication factor above 1 gets "
+    "INVALID_REPLICATION_FACTOR: replicas do not copy data yet. Up to 2,000,000 records, where Kafka stops at 10,000.",
+    kips=(4, 464, 516, 525, 868),
 )
+
+REMEMBERED_ROWS = 16
+"""Different settings of topics, in one process."""
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
@@ -36,24 +44,31 @@ DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each name of the request, in its order."""
     assert isinstance(body, CreateTopicsRequest)
-    plans = _plans(broker, body)
-    records = [record for plan in plans.values() if isinstance(plan, PlannedTopic) for record in plan.records]
+    plans: dict[str, PlannedTopic | Refusal] = {}
 
-    def answer(refusal: Refusal | None) -> None:
-        results = tuple(_result(broker, name, plan, refusal) for name, plan in plans.items())
+    def planning() -> Planning:
+        yield from _plan(broker, body, plans)
+        good = [plan for plan in plans.values() if isinstance(plan, PlannedTopic)]
+        return () if body.validate_only else chained(plan.records() for plan in good)
+
+    def answer(refused: Refusal | None) -> None:
+        names = plans if refused is None else dict.fromkeys(topic.name for topic in body.topics)
+        results = tuple(_result(name, plans.get(name, refused), refused, broker.config) for name in names)
         call.respond(CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results))
 
-    propose(broker, [] if body.validate_only else records, answer)
+    broker.controller.submit(planning(), answer, name="create topics")
 
 
-def _plans(broker: Broker, body: CreateTopicsRequest) -> Mapping[str, PlannedTopic | Refusal]:
-    names: dict[str, int] = {}
-    for topic in body.topics:
-        names[topic.name] = names.get(topic.name, 0) + 1
-    wanted: dict[str, CreatableTopic] = {topic.name: topic for topic in body.topics}
-    return {
-        name: DUPLICATE if times > 1 else plan_topic(broker, _wanted(wanted[name])) for name, times in names.items()
-    }
+def _plan(
+    broker: Broker, body: CreateTopicsRequest, plans: dict[str, PlannedTopic | Refusal]
+) -> Generator[None, None, None]:
+    """Fills ``plans``, in slices."""
+    planner, wanted = TopicPlanner.of(broker), {topic.name: topic for topic in body.topics}
+    times = Counter(topic.name for topic in body.topics)
+    for name, topic in wanted.items():
+        plans[name] = DUPLICATE if times[name] > 1 else planner.plan(_wanted(topic))
+        if broker.controller.spend(UNITS_PER_ENTRY):
+            yield
 
 
 def _wanted(topic: CreatableTopic) -> WantedTopic:
@@ -67,29 +82,36 @@ def _wanted(topic: CreatableTopic) -> WantedTopic:
 
 
 def _result(
-    broker: Broker, name: str, plan: PlannedTopic | Refusal, refused: Refusal | None
+    name: str, plan: PlannedTopic | Refusal | None, refused: Refusal | None, config: BrokerConfig
 ) -> CreatableTopicResult:
     refusal = plan if isinstance(plan, Refusal) else refused
-    if refusal is not None or isinstance(plan, Refusal):
-        assert refusal is not None, "a plan that is a refusal is the refusal"
+    if refusal is not None or not isinstance(plan, PlannedTopic):
+        assert refusal is not None, "a topic without a plan was refused with all others"
         return _refused(name, refusal)
     return CreatableTopicResult(
         name=TopicName(name),
         topic_id=as_uuid(plan.topic_id),
         error_code=ErrorCode.none,
         error_message=None,
-        num_partitions=i32(len(plan.replicas)),
-        replication_factor=i16(len(plan.replicas[0])),
-        configs=tuple(
-            CreatableTopicConfigs(
-                name=row.key.name,
-                value=row.value,
-                read_only=row.read_only,
-                config_source=i8(row.source),
-                is_sensitive=False,
-            )
-            for row in topic_rows(broker.config, plan.configs)
-        ),
+        num_partitions=i32(plan.partitions),
+        replication_factor=i16(len(plan.replicas(0))),
+        configs=_config_rows(config, tuple(plan.configs.items())),
+    )
+
+
+@lru_cache(REMEMBERED_ROWS)
+def _config_rows(config: BrokerConfig, configs: tuple[tuple[str, str], ...]) -> tuple[CreatableTopicConfigs, ...]:
+    """Made once for equal settings, which most topics have."""
+    return tuple(_config_row(row) for row in topic_rows(config, dict(configs)))
+
+
+def _config_row(row: ConfigRow) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=row.key.name,
+        value=row.value,
+        read_only=row.read_only,
+        config_source=i8(row.source),
+        is_sensitive=False,
     )
 
 

@@ -1,5 +1,7 @@
-"""DeleteTopics: removes topics by name or by ID, all good ones of a request in one batch (KIP-516, KIP-599)."""
+"""DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none (KIP-516, KIP-599)."""
 
+from collections import Counter
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
@@ -9,16 +11,18 @@ from kio.schema.types import TopicName
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid
 from reference_broker.model.metadata_image import MetadataImage, TopicImage
 from reference_broker.raft.metadata_records import RemoveTopicRecord
+from reference_broker.raft.operations import Planning
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
     api_key=ApiKey.DELETE_TOPICS,
     min_version=1,
     max_version=6,
-    behaviour="Answered once the removal is durable and the partitions are closed; their files go later, in slices.",
+    behaviour="The active controller answers once the removal is committed and published there; others answer "
+    "NOT_CONTROLLER. Files go later, in slices.",
     simplifications="The timeout is not used: nothing waits for other brokers.",
     kips=(4, 322, 516, 599),
 )
@@ -35,38 +39,44 @@ class _Choice:
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each entry of the request, in its order."""
     assert isinstance(body, DeleteTopicsRequest)
-    choices = _choices(broker, call.api_version, body)
-    records = [
-        RemoveTopicRecord(topic_id=choice.found.topic_id)
-        for choice in choices
-        if isinstance(choice.found, TopicImage)
-    ]
+    choices: list[_Choice] = []
 
-    def answer(refusal: Refusal | None) -> None:
-        results = tuple(_result(choice, refusal) for choice in choices)
+    def planning() -> Planning:
+        yield from _choose(broker, call.api_version, body, choices)
+        found = [choice.found for choice in choices]
+        return [RemoveTopicRecord(topic_id=topic.topic_id) for topic in found if isinstance(topic, TopicImage)]
+
+    def answer(refused: Refusal | None) -> None:
+        if refused is not None:
+            choices[:] = [_Choice(entry, refused) for entry in body.topics]
+        results = tuple(_result(choice) for choice in choices)
         call.respond(DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    propose(broker, records, answer)
+    broker.controller.submit(planning(), answer, name="delete topics")
 
 
-def _choices(broker: Broker, api_version: int, body: DeleteTopicsRequest) -> list[_Choice]:
+def _choose(
+    broker: Broker, api_version: int, body: DeleteTopicsRequest, choices: list[_Choice]
+) -> Generator[None, None, None]:
+    """Fills ``choices``, in slices."""
     if not broker.config.delete_topic_enable:
         error = ErrorCode.invalid_request if api_version < 3 else ErrorCode.topic_deletion_disabled
         disabled = Refusal(error, "This topic cannot be deleted because delete.topic.enable is set to false.")
-        return [_Choice(entry, disabled) for entry in body.topics]
-    image = broker.controller.latest
-    found = [_find(image, entry) for entry in body.topics]
-    times: dict[bytes, int] = {}
-    for topic in found:
-        if isinstance(topic, TopicImage):
-            times[topic.topic_id] = times.get(topic.topic_id, 0) + 1
-    return [
+        choices += (_Choice(entry, disabled) for entry in body.topics)
+        return
+    found: list[TopicImage | Refusal] = []
+    for entry in body.topics:
+        found.append(_find(broker.controller.latest, entry))
+        if broker.controller.spend(1):
+            yield
+    times = Counter(topic.topic_id for topic in found if isinstance(topic, TopicImage))
+    choices += (
         _Choice(entry, _once(topic, times) if isinstance(topic, TopicImage) else topic)
         for entry, topic in zip(body.topics, found, strict=True)
-    ]
+    )
 
 
-def _once(topic: TopicImage, times: dict[bytes, int]) -> TopicImage | Refusal:
+def _once(topic: TopicImage, times: Mapping[bytes, int]) -> TopicImage | Refusal:
     if times[topic.topic_id] > 1:
         return Refusal(ErrorCode.invalid_request, "Duplicate topic name or ID.")
     return topic
@@ -85,17 +95,15 @@ def _find(image: MetadataImage, entry: DeleteTopicState) -> TopicImage | Refusal
     )
 
 
-def _result(choice: _Choice, refused: Refusal | None) -> DeletableTopicResult:
+def _result(choice: _Choice) -> DeletableTopicResult:
     found = choice.found
-    if isinstance(found, TopicImage) and refused is None:
+    if isinstance(found, TopicImage):
         return DeletableTopicResult(
             name=TopicName(found.name), topic_id=as_uuid(found.topic_id), error_code=ErrorCode.none
         )
-    refusal = found if isinstance(found, Refusal) else refused
-    assert refusal is not None, "a topic is deleted or there is a reason why not"
     return DeletableTopicResult(
         name=choice.entry.name,
         topic_id=choice.entry.topic_id,
-        error_code=refusal.error,
-        error_message=refusal.message,
+        error_code=found.error,
+        error_message=found.message,
     )

@@ -46,9 +46,7 @@ def _result(broker: Broker, body: DescribeConfigsRequest, resource: DescribeConf
         error_message=refusal.message if refusal else None,
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,
-        configs=() if isinstance(rows, Refusal) else tuple(
-            _row(row, body) for row in rows if _is_asked(row, resource)
-        ),
+        configs=() if isinstance(rows, Refusal) else tuple(_row(row, body) for row in rows),
     )
 
 
@@ -62,7 +60,7 @@ def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] 
             return Refusal(
                 ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
             )
-        return topic_rows(broker.config, broker.controller.image.topic_configs(name))
+        return topic_rows(broker.config, broker.controller.image.topic_configs(name), resource.configuration_keys)
     if resource.resource_type != BROKER_RESOURCE:
         return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
     if name == "":
@@ -71,11 +69,7 @@ def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] 
         return Refusal(
             ErrorCode.invalid_request, f"Unexpected broker id, expected {broker.node_id} or empty string, got {name}"
         )
-    return broker_rows(broker.config)
-
-
-def _is_asked(row: ConfigRow, resource: DescribeConfigsResource) -> bool:
-    return not resource.configuration_keys or row.key.name in resource.configuration_keys
+    return broker_rows(broker.config, resource.configuration_keys)
 
 
 def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -1,6 +1,6 @@
-"""CreatePartitions: adds partitions to topics, all good ones of a request in one batch (KIP-195)."""
+"""CreatePartitions: adds partitions to topics, all good ones of a request at once or none (KIP-195)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
@@ -10,48 +10,65 @@ from kio.schema.types import TopicName
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, propose
-from reference_broker.apis.topic_creation import manual_problem, partition_records, place
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, chained
+from reference_broker.apis.topic_creation import (
+    Replicas,
+    is_active,
+    manual_problem,
+    partition_records,
+    place,
+    too_many_partitions,
+)
 from reference_broker.model.metadata_image import MetadataImage, TopicImage
 from reference_broker.raft.metadata_records import PartitionRecord
+from reference_broker.raft.operations import Planning
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
     api_key=ApiKey.CREATE_PARTITIONS,
     min_version=0,
     max_version=3,
-    behaviour="Answered once the records are durable and the new partitions are open.",
+    behaviour="The active controller answers once the records are committed and published there; others answer "
+    "NOT_CONTROLLER. All good entries of a request are seen at once.",
     simplifications="The timeout is not used: nothing waits for other brokers.",
     kips=(195, 599),
 )
 
+DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    records: tuple[PartitionRecord, ...]
+    """New partitions of ``topic``, up to ``count``."""
+
+    topic: TopicImage
+    count: int
+    replicas: Replicas
+
+    def records(self, image: MetadataImage) -> Iterator[PartitionRecord]:
+        return partition_records(self.topic.topic_id, len(self.topic.partitions), self.count, self.replicas, image)
 
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each name of the request, in its order."""
     assert isinstance(body, CreatePartitionsRequest)
-    plans = _plans(broker.controller.latest, body)
-    records = [record for plan in plans.values() if isinstance(plan, _Plan) for record in plan.records]
+    plans: dict[str, _Plan | Refusal] = {}
 
-    def answer(refusal: Refusal | None) -> None:
-        results = tuple(_result(name, plan, refusal) for name, plan in plans.items())
+    def planning() -> Planning:
+        latest = broker.controller.latest
+        for topic in body.topics:
+            plans[topic.name] = DUPLICATE if topic.name in plans else _plan(latest, topic)
+            if broker.controller.spend(1 + len(topic.assignments or ())):
+                yield
+        good = [plan for plan in plans.values() if isinstance(plan, _Plan)]
+        return () if body.validate_only else chained(plan.records(latest) for plan in good)
+
+    def answer(refused: Refusal | None) -> None:
+        names = plans if refused is None else dict.fromkeys(topic.name for topic in body.topics)
+        results = tuple(_result(name, plans.get(name), refused) for name in names)
         call.respond(CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results))
 
-    propose(broker, [] if body.validate_only else records, answer)
-
-
-def _plans(image: MetadataImage, body: CreatePartitionsRequest) -> Mapping[str, _Plan | Refusal]:
-    plans: dict[str, _Plan | Refusal] = {}
-    for topic in body.topics:
-        if topic.name in plans:
-            plans[topic.name] = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
-        else:
-            plans[topic.name] = _plan(image, topic)
-    return plans
+    broker.controller.submit(planning(), answer, name="create partitions")
 
 
 def _plan(image: MetadataImage, wanted: CreatePartitionsTopic) -> _Plan | Refusal:
@@ -66,34 +83,41 @@ def _plan(image: MetadataImage, wanted: CreatePartitionsTopic) -> _Plan | Refusa
             ErrorCode.invalid_partitions,
             f"The topic {wanted.name} currently has {current} partition(s); {wanted.count} would not be an increase.",
         )
+    refusal = too_many_partitions(wanted.count)
+    if refusal is not None:
+        return refusal
     replicas = _replicas(image, wanted, topic)
-    if isinstance(replicas, Refusal):
-        return replicas
-    return _Plan(tuple(partition_records(topic.topic_id, current, replicas, image)))
+    return replicas if isinstance(replicas, Refusal) else _Plan(topic, wanted.count, replicas)
 
 
-def _replicas(
-    image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicImage
-) -> Sequence[tuple[int, ...]] | Refusal:
+def _replicas(image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicImage) -> Replicas | Refusal:
     current, factor = len(topic.partitions), len(topic.partitions[0].replicas)
     additional = wanted.count - current
     if wanted.assignments is None:
-        return place(image, additional, factor, first=current)
+        return place(image, _start(image, topic))
     if len(wanted.assignments) != additional:
         return Refusal(
             ErrorCode.invalid_replica_assignment,
             f"Attempted to add {additional} additional partition(s), but only {len(wanted.assignments)} "
             "assignment(s) were specified.",
         )
-    replicas = [tuple(assignment.broker_ids) for assignment in wanted.assignments]
+    replicas = [tuple(int(broker) for broker in assignment.broker_ids) for assignment in wanted.assignments]
     for brokers in replicas:
         problem = manual_problem(image, brokers, factor)
         if problem is not None:
             return problem
-    return replicas
+    return lambda index: replicas[index - current]
 
 
-def _result(name: str, plan: _Plan | Refusal, refused: Refusal | None) -> CreatePartitionsTopicResult:
+def _start(image: MetadataImage, topic: TopicImage) -> int:
+    """So that the first new partition stands on the broker after the last old one's."""
+    active = [broker for broker in sorted(image.brokers) if is_active(image, broker)]
+    last = topic.partitions[-1].replicas[0]
+    following = active.index(last) + 1 if last in active else 0
+    return following - len(topic.partitions)
+
+
+def _result(name: str, plan: _Plan | Refusal | None, refused: Refusal | None) -> CreatePartitionsTopicResult:
     refusal = plan if isinstance(plan, Refusal) else refused
     if refusal is None:
         return CreatePartitionsTopicResult(name=TopicName(name), error_code=ErrorCode.none)

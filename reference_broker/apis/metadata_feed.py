@@ -1,5 +1,7 @@
 """Keeps ``broker.metadata`` and the controller's gauges equal to the published metadata image."""
 
+from dataclasses import replace
+
 from reference_broker.apis.broker import Broker
 from reference_broker.model.metadata_cache import cache_of, update_of
 from reference_broker.model.metadata_delta import MetadataDelta
@@ -7,21 +9,22 @@ from reference_broker.model.metadata_image import MetadataImage
 
 
 def feed_metadata(broker: Broker) -> None:
-    """Call once the controller is ready: takes its image, then follows its deltas."""
-    controller = broker.controller
-    broker.metadata = cache_of(controller.image, controller.cluster_id, controller.node_id)
+    """Call once the metadata is loaded: takes the image, then follows its deltas and who leads the quorum."""
+    controller, loader = broker.controller, broker.loader
+    broker.metadata = cache_of(loader.image, controller.cluster_id, broker.quorum.shown_leader_id)
     metrics = broker.metrics
     topics = metrics.gauge("kafka.controller", "KafkaController", "GlobalTopicCount")
     partitions = metrics.gauge("kafka.controller", "KafkaController", "GlobalPartitionCount")
     applied = metrics.gauge("kafka.controller", "KafkaController", "LastAppliedRecordOffset")
-    metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount").value = 1
-    metrics.gauge("kafka.server", "raft-metrics", "current-epoch").value = controller.epoch
-    topics.value = len(controller.image.topics)
-    partitions.value = sum(len(topic.partitions) for topic in controller.image.topics.values())
-    applied.value = controller.image.provenance.offset
+    active = metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount")
+    epoch = metrics.gauge("kafka.server", "raft-metrics", "current-epoch")
+    leader = metrics.gauge("kafka.server", "raft-metrics", "current-leader")
+    topics.value = len(loader.image.topics)
+    partitions.value = sum(len(topic.partitions) for topic in loader.image.topics.values())
+    applied.value = loader.image.provenance.offset
 
     def published(delta: MetadataDelta, image: MetadataImage) -> None:
-        broker.metadata = broker.metadata.apply(update_of(delta, image, controller.node_id))
+        broker.metadata = broker.metadata.apply(update_of(delta, image, broker.quorum.shown_leader_id))
         topics.value = len(image.topics)
         for change in delta.topics:
             changed = change.after or change.before
@@ -31,4 +34,11 @@ def feed_metadata(broker: Broker) -> None:
             partitions.value += (len(change.after.partitions) if change.after else 0) - before
         applied.value = image.provenance.offset
 
-    controller.subscribe(published)
+    def leader_changed() -> None:
+        broker.metadata = replace(broker.metadata, controller_id=broker.quorum.shown_leader_id)
+        active.value = int(controller.is_active)
+        epoch.value = broker.quorum.epoch
+        leader.value = broker.quorum.shown_leader_id
+
+    loader.subscribe(published)
+    broker.replica.on_leader_changed(leader_changed)

@@ -1,22 +1,32 @@
-"""Plans new topics and partitions: checks, replica placement, and the metadata records. Used by three APIs."""
+"""Plans new topics and partitions: checks, replica placement, and the metadata records. Used by two APIs.
 
-from collections.abc import Iterable, Mapping, Sequence
+Planning is cheap (some 30 us a topic); records are made lazily, when the controller takes them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.proposing import Refusal
-from reference_broker.apis.topic_names import METADATA_TOPIC, collision, name_problem
+from reference_broker.apis.topic_names import METADATA_TOPIC, name_problem
+from reference_broker.model.config import BrokerConfig
 from reference_broker.model.config_key import ConfigError
 from reference_broker.model.metadata_image import TOPIC_RESOURCE, MetadataImage
 from reference_broker.model.topic_config import parse_topic_configs
-from reference_broker.raft.controller import MAX_RECORDS_PER_OPERATION
 from reference_broker.raft.metadata_records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
 from reference_broker.raft.uuids import NO_DIRECTORY
 
 DEFAULT = -1
 """As partition count or replication factor: the broker's default."""
+
+MAX_PARTITIONS_PER_TOPIC = 1_000_000
+"""Of one topic: bounds what one entry of a request may make the controller hold (the sum is bounded by its records)."""
+
+Replicas: TypeAlias = Callable[[int], tuple[int, ...]]
+"""The brokers of a new partition, by its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +42,128 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic that can be created. ``records`` in Kafka's order: topic, configs, partitions."""
+    """A topic that can be created."""
 
     name: str
     topic_id: bytes
     configs: Mapping[str, str]
-    replicas: tuple[tuple[int, ...], ...]
-    records: tuple[MetadataRecord, ...]
+    partitions: int
+    replicas: Replicas
+    image: MetadataImage
+
+    def records(self) -> Iterator[MetadataRecord]:
+        """In Kafka's order: topic, configs, partitions."""
+        yield TopicRecord(name=self.name, topic_id=self.topic_id)
+        for key, value in self.configs.items():
+            yield ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=self.name, name=key, value=value)
+        yield from partition_records(self.topic_id, 0, self.partitions, self.replicas, self.image)
 
 
-def plan_topic(broker: Broker, wanted: WantedTopic) -> PlannedTopic | Refusal:
-    """Judged by the latest metadata, also what is not durable yet."""
-    controller = broker.controller
-    refusal = _name_refusal(wanted.name, controller.image, controller.latest)
-    if refusal is not None:
-        return refusal
-    configs = _checked_configs(wanted)
-    if isinstance(configs, Refusal):
-        return configs
-    replicas = _replicas(broker, wanted)
-    if isinstance(replicas, Refusal):
-        return replicas
-    topic_id = controller.allocate_topic_id()
-    records: list[MetadataRecord] = [TopicRecord(name=wanted.name, topic_id=topic_id)]
-    records += (
-        ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=wanted.name, name=key, value=value)
-        for key, value in configs.items()
+@dataclass(slots=True)
+class TopicPlanner:
+    """Judges the topics of one request by the controller's latest metadata, and by each other.
+
+    ``unified``: names with '.' or '_', by what they become in metric names, where two must not be the same.
+    """
+
+    broker: Broker
+    latest: MetadataImage
+    published: MetadataImage
+    unified: dict[str, str] | None = None
+
+    @staticmethod
+    def of(broker: Broker) -> "TopicPlanner":
+        return TopicPlanner(broker, broker.controller.latest, broker.controller.image)
+
+    def plan(self, wanted: WantedTopic) -> PlannedTopic | Refusal:
+        refusal = request_problem(self.broker.config, wanted) or self._name_refusal(wanted.name)
+        if refusal is not None:
+            return refusal
+        configs = _checked_configs(wanted)
+        if isinstance(configs, Refusal):
+            return configs
+        found = self._replicas(wanted)
+        if isinstance(found, Refusal):
+            return found
+        partitions, replicas = found
+        topic_id = self.broker.controller.allocate_topic_id()
+        if self.unified is not None and ("." in wanted.name or "_" in wanted.name):
+            self.unified[_unified(wanted.name)] = wanted.name
+        return PlannedTopic(wanted.name, topic_id, configs, partitions, replicas, self.latest)
+
+    def _name_refusal(self, name: str) -> Refusal | None:
+        """A name whose removal is not published yet still exists: its directory still has the name, too."""
+        if name in self.latest.topics or name in self.published.topics:
+            return Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        if "." not in name and "_" not in name:
+            return None
+        if self.unified is None:
+            self.unified = {_unified(other): other for other in self.latest.topics if "." in other or "_" in other}
+        other = self.unified.get(_unified(name))
+        if other is not None:
+            return Refusal(
+                ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
+            )
+        return None
+
+    def _replicas(self, wanted: WantedTopic) -> tuple[int, Replicas] | Refusal:
+        if wanted.assignments is not None:
+            manual = _manual(self.latest, wanted)
+            return manual if isinstance(manual, Refusal) else (len(manual), manual.__getitem__)
+        partitions = self.broker.config.num_partitions if wanted.partitions == DEFAULT else wanted.partitions
+        placed = place(self.latest, self.broker.random.randrange(max(1, len(self.latest.brokers))))
+        return placed if isinstance(placed, Refusal) else (partitions, placed)
+
+
+def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None:
+    """What is wrong with the wish, whatever the cluster holds."""
+    problem = name_problem(wanted.name)
+    if problem is not None:
+        return Refusal(ErrorCode.invalid_topic_exception, problem)
+    if wanted.name == METADATA_TOPIC:
+        return Refusal(ErrorCode.topic_authorization_failed, f"Topic '{wanted.name}' is internal.")
+    if wanted.assignments is not None:
+        return None
+    factor = config.default_replication_factor if wanted.replication_factor == DEFAULT else wanted.replication_factor
+    if factor <= 0:
+        return Refusal(
+            ErrorCode.invalid_replication_factor,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if factor > 1:
+        return too_many_replicas(factor)
+    if wanted.partitions < DEFAULT or wanted.partitions == 0:
+        return Refusal(
+            ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+        )
+    return too_many_partitions(wanted.partitions)
+
+
+def too_many_replicas(factor: int) -> Refusal:
+    return Refusal(
+        ErrorCode.invalid_replication_factor,
+        f"The replication factor {factor} cannot be served: replicas do not copy data yet, so it must be 1.",
     )
-    records += partition_records(topic_id, 0, replicas, controller.latest)
-    return PlannedTopic(wanted.name, topic_id, configs, replicas, tuple(records))
+
+
+def too_many_partitions(partitions: int) -> Refusal | None:
+    if partitions <= MAX_PARTITIONS_PER_TOPIC:
+        return None
+    return Refusal(
+        ErrorCode.policy_violation,
+        f"Unable to perform excessively large batch operation: {partitions} partitions, "
+        f"at most {MAX_PARTITIONS_PER_TOPIC} are allowed.",
+    )
 
 
 def partition_records(
-    topic_id: bytes, first_index: int, replicas: Sequence[tuple[int, ...]], image: MetadataImage
-) -> Iterable[PartitionRecord]:
+    topic_id: bytes, first_index: int, end_index: int, replicas: Replicas, image: MetadataImage
+) -> Iterator[PartitionRecord]:
     """Records of new partitions; their ISR is the live part of their replicas."""
-    for index, brokers in enumerate(replicas, first_index):
-        isr = tuple(broker for broker in brokers if is_active(image, broker))
+    live = {broker_id: None for broker_id in image.brokers if is_active(image, broker_id)}
+    for index in range(first_index, end_index):
+        brokers = replicas(index)
+        isr = tuple(broker for broker in brokers if broker in live)
         yield PartitionRecord(
             partition_id=index,
             topic_id=topic_id,
@@ -87,31 +182,20 @@ def is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
 
-def place(
-    image: MetadataImage, partitions: int, replication_factor: int, first: int = 0
-) -> Sequence[tuple[int, ...]] | Refusal:
-    """Round robin over the active brokers, from partition ``first`` on."""
-    brokers = [broker for broker in sorted(image.brokers) if is_active(image, broker)]
-    if replication_factor > len(brokers):
+def place(image: MetadataImage, start: int) -> Replicas | Refusal:
+    """Round robin over the active brokers; the partition with index 0 on the one at ``start``."""
+    active = [(broker,) for broker in sorted(image.brokers) if is_active(image, broker)]
+    if not active:
         return Refusal(
             ErrorCode.invalid_replication_factor,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
+            "Unable to replicate the partition 1 time(s): The target replication factor of 1 cannot be reached because "
+            "no usable broker is registered.",
         )
-    if partitions > MAX_RECORDS_PER_OPERATION:
-        return Refusal(
-            ErrorCode.policy_violation,
-            f"Unable to perform excessively large batch operation: {partitions} partitions, "
-            f"at most {MAX_RECORDS_PER_OPERATION} metadata records fit one operation.",
-        )
-    count = len(brokers)
-    return [
-        tuple(brokers[(index + step) % count] for step in range(replication_factor))
-        for index in range(first, first + partitions)
-    ]
+    count = len(active)
+    return lambda index: active[(start + index) % count]
 
 
-def manual_problem(image: MetadataImage, brokers: Sequence[int], expected: int | None) -> Refusal | None:
+def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
     """What is wrong with the replicas of one partition; ``expected``: how many the others have."""
     problem = None
     if not brokers:
@@ -126,26 +210,15 @@ def manual_problem(image: MetadataImage, brokers: Sequence[int], expected: int |
             f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
             f"consistent with previous partitions, which have {expected} replica(s)."
         )
+    elif len(brokers) > 1:
+        return too_many_replicas(len(brokers))
     elif not any(is_active(image, broker) for broker in brokers):
         problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
     return None if problem is None else Refusal(ErrorCode.invalid_replica_assignment, problem)
 
 
-def _name_refusal(name: str, published: MetadataImage, latest: MetadataImage) -> Refusal | None:
-    """A name whose removal is not published yet still exists: its directory still has the name, too."""
-    problem = name_problem(name)
-    if problem is not None:
-        return Refusal(ErrorCode.invalid_topic_exception, problem)
-    if name == METADATA_TOPIC:
-        return Refusal(ErrorCode.topic_authorization_failed, f"Topic '{name}' is internal.")
-    if name in latest.topics or name in published.topics:
-        return Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-    other = collision(name, latest.topics)
-    if other is not None:
-        return Refusal(
-            ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
-        )
-    return None
+def _unified(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _checked_configs(wanted: WantedTopic) -> Mapping[str, str] | Refusal:
@@ -162,29 +235,7 @@ def _checked_configs(wanted: WantedTopic) -> Mapping[str, str] | Refusal:
     return configs
 
 
-def _replicas(broker: Broker, wanted: WantedTopic) -> tuple[tuple[int, ...], ...] | Refusal:
-    image = broker.controller.latest
-    if wanted.assignments is not None:
-        return _manual(image, wanted)
-    factor = wanted.replication_factor
-    if factor < DEFAULT or factor == 0:
-        return Refusal(
-            ErrorCode.invalid_replication_factor,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
-    if wanted.partitions < DEFAULT or wanted.partitions == 0:
-        return Refusal(
-            ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
-        )
-    placed = place(
-        image,
-        broker.config.num_partitions if wanted.partitions == DEFAULT else wanted.partitions,
-        broker.config.default_replication_factor if factor == DEFAULT else factor,
-    )
-    return placed if isinstance(placed, Refusal) else tuple(placed)
-
-
-def _manual(image: MetadataImage, wanted: WantedTopic) -> tuple[tuple[int, ...], ...] | Refusal:
+def _manual(image: MetadataImage, wanted: WantedTopic) -> list[tuple[int, ...]] | Refusal:
     assert wanted.assignments is not None, "only called with a manual assignment"
     if wanted.replication_factor != DEFAULT:
         return Refusal(
@@ -213,4 +264,4 @@ def _manual(image: MetadataImage, wanted: WantedTopic) -> tuple[tuple[int, ...],
         return Refusal(
             ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
         )
-    return tuple(replicas[index] for index in range(len(replicas)))
+    return [replicas[index] for index in range(len(replicas))]

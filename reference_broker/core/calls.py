@@ -5,6 +5,32 @@ from collections.abc import Callable
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Request
 
+NO_CONNECTION = -1
+
+
+class LocalCall:
+    """A request that this node's broker asks of its own controller."""
+
+    __slots__ = ("_answer", "api_version", "client_id", "closed", "connection")
+
+    def __init__(self, client_id: str, api_version: int, answer: Callable[[object], None]) -> None:
+        self.connection = NO_CONNECTION
+        self.client_id = client_id
+        self.api_version = api_version
+        self.closed = False
+        self._answer = answer
+
+    def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
+        assert not self.closed, "a local request is answered twice"
+        self.closed = True
+        self._answer(body)
+
+    def close(self, reason: str) -> None:
+        raise AssertionError(f"our own request breaks the protocol: {reason}")
+
+    def on_closed(self, forget: Callable[[], None]) -> None:
+        """There is no connection that could close."""
+
 
 class ActiveCall:
     """Answered at most once; after its connection closed, answering does nothing."""

@@ -1,17 +1,16 @@
 """What a node asks of its driver. The list is closed: see the table in reference_broker/core/README.md.
 
-A driver carries out the effects of one event in order.
+A driver carries out the effects of one event in order. Named tuples, as events are.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from reference_broker.raft.channels import Channel
 from reference_broker.wire.tags import Tag
 
 
-@dataclass(slots=True, frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to one Request. ``body`` None: no frame is sent (produce with acks=0), the request is done."""
 
     connection: int
@@ -22,52 +21,49 @@ class Reply:
     tag: Tag
 
 
-@dataclass(slots=True, frozen=True)
-class Close:
+class Close(NamedTuple):
     """Close the connection after what was sent before. ``reason``: one line for the log."""
 
     connection: int
     reason: str
 
 
-@dataclass(slots=True, frozen=True)
-class Send:
-    """A request to another node; answered by PeerReply with the same token, or by PeerDown."""
+class Send(NamedTuple):
+    """A request to another node, in order with the others of its channel. Answered by PeerReply with the same token, or
+    by a PeerDown of the channel: the driver breaks the connection when ``timeout_ms`` pass without the reply."""
 
     peer: int
+    channel: Channel
     token: int
     api_key: int
     api_version: int
     body: object
     tag: Tag
+    timeout_ms: int
 
 
-@dataclass(slots=True, frozen=True)
-class SetTimer:
+class SetTimer(NamedTuple):
     """Give TimerFired(timer) once now.mono_us >= deadline_us. A timer number is set anew only after it fired."""
 
     timer: int
     deadline_us: int
 
 
-@dataclass(slots=True, frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """Make all bytes appended so far to these paths durable, then give Synced(token)."""
 
     token: int
     paths: tuple[str, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Offload:
+class Offload(NamedTuple):
     """Run ``task`` outside the core (it touches nothing of the node's), then give TaskDone(token, result)."""
 
     token: int
     task: Callable[[], object]
 
 
-@dataclass(slots=True, frozen=True)
-class Note:
+class Note(NamedTuple):
     """A line of the trace: what happened inside, for checks and for people. Values are ints or strings."""
 
     what: str

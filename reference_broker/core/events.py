@@ -1,21 +1,23 @@
-"""What can happen to a node. The list is closed: see the table in reference_broker/core/README.md."""
+"""What can happen to a node. The list is closed: see the table in reference_broker/core/README.md.
 
-from dataclasses import dataclass
-from typing import TypeAlias
+Named tuples, since they are made for every step of a node; tell them apart by their class (by content alone, two of
+different classes may be equal).
+"""
 
+from typing import NamedTuple, TypeAlias
+
+from reference_broker.raft.channels import Channel
 from reference_broker.wire.tags import Tag
 
 
-@dataclass(slots=True, frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A client's connection was accepted. ``connection`` is a number never used twice by a driver."""
 
     connection: int
     peer: str
 
 
-@dataclass(slots=True, frozen=True)
-class Request:
+class Request(NamedTuple):
     """One decoded request. A driver gives the next request of a connection only after the Reply to this one.
 
     ``body``: the latest-version value of the API (wire.messages), or wire.fetch / wire.produce values.
@@ -32,60 +34,56 @@ class Request:
     frame_bytes: int = 0
 
 
-@dataclass(slots=True, frozen=True)
-class Closed:
+class Closed(NamedTuple):
     """The connection is gone; nothing more may be sent to it."""
 
     connection: int
 
 
-@dataclass(slots=True, frozen=True)
-class PeerUp:
-    """The link to another node is usable."""
+class PeerUp(NamedTuple):
+    """A channel to another node is usable: a connection that a Send asked for was accepted."""
 
     peer: int
+    channel: Channel
 
 
-@dataclass(slots=True, frozen=True)
-class PeerReply:
+class PeerReply(NamedTuple):
     """The answer to a Send. ``token`` is the Send's."""
 
     peer: int
+    channel: Channel
     token: int
     body: object
 
 
-@dataclass(slots=True, frozen=True)
-class PeerDown:
-    """The link to another node broke; sends without a reply are lost or not, nobody knows."""
+class PeerDown(NamedTuple):
+    """A channel to another node broke, was refused or hit a Send's timeout. All its sends without a reply are lost or
+    not, nobody knows; the next Send connects anew."""
 
     peer: int
+    channel: Channel
 
 
-@dataclass(slots=True, frozen=True)
-class TimerFired:
+class TimerFired(NamedTuple):
     """A deadline set by SetTimer passed."""
 
     timer: int
 
 
-@dataclass(slots=True, frozen=True)
-class Synced:
+class Synced(NamedTuple):
     """All bytes appended to the Sync's paths before that Sync are durable."""
 
     token: int
 
 
-@dataclass(slots=True, frozen=True)
-class SyncFailed:
+class SyncFailed(NamedTuple):
     """The disk could not make them durable; the node ends, since it no longer knows what it holds."""
 
     token: int
     reason: str
 
 
-@dataclass(slots=True, frozen=True)
-class TaskDone:
+class TaskDone(NamedTuple):
     """An Offload finished. ``result`` is the task's, or the exception that it raised."""
 
     token: int

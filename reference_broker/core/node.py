@@ -7,9 +7,10 @@ one at a time and carries out the effects in their order.
 from collections.abc import Callable, Iterator, Sequence
 
 from reference_broker.apis.broker import Broker
+from reference_broker.apis.k01_fetch import is_metadata_fetch
 from reference_broker.apis.metadata_feed import feed_metadata
 from reference_broker.apis.registry import Api, apis
-from reference_broker.core.calls import ActiveCall
+from reference_broker.core.calls import ActiveCall, LocalCall
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
@@ -26,6 +27,7 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.housekeeping import Housekeeping
+from reference_broker.core.peers import Peers
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
@@ -35,60 +37,88 @@ from reference_broker.log.now import Now
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.fetch_session_cache import FetchSessionCache
+from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
+from reference_broker.model.metadata_image import MetadataImage
 from reference_broker.model.metrics import Counter, Metrics
 from reference_broker.model.partition_publisher import PartitionPublisher
 from reference_broker.model.partitions import Partitions
 from reference_broker.raft.activation import Endpoint
-from reference_broker.raft.controller import Controller
-from reference_broker.raft.node_files import read_identity
+from reference_broker.raft.node_files import StartRefused, read_identity
+from reference_broker.raft.replica import Home, MetadataReplica
 from reference_broker.wire.apis import ApiKey, api_name
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 """Written when everything is synced, removed at the next start: without it logs are recovered by scanning."""
 
 
-class _Outside:
-    """What handlers may ask for, turned into effects (``apis.broker.Outside``)."""
+LEAVE_LIMIT_US = 5_000_000
+"""A clean end waits so long for the cluster to take over what this node led."""
 
-    def __init__(self, effects: list[Effect], timers: Timers, syncs: Syncs) -> None:
+BEFORE_READY = frozenset(
+    {
+        ApiKey.CREATE_TOPICS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT,
+        ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS,
+    }
+)  # fmt: skip
+"""What other nodes ask of a controller, also while its broker is not part of the cluster yet; so is a fetch of the
+metadata log. Clients begin with ApiVersions and are closed there, so that they try another node, or again."""
+
+
+class _Outside:
+    """What handlers and the quorum may ask for, turned into effects (``apis.broker.Outside``, ``raft.ports.Ports``)."""
+
+    def __init__(
+        self, effects: list[Effect], timers: Timers, syncs: Syncs, peers: Peers, now: Callable[[], Now]
+    ) -> None:
         self._effects = effects
+        self.now = now
         self.set_timer = timers.set
         self.cancel_timer = timers.cancel
         self.sync = syncs.request
+        self.send = peers.send
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
         self._effects.append(Note(what, fields))
 
 
 class Node:
-    """A combined broker and controller. ``host`` / ``port``: what clients are told to connect to.
+    """A broker, and a controller where it is one of the voters. ``host`` / ``port``: what clients are told.
 
-    ``ready``: it serves; a driver accepts connections only then. ``stopped``: shutdown has finished.
-    ``seed``: of every random choice; live from the operating system, another one at each start.
-    ``handle`` raises NodeFailed when the node must end, StartRefused for a directory that it must not use.
+    ``listening``: it takes part in the quorum; a driver accepts connections from then on. ``ready``: it serves clients.
+    ``stopped``: shutdown has finished. ``seed``: of every random choice; live from the operating system, another one
+    at each start. ``handle`` raises NodeFailed when the node must end, StartRefused for a directory that it must not
+    use.
     """
 
     def __init__(
         self, node_id: int, config: BrokerConfig, disk: Disk, seed: int, host: str = "127.0.0.1", port: int = 9092
     ) -> None:
+        self.listening = False
         self.ready = False
         self.stopped = False
         self._stopping = False
+        self._clean = False
+        self._opening = False
+        self._closing = False
         self._effects: list[Effect] = []
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
+        self._peers = Peers(node_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
-        outside = _Outside(self._effects, self._timers, self._syncs)
+        outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
         metrics = Metrics()
         partitions = Partitions()
-        controller = Controller(
-            node_id=node_id, config=config, disk=disk, random=KeyedRandom(seed, "controller"),
-            endpoint=Endpoint(host, port), sync=self._syncs.request, now=lambda: self.broker.now,
+        replica = MetadataReplica(
+            Home(
+                node_id, config, disk, outside, lambda purpose: KeyedRandom(seed, purpose), Endpoint(host, port),
+                metrics,
+            )
         )  # fmt: skip
         self._apis = apis()
         self.broker = Broker(
             node_id=node_id, config=config, now=Now(0, 0), random=KeyedRandom(seed, "apis"), disk=disk,
-            outside=outside, metrics=metrics, partitions=partitions, controller=controller,
+            outside=outside, metrics=metrics, partitions=partitions, replica=replica,
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, KeyedRandom(seed, "fetch-sessions"), metrics,
                 outside.note,
@@ -103,14 +133,14 @@ class Node:
         self._requests = {key: _request_counter(metrics, key) for key in self._apis}
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
-            TimerFired: lambda event: self._timers.fired(event.timer),
+            TimerFired: self._timer_fired,
             Synced: lambda event: self._syncs.synced(event.token),
             SyncFailed: self._sync_failed,
             Opened: self._ignore,
             Closed: self._closed,
             PeerUp: self._ignore,
-            PeerReply: self._ignore,
-            PeerDown: self._ignore,
+            PeerReply: self._peers.replied,
+            PeerDown: self._peers.down,
             TaskDone: self._ignore,
         }
 
@@ -119,7 +149,8 @@ class Node:
         return self.broker.metrics
 
     def start(self, now: Now) -> Sequence[Effect]:
-        """Once, first: recovers logs in slices and starts a new leader epoch; ``ready`` tells when it is done."""
+        """Once, first: recovers the metadata log in slices, takes part in the quorum (``listening``), is registered as
+        a broker, recovers its partitions in slices, and is let into the cluster (``ready``)."""
         self.broker.now = now
         self._guarded(self._start)
         return self._taken()
@@ -131,20 +162,23 @@ class Node:
             self._on[event.__class__](event)
         except DiskError as failure:
             raise _failed(failure) from failure
+        except MetadataFault as damage:
+            raise (NodeFailed if self.ready else StartRefused)(str(damage)) from damage
         return self._taken()
 
     def shutdown(self, now: Now) -> Sequence[Effect]:
         """Asks for a clean end: everything appended is synced, then marked clean; ``stopped`` tells when.
 
-        Requests from now on close their connection; those that wait for a sync are answered. A node that has not
-        finished its start stops at once and marks nothing: some logs are not recovered yet.
+        Clients' requests from now on close their connection; those that wait for a sync are answered. The broker leaves
+        the cluster and a leader its quorum first, for as long as that is answered in time. A node that has not finished
+        its start stops at once and marks nothing: some logs are not recovered yet.
         """
         self.broker.now = now
         if not self._stopping:
             self._stopping, served = True, self.ready
             self.ready = False
             if served:
-                self._guarded(self._sync_all)
+                self._guarded(self._leave)
             else:
                 self._stop()
         return self._taken()
@@ -164,22 +198,57 @@ class Node:
 
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
-        clean = self.broker.disk.exists(CLEAN_SHUTDOWN_FILE)
+        self._clean = self.broker.disk.exists(CLEAN_SHUTDOWN_FILE)
         self.broker.disk.delete(CLEAN_SHUTDOWN_FILE)
-        self._housekeeping.run(self.broker.controller.load(clean, lambda: self._loaded(clean)), _nothing)
+        self._housekeeping.run(self.broker.replica.load(self._clean), self._loaded)
 
-    def _loaded(self, clean: bool) -> None:
-        controller = self.broker.controller
-        controller.subscribe(self._publisher.publish)  # First: what clients are told about must be there.
-        feed_metadata(self.broker)
-        self._housekeeping.run(self._publisher.start(controller.image, clean), self._opened_all)
-
-    def _opened_all(self) -> None:
+    def _loaded(self) -> None:
         if self._stopping:
             return
+        replica = self.broker.replica
+        replica.loader.subscribe(self._publisher_follows)  # First: what clients are told about must be there.
+        feed_metadata(self.broker)
+        replica.loader.subscribe(lambda _, image: self._image_changed(image))
+        replica.lifecycle.on_registered = lambda: self._image_changed(replica.loader.image)
+        replica.lifecycle.channel.serve_locally = self._serve_locally
+        self.listening = True
+        replica.start()
+
+    def _publisher_follows(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self._opening:
+            self._publisher.publish(delta, image)
+
+    def _image_changed(self, image: MetadataImage) -> None:
+        """Registered: opens its partitions. Let into the cluster: serves."""
+        if self.ready or self._stopping:
+            return
+        lifecycle = self.broker.replica.lifecycle
+        if not lifecycle.is_registered:
+            return
+        if not self._opening:
+            self._opening = True
+            self._housekeeping.run(self._publisher.start(image, self._clean), lifecycle.want_unfenced)
+        elif lifecycle.is_unfenced:
+            self._opened_all()
+
+    def _opened_all(self) -> None:
         self.ready = True
         self._housekeeping.start()
         self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
+
+    def _leave(self) -> None:
+        """Then syncs everything; no longer than LEAVE_LIMIT_US later, whether the cluster has answered or not. From
+        then on nothing is begun that would change a log once more."""
+
+        def leave() -> None:
+            if not self._closing:
+                self._closing = True
+                self.listening = False
+                self.broker.replica.halt()
+                self._sync_all()
+
+        self._timers.set(self.broker.now.mono_us + LEAVE_LIMIT_US, leave)
+        self.broker.replica.shut_down(leave)
 
     def _sync_all(self) -> None:
         """Again until nothing is left: what was on its way when the end began may append once more."""
@@ -210,7 +279,7 @@ class Node:
 
     def _request(self, event: Request) -> None:
         call = ActiveCall(event, self._effects, self._finished)
-        if not self.ready:
+        if not self.ready and not (self.listening and _is_for_controller(event)):
             call.close("the node is shutting down" if self._stopping else "the node is starting")
             return
         api = self._apis.get(event.api_key)
@@ -223,15 +292,27 @@ class Node:
         if body is not None:
             call.respond(body)
 
+    def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
+        """What the broker asks of the active controller where that is this node."""
+        api = self._apis[api_key]
+        call = LocalCall(f"node-{self.broker.node_id}", api.card.max_version, answer)
+        told = api.handle(self.broker, call, body)
+        if told is not None:
+            call.respond(told)
+
     @staticmethod
     def _serves(api: Api, event: Request) -> bool:
         """ApiVersions answers an unknown version itself (KIP-511); its body is None then."""
         return api.card.api_key == ApiKey.API_VERSIONS or (
-            event.body is not None and api.card.min_version <= event.api_version <= api.card.max_version
+            event.body is not None and api.card.serves(event.api_version)
         )
 
     def _finished(self, connection: int) -> None:
         self._calls.pop(connection, None)
+
+    def _timer_fired(self, event: TimerFired) -> None:
+        if not self._closing:
+            self._timers.fired(event.timer)
 
     def _closed(self, event: Closed) -> None:
         call = self._calls.pop(event.connection, None)
@@ -242,13 +323,12 @@ class Node:
         raise NodeFailed(f"the disk did not sync ({event.reason}); what is durable is unknown, so the node ends")
 
     def _ignore(self, event: Event) -> None:
-        """Nothing to do for this event yet: no other nodes, no offloaded work."""
+        """Nothing to do: sends tell what they need to know, and there is no offloaded work."""
 
     def _logs(self) -> Iterator[PartitionLog]:
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
-        metadata_log = self.broker.controller.metadata_log
-        if metadata_log is not None:
-            yield metadata_log
+        yield from self._publisher.resting_logs()
+        yield self.broker.replica.log.log
 
 
 def _request_counter(metrics: Metrics, api_key: int) -> Counter:
@@ -263,5 +343,7 @@ def _ignore_number(_: int) -> None:
     """A timer that nobody will cancel."""
 
 
-def _nothing() -> None:
-    """The slices of loading call ``ready`` themselves."""
+def _is_for_controller(event: Request) -> bool:
+    if event.api_key == ApiKey.FETCH:
+        return is_metadata_fetch(event.body)
+    return event.api_key in BEFORE_READY

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from reference_broker.log.now import Now
+from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.producer_state import BatchMark
 from reference_broker.log.segment import new_segment
 from reference_broker.records.batch import (
@@ -124,7 +125,7 @@ def _judged(log: "PartitionLog", now: Now, view: memoryview, origin: Origin) -> 
                 check_keys([view[at : at + header.size_bytes] for at, header in batches])
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
-    if len(view) > log.config.segment_bytes:
+    if origin is Origin.CLIENT and len(view) > log.config.segment_bytes:
         raise RecordsRefused(
             Error.RECORD_LIST_TOO_LARGE, f"{len(view)} bytes do not fit a segment of {log.config.segment_bytes}"
         )
@@ -158,6 +159,8 @@ def _write(
     config = log.config
     timestamp_ms = batches[0][1].max_timestamp_ms if not config.is_log_append_time else now.wall_ms
     if not log.segments:
+        if log.topic_id:
+            log.durability.changed(write_partition_metadata(log.disk, log.directory, log.topic_id))
         segment = new_segment(log.directory, log.log_end_offset, now.wall_ms)
         log.disk.append(segment.path, buffers)
         log.add_segment(segment)

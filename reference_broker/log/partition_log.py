@@ -61,6 +61,7 @@ class PartitionLog:
         "recovery_point_file",
         "rules",
         "segments",
+        "topic_id",
     )
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig) -> None:
@@ -80,6 +81,8 @@ class PartitionLog:
         self.producers = ProducerStates(config.producer_id_expiration_ms, config.unknown_producer_id_policy != "accept")
         self.durability = Durability()
         self.recovered = Recovered()
+        self.topic_id = b""
+        """Written beside the first records; empty: the directory's name says all."""
         self.config = config
 
     @property

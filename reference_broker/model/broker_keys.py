@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from reference_broker.model.config_key import INT_MAX, LONG_MAX, ConfigKey, Kind
 from reference_broker.model.topic_config import BROKER_SYNONYMS, TOPIC_KEYS
 
-MIN_METADATA_SEGMENT_BYTES = 8 * 2**20
-"""Kafka's least size: one batch of metadata records must fit."""
+MIN_METADATA_SEGMENT_BYTES = 1024
+"""Kafka's least size is 8 MiB, its largest batch; our batches are small, and a larger one makes its segment larger."""
 
 
 def _from_topic(topic_name: str, broker_name: str) -> ConfigKey:
@@ -18,11 +18,72 @@ def _from_topic(topic_name: str, broker_name: str) -> ConfigKey:
 _OWN = (
     ConfigKey("advertised.listeners", Kind.STRING, "", "PLAINTEXT://HOST:PORT told to clients; empty: as listened."),
     ConfigKey("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether asking for a topic's metadata creates it."),
+    ConfigKey(
+        "broker.heartbeat.interval.ms", Kind.INT, 2000, "How often a broker tells that it lives, ms.", at_least=1
+    ),
+    ConfigKey("broker.session.timeout.ms", Kind.INT, 9000, "Silence after which a broker is fenced, ms.", at_least=1),
     ConfigKey("connections.max.idle.ms", Kind.LONG, 600_000, "Idle time before a connection is closed, ms."),
+    ConfigKey(
+        "controller.quorum.election.backoff.max.ms",
+        Kind.INT,
+        1000,
+        "Most time between two elections without a winner, ms.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "controller.quorum.election.timeout.ms", Kind.INT, 1000, "How long an election may take, ms.", at_least=1
+    ),
+    ConfigKey(
+        "controller.quorum.fetch.timeout.ms",
+        Kind.INT,
+        2000,
+        "Silence of the leader (or of a majority of voters) after which a new one is sought, ms.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "controller.quorum.request.timeout.ms", Kind.INT, 2000, "How long a request to a voter may take, ms.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "controller.quorum.voters",
+        Kind.STRING,
+        "",
+        "ID@HOST:PORT,...: all voters and how this node reaches them; empty: this node alone.",
+    ),
+    ConfigKey(
+        "crucible.bootstrap.metadata.version", Kind.INT, 25, "metadata.version of a new cluster.",
+        at_least=1, at_most=25,
+    ),
+    ConfigKey("crucible.cluster.id", Kind.STRING, "", "The cluster's ID; needed where there are several voters."),
     ConfigKey(
         "crucible.max.open.files", Kind.INT, 0, "Segment files open at once; 0: a quarter of the limit.", at_least=0
     ),
     ConfigKey("crucible.max.parked.requests", Kind.INT, 100_000, "Requests that may wait at once.", at_least=1),
+    ConfigKey(
+        "crucible.metadata.batch.max.bytes",
+        Kind.INT,
+        8192,
+        "Largest batch of metadata records, bytes; a larger set goes out as a transaction.",
+        at_least=256,
+        at_most=8 * 2**20,
+    ),
+    ConfigKey(
+        "crucible.metadata.snapshot.fetch.draft",
+        Kind.BOOLEAN,
+        False,
+        "Whether this node fetches snapshots in the layout of KIP-630's earlier page; all nodes must know it.",
+    ),
+    ConfigKey(
+        "crucible.metadata.snapshot.fetch.max.bytes",
+        Kind.INT,
+        1_048_576,
+        "Bytes of a snapshot asked for at once.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "crucible.metadata.snapshot.keep.ms", Kind.LONG, 60_000, "How long a superseded snapshot is kept, ms.",
+        at_least=0,
+    ),
     ConfigKey("crucible.request.log.enable", Kind.BOOLEAN, False, "One log line for each request."),
     ConfigKey(
         "crucible.unknown.producer.id.policy",
@@ -45,6 +106,17 @@ _OWN = (
         "max.request.partition.size.limit", Kind.INT, 2000, "Partitions in one description of topics.", at_least=1
     ),
     ConfigKey(
+        "metadata.log.max.record.bytes.between.snapshots",
+        Kind.LONG,
+        20_971_520,
+        "Bytes of metadata records after which a snapshot is made.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "metadata.log.max.snapshot.interval.ms", Kind.LONG, 3_600_000, "Time after which one is made, ms; 0: never.",
+        at_least=0,
+    ),
+    ConfigKey(
         "metadata.log.segment.bytes",
         Kind.INT,
         2**30,
@@ -52,6 +124,11 @@ _OWN = (
         at_least=MIN_METADATA_SEGMENT_BYTES,
     ),
     ConfigKey("metadata.log.segment.ms", Kind.LONG, 604_800_000, "Segment age of the metadata log, ms.", at_least=1),
+    ConfigKey(
+        "metadata.max.retention.bytes", Kind.LONG, 104_857_600, "Size of the metadata log and its snapshots.",
+        at_least=-1,
+    ),
+    ConfigKey("metadata.max.retention.ms", Kind.LONG, 604_800_000, "Age of a metadata snapshot, ms.", at_least=-1),
     ConfigKey("num.partitions", Kind.INT, 1, "Partitions of a topic that names none.", at_least=1, at_most=10_000),
     ConfigKey(
         "producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often idle producers go, ms.", at_least=1

@@ -23,16 +23,49 @@ DIFFERENT_DEFAULTS: Mapping[str, str] = {
 }
 
 
+_TOPIC_FIELDS = tuple((name, BROKER_SYNONYMS[name].replace(".", "_")) for name in TOPIC_KEYS)
+"""Each topic setting with the field that holds this node's value for it."""
+
+_LOG_FIELDS = tuple(
+    (name, name.replace(".", "_"))
+    for name in TOPIC_KEYS
+    if name.replace(".", "_") in {field.name for field in fields(LogConfig)}
+)
+"""Those that a log is opened with, each with its field there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A controller, and where this node reaches it (the real address, or a proxy on the link between the two)."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Checked settings of one node. ``given``: names of the keys that were set, the rest are defaults."""
 
     advertised_listeners: str = ""
     auto_create_topics_enable: bool = True
+    broker_heartbeat_interval_ms: int = 2000
+    broker_session_timeout_ms: int = 9000
     compression_type: str = "producer"
     connections_max_idle_ms: int = 600_000
+    controller_quorum_election_backoff_max_ms: int = 1000
+    controller_quorum_election_timeout_ms: int = 1000
+    controller_quorum_fetch_timeout_ms: int = 2000
+    controller_quorum_request_timeout_ms: int = 2000
+    controller_quorum_voters: str = ""
+    crucible_bootstrap_metadata_version: int = 25
+    crucible_cluster_id: str = ""
     crucible_max_open_files: int = 0
     crucible_max_parked_requests: int = 100_000
+    crucible_metadata_batch_max_bytes: int = 8192
+    crucible_metadata_snapshot_fetch_draft: bool = False
+    crucible_metadata_snapshot_fetch_max_bytes: int = 1_048_576
+    crucible_metadata_snapshot_keep_ms: int = 60_000
     crucible_request_log_enable: bool = False
     crucible_unknown_producer_id_policy: str = "reject"
     default_replication_factor: int = 1
@@ -62,8 +95,12 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int = 1000
     max_request_partition_size_limit: int = 2000
     message_max_bytes: int = 1_048_588
+    metadata_log_max_record_bytes_between_snapshots: int = 20_971_520
+    metadata_log_max_snapshot_interval_ms: int = 3_600_000
     metadata_log_segment_bytes: int = 1_073_741_824
     metadata_log_segment_ms: int = 604_800_000
+    metadata_max_retention_bytes: int = 104_857_600
+    metadata_max_retention_ms: int = 604_800_000
     min_insync_replicas: int = 1
     num_partitions: int = 1
     producer_id_expiration_check_interval_ms: int = 600_000
@@ -83,6 +120,13 @@ class BrokerConfig:
                 values[unit.stands_for] = -1 if value == -1 else int(value) * unit.factor
         return _built(values)
 
+    def voters(self, node_id: int) -> tuple[Voter, ...]:
+        """All voters, ascending; this node alone where none are configured (its own address is never dialled)."""
+        if not self.controller_quorum_voters:
+            return (Voter(node_id, "", 0),)
+        found = [_voter(text) for text in self.controller_quorum_voters.split(",")]
+        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))
+
     def value(self, name: str) -> Value:
         """By Kafka's name, for example ``log.segment.bytes``."""
         found: Value = getattr(self, name.replace(".", "_"))
@@ -90,18 +134,19 @@ class BrokerConfig:
 
     def topic_values(self, topic_configs: Mapping[str, str]) -> dict[str, Value]:
         """All settings of a topic by topic config name: its own where set, else this node's."""
-        values: dict[str, Value] = {name: self.value(BROKER_SYNONYMS[name]) for name in TOPIC_KEYS}
-        values.update(parse_topic_configs(topic_configs))
+        values: dict[str, Value] = {name: getattr(self, field) for name, field in _TOPIC_FIELDS}
+        if topic_configs:
+            values.update(parse_topic_configs(topic_configs))
         return values
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
         """What the log of a topic with these configs is opened with."""
-        values = {name.replace(".", "_"): value for name, value in self.topic_values(topic_configs).items()}
+        topic_values = self.topic_values(topic_configs)
+        values = {field: topic_values[name] for name, field in _LOG_FIELDS}
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         values["producer_id_expiration_check_interval_ms"] = self.producer_id_expiration_check_interval_ms
         values["unknown_producer_id_policy"] = self.crucible_unknown_producer_id_policy
-        known = {field.name for field in fields(LogConfig)}
-        chosen: dict[str, Any] = {name: value for name, value in values.items() if name in known}
+        chosen: dict[str, Any] = values
         return LogConfig(**chosen)
 
     def topic_defaults(self) -> LogConfig:
@@ -120,6 +165,14 @@ class BrokerConfig:
         return host.strip("[]"), int(port)
 
 
+def _voter(text: str) -> Voter | None:
+    number, separator, address = text.strip().partition("@")
+    host, colon, port = address.rpartition(":")
+    if not (separator and colon and host and all(each.isascii() and each.isdigit() for each in (number, port))):
+        return None
+    return Voter(int(number), host.strip("[]"), int(port)) if 0 < int(port) < 65536 else None
+
+
 def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
     """Milliseconds win over minutes, minutes over hours, as in Kafka."""
     return name.endswith(".hours") and name.removesuffix(".hours") + ".minutes" in values
@@ -130,6 +183,7 @@ def _built(values: dict[str, Value]) -> BrokerConfig:
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     config = BrokerConfig(given=given, **settings)
     _check_listener(config)
+    _check_voters(config)
     _check_together(config)
     return config
 
@@ -143,6 +197,18 @@ def _check_listener(config: BrokerConfig) -> None:
     good = bool(host) and bool(colon) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
     if not good or (separator and scheme != "PLAINTEXT"):
         raise ConfigError(f"advertised.listeners is {text!r}: give one PLAINTEXT://HOST:PORT.")
+
+
+def _check_voters(config: BrokerConfig) -> None:
+    text = config.controller_quorum_voters
+    if not text:
+        return
+    voters = [_voter(each) for each in text.split(",")]
+    numbers = [each.node_id for each in voters if each is not None]
+    if len(numbers) != len(voters) or len(dict.fromkeys(numbers)) != len(numbers):
+        raise ConfigError(f"controller.quorum.voters is {text!r}: give ID@HOST:PORT,... with each ID once.")
+    if not config.crucible_cluster_id:
+        raise ConfigError("controller.quorum.voters needs crucible.cluster.id, the same on every node: give one.")
 
 
 def _check_together(config: BrokerConfig) -> None:

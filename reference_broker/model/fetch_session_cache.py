@@ -29,7 +29,7 @@ LARGEST_ID = 0x7FFFFFFF
 
 
 class Noter(Protocol):
-    """Adds a line to the trace (``Outside.note``)."""
+    """Adds a line to the trace (``raft.ports.Ports.note``)."""
 
     def __call__(self, what: str, *fields: tuple[str, int | str]) -> None: ...
 

@@ -5,7 +5,7 @@ copy of the topic map; the cache of a follower of another controller takes the s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from reference_broker.model.metadata_delta import MetadataDelta
 from reference_broker.model.metadata_image import BrokerImage, MetadataImage, TopicImage
@@ -39,6 +39,12 @@ class MetadataCache:
     brokers: tuple[BrokerImage, ...] = ()
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    _live: frozenset[int] = field(init=False, repr=False, compare=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        """Asked for each partition that is described, so it is looked up, not searched."""
+        live = frozenset(broker.broker_id for broker in self.brokers if not broker.fenced)
+        object.__setattr__(self, "_live", live)
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
         """The cache after this update; the caller has judged its epochs."""
@@ -48,8 +54,8 @@ class MetadataCache:
         brokers = self.brokers
         if update.brokers is not None:
             brokers = tuple(sorted(update.brokers, key=lambda broker: broker.broker_id))
-        return replace(
-            self,
+        return MetadataCache(
+            cluster_id=self.cluster_id,
             controller_id=update.controller_id,
             controller_epoch=update.controller_epoch,
             metadata_epoch=update.metadata_epoch,
@@ -63,7 +69,7 @@ class MetadataCache:
         return tuple(broker for broker in self.brokers if not broker.fenced)
 
     def is_live(self, broker_id: int) -> bool:
-        return any(broker.broker_id == broker_id and not broker.fenced for broker in self.brokers)
+        return broker_id in self._live
 
     def _merged(self, changes: Mapping[str, TopicImage | None]) -> tuple[dict[str, TopicImage], dict[bytes, str]]:
         topics, topic_names = dict(self.topics), dict(self.topic_names)

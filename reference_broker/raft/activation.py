@@ -1,28 +1,11 @@
-"""What a new leader of a quorum of one writes before it serves."""
+"""What a new active controller writes before it serves (Kafka's ActivationRecordsGenerator)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from random import Random
 
+from reference_broker.model.metadata_delta import MetadataFault
 from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.metadata_records import (
-    BrokerEndpoint,
-    BrokerFeature,
-    BrokerRegistrationChangeRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-    RegisterBrokerRecord,
-)
-from reference_broker.raft.uuids import random_uuid
-
-METADATA_VERSION_FEATURE = "metadata.version"
-METADATA_VERSION = 25
-"""Kafka's level 4.0-IV3."""
-
-LISTENER_NAME = "PLAINTEXT"
-_SECURITY_PROTOCOL_PLAINTEXT = 0
-_RECORDS_PER_BATCH = 1000
+from reference_broker.raft.features import METADATA_VERSION_FEATURE, allows_transactions, metadata_version
+from reference_broker.raft.metadata_records import FeatureLevelRecord, MetadataRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +16,33 @@ class Endpoint:
     port: int
 
 
-def activation_records(
-    image: MetadataImage, node_id: int, endpoint: Endpoint, broker_epoch: int, random: Random
-) -> Iterator[list[MetadataRecord]]:
-    """Batches: of an empty log the feature levels; the broker's registration; its leaderships under a new epoch.
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """``abort``: why the open transaction at the end of the log is aborted first; None where there is none.
 
-    ``broker_epoch``: the log end offset before the first batch; Kafka takes such an offset for the same purpose.
+    ``bootstrap``: the first records of an empty log, else none; ``as_transaction``: between markers.
     """
-    first: list[MetadataRecord] = []
-    if METADATA_VERSION_FEATURE not in image.features:
-        first.append(FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION))
-    first.append(_registration(node_id, endpoint, broker_epoch, random))
-    yield first
-    batch: list[MetadataRecord] = [
-        BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker_epoch, fenced=-1)
-    ]
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            if node_id not in partition.isr:
-                continue
-            batch.append(PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id))
-            if len(batch) == _RECORDS_PER_BATCH:
-                yield batch
-                batch = []
-    if batch:
-        yield batch
+
+    abort: str | None
+    bootstrap: tuple[MetadataRecord, ...]
+    as_transaction: bool
 
 
-def _registration(node_id: int, endpoint: Endpoint, broker_epoch: int, random: Random) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=node_id,
-        incarnation_id=random_uuid(random),
-        broker_epoch=broker_epoch,
-        end_points=(
-            BrokerEndpoint(
-                name=LISTENER_NAME,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=_SECURITY_PROTOCOL_PLAINTEXT,
-            ),
-        ),
-        features=(
-            BrokerFeature(
-                name=METADATA_VERSION_FEATURE,
-                min_supported_version=METADATA_VERSION,
-                max_supported_version=METADATA_VERSION,
-            ),
-        ),
-    )
+def activation(image: MetadataImage, in_transaction: bool, bootstrap_version: int) -> Activation:
+    """``image``: what is stable at the end of the log, without the open transaction.
+
+    Raises MetadataFault where a transaction is open although the metadata.version forbids all of them: another
+    controller of the quorum is configured differently.
+    """
+    is_empty = metadata_version(image) == 0
+    version = bootstrap_version if is_empty else metadata_version(image)
+    if in_transaction and not allows_transactions(version):
+        raise MetadataFault(
+            f"The metadata log ends in a transaction, which metadata.version {version} does not allow: give all "
+            "controllers the same crucible.bootstrap.metadata.version."
+        )
+    reason = "Bootstrap was not finished" if is_empty else "Controller failover"
+    bootstrap: tuple[MetadataRecord, ...] = ()
+    if is_empty:
+        bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
+    return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))

@@ -1,117 +1,104 @@
-"""The controller of a quorum of one: orders changes of the metadata, makes them durable, then publishes them.
+"""The active controller: orders changes of the metadata, writes them to the quorum's log, answers when they are seen.
 
-Two images: ``image`` holds what is durable and published; ``latest`` also what is on its way. Requests are judged by
-``latest``, so that several may be on their way at once, and answered when what they saw has been published. Every start
-is a new leader epoch: a leader-change control record, this broker's registration, and a new leader epoch for each
-of its partitions, since an unclean stop may have taken records that a reader has seen.
+Two images: ``image`` is published on this node; ``latest`` also holds what is on its way. Operations run one at a time,
+each planned against ``latest`` when its turn comes, in slices of one event (below 5 ms). A set of records larger than
+a batch goes out as a transaction: Begin, batches, End, one batch an event, nothing between. Answers wait until the
+records are committed and published here; whoever is on the way when leadership is lost gets NOT_CONTROLLER, and
+``latest`` is dropped. What is published comes from the committed log through the loader, as on every node.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import TypeAlias
+from collections.abc import Callable
 
-from reference_broker.log.disk import Disk
-from reference_broker.log.durability import SyncPoint
-from reference_broker.log.now import Now
-from reference_broker.log.partition_log import PartitionLog
 from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
-from reference_broker.raft.activation import METADATA_VERSION, METADATA_VERSION_FEATURE, Endpoint, activation_records
-from reference_broker.raft.metadata_log import BatchTooLarge, MetadataLog, open_metadata_log, segment_paths
-from reference_broker.raft.metadata_records import MetadataRecord
-from reference_broker.raft.node_files import (
-    METADATA_DIRECTORY,
-    Identity,
-    QuorumState,
-    StartRefused,
-    put_in_place,
-    read_identity,
-    read_quorum_state,
-    write_identity,
-    write_quorum_state,
-)
-from reference_broker.raft.replay import replay
-from reference_broker.raft.uuids import random_uuid, uuid_text
-from reference_broker.records.batch import InvalidRecords
+from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.raft.activation import Endpoint, activation
+from reference_broker.raft.broker_heartbeats import BrokerHeartbeats
+from reference_broker.raft.features import LOWEST_METADATA_VERSION, METADATA_VERSION, METADATA_VERSION_FEATURE
+from reference_broker.raft.loader import Listener, MetadataLoader
+from reference_broker.raft.operations import Answered, Operation, Plan
+from reference_broker.raft.ports import Surroundings
+from reference_broker.raft.refusal import NOT_CONTROLLER
+from reference_broker.raft.reign import Leadership, Reign
+from reference_broker.raft.uuids import random_uuid
 
-MAX_RECORDS_PER_OPERATION = 10_000
-"""Kafka's limit on the records of one batch."""
-
-Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]
-SyncPaths: TypeAlias = Callable[[tuple[str, ...], Callable[[], None]], None]
-
-
-class TooManyRecords(Exception):  # noqa: N818 - the limit is the news
-    """An operation needs more records than one batch may hold; nothing was written (POLICY_VIOLATION)."""
-
-
-@dataclass(slots=True)
-class _Proposal:
-    """A change on its way, whose last record is at ``last_offset``. ``delta`` None: only a wish to be told."""
-
-    last_offset: int
-    delta: MetadataDelta | None
-    image: MetadataImage
-    committed: Callable[[], None]
+NO_CONTROLLER = -1
 
 
 class Controller:
-    """``sync(paths, done)`` calls ``done`` when all bytes appended so far to the paths are durable.
+    """Every node has one; it is active on the quorum's leader, once it has all that was committed before.
 
-    ``now()``: the instant of the event being handled. ``endpoint``: what clients are told to connect to.
+    ``endpoint``: what clients are told to connect to. ``cluster_id``: of this cluster, text. ``on_activated``: told
+    when this node becomes active, so that its own broker asks it at once.
     """
 
     __slots__ = (
+        "_claim",
         "_config",
-        "_disk",
-        "_listeners",
-        "_log",
-        "_now",
-        "_proposals",
-        "_random",
-        "_sync",
+        "_loader",
+        "_quorum",
+        "_reign",
+        "_surroundings",
+        "cluster_id",
         "endpoint",
-        "epoch",
-        "identity",
-        "image",
-        "latest",
+        "heartbeats",
         "node_id",
-        "ready",
+        "on_activated",
     )
 
     def __init__(
         self,
-        *,
-        node_id: int,
+        surroundings: Surroundings,
         config: BrokerConfig,
-        disk: Disk,
-        random: Random,
+        cluster_id: str,
+        loader: MetadataLoader,
+        quorum: Leadership,
         endpoint: Endpoint,
-        sync: SyncPaths,
-        now: Callable[[], Now],
     ) -> None:
-        self.node_id = node_id
+        self.node_id = surroundings.node_id
+        self.cluster_id = cluster_id
         self.endpoint = endpoint
-        self.image: MetadataImage = EMPTY_IMAGE
-        self.latest: MetadataImage = EMPTY_IMAGE
-        self.epoch = 0
-        self.ready = False
-        self.identity = Identity("", node_id, "")
+        self.on_activated: Callable[[], None] = _nothing
+        self._surroundings = surroundings
         self._config = config
-        self._disk = disk
-        self._random = random
-        self._sync = sync
-        self._now = now
-        self._listeners: list[Listener] = []
-        self._proposals: deque[_Proposal] = deque()
-        self._log: MetadataLog | None = None
+        self._loader = loader
+        self._quorum = quorum
+        self._reign: Reign | None = None
+        self._claim: tuple[int, int] | None = None
+        self.heartbeats = BrokerHeartbeats(surroundings, config, self)
+        loader.on_progress(self._progressed)
+
+    # What is known
 
     @property
-    def cluster_id(self) -> str:
-        return self.identity.cluster_id
+    def is_active(self) -> bool:
+        """It plans and writes changes. A leader is not active before its epoch's start is committed and loaded."""
+        return self._reign is not None
+
+    @property
+    def leader_id(self) -> int:
+        """The quorum's leader as far as this node knows, active or not; -1: none."""
+        return self._quorum.leader_id
+
+    @property
+    def epoch(self) -> int:
+        """The quorum's, as far as this node knows."""
+        return self._quorum.epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        """Published on this node."""
+        return self._loader.image
+
+    @property
+    def latest(self) -> MetadataImage:
+        """Also with what is on its way: what plans are judged by. Only while active."""
+        assert self._reign is not None, "what is on its way is known to the active controller only"
+        return self._reign.latest
+
+    @property
+    def next_offset(self) -> int:
+        """Where the first record of the operation being planned will stand, if it fits one batch."""
+        return self._loader.end_offset
 
     @property
     def broker_epoch(self) -> int:
@@ -124,148 +111,88 @@ class Controller:
         """Grows with the metadata log."""
         return self.image.provenance.offset
 
-    @property
-    def metadata_log(self) -> PartitionLog | None:
-        """The partition log below, for its shutdown; None until it is open."""
-        return None if self._log is None else self._log.log
-
     def supported_features(self) -> tuple[tuple[str, int, int], ...]:
         """(name, lowest level, highest level)."""
-        return ((METADATA_VERSION_FEATURE, METADATA_VERSION, METADATA_VERSION),)
+        return ((METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION),)
 
     def finalized_features(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.image.features.items())
 
     def subscribe(self, listener: Listener) -> None:
         """``listener`` gets every published delta and the image after it, from the next one on."""
-        self._listeners.append(listener)
+        self._loader.subscribe(listener)
 
-    def load(self, clean: bool, ready: Callable[[], None]) -> Generator[None, None, None]:
-        """Replays the metadata log in slices and starts a new epoch; ``ready`` is called when that is durable.
+    # Changing the metadata
 
-        Raises StartRefused for another node's or a damaged directory.
+    def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
+        """Queues a change. ``answered(None)``: its records are committed and published here (without records: all that
+        was on its way before is). Else why nothing is written, or NOT_CONTROLLER: then nobody knows.
+
+        ``name`` tells people what a transaction was for. Not ``atomic``: the controller's own upkeep, which may go out
+        in several plain batches where the metadata.version knows no transactions.
         """
-        known = read_identity(self._disk, self.node_id)
-        state = read_quorum_state(self._disk)
-        self._log = yield from open_metadata_log(self._disk, self._config, self._now(), clean)
-        if known is not None and self._log.end_offset == 0:
-            raise StartRefused(
-                f"The metadata log in {METADATA_DIRECTORY} is gone, although this node has served before: restore it "
-                "from a copy or use an empty directory."
-            )
-        image = yield from self._replayed(self._log)
-        self.image = self.latest = image
-        yield from self._activate(self._log, known, state, ready)
-
-    def propose(self, records: Sequence[MetadataRecord], committed: Callable[[], None]) -> None:
-        """Appends the records as one batch; once durable they are published and ``committed`` is called.
-
-        Without records ``committed`` is called when everything proposed before is published (at once if it is).
-        Raises TooManyRecords, or DiskError; then nothing was written.
-        """
-        log = self._log
-        assert log is not None, "the controller is used before it has loaded"
-        if not records:
-            self._after_proposals(committed)
+        reign = self._reign
+        if reign is None:
+            answered(NOT_CONTROLLER)
             return
-        if len(records) > MAX_RECORDS_PER_OPERATION:
-            raise TooManyRecords(
-                f"{len(records)} metadata records in one operation, at most {MAX_RECORDS_PER_OPERATION} fit one batch"
-            )
-        self._append(log, records, committed)
-        self._sync_log(log)
+        reign.submit(Operation(name, plan, answered, atomic))
+
+    def spend(self, units: int) -> bool:
+        """For plans: whether the event's time is used up by ``units`` (of about 10 us) more, so that they yield."""
+        assert self._reign is not None, "plans run on the active controller only"
+        return self._reign.work.spend(units)
 
     def allocate_topic_id(self) -> bytes:
         """A topic ID that no topic has."""
         while True:
-            topic_id = random_uuid(self._random)
+            topic_id = random_uuid(self._surroundings.random)
             if topic_id not in self.latest.topic_names:
                 return topic_id
 
-    def _after_proposals(self, committed: Callable[[], None]) -> None:
-        if self._proposals:
-            self._proposals.append(_Proposal(self._proposals[-1].last_offset, None, self.latest, committed))
-        else:
-            committed()
+    # The quorum's news
 
-    def _append(self, log: MetadataLog, records: Sequence[MetadataRecord], committed: Callable[[], None]) -> None:
-        delta = MetadataDelta(self.latest)
-        for record in records:
-            replay(delta, record)
-        image = delta.build(Provenance())
-        try:
-            provenance = log.append(self._now(), records, self.epoch)
-        except BatchTooLarge as refused:
-            raise TooManyRecords(str(refused)) from refused
-        self.latest = image.at(provenance)
-        self._proposals.append(_Proposal(provenance.offset, delta, self.latest, committed))
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """A leader that is not this node ends a claim that was never made good."""
+        if leader_id != self.node_id and self._claim is not None and epoch > self._claim[0]:
+            self._claim = None
 
-    def _sync_log(self, log: MetadataLog, *others: str) -> None:
-        point = log.log.sync_point()
-        self._sync(tuple(dict.fromkeys((*point.paths, *others))), lambda: self._durable(log, point))
+    def leadership_won(self, epoch: int, start_offset: int) -> None:
+        """Becomes active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
+        assert self._reign is None, "leadership is won again before it was lost"
+        self._claim = (epoch, start_offset)
+        self._claim_if_loaded()
 
-    def _durable(self, log: MetadataLog, point: SyncPoint) -> None:
-        """Everything below the point's end offset is: publish it, in order."""
-        log.log.mark_synced(point)
-        log.log.advance_high_watermark(point.end_offset)
-        while self._proposals and self._proposals[0].last_offset < point.end_offset:
-            proposal = self._proposals.popleft()
-            if proposal.delta is not None:
-                self.image = proposal.image
-                for listener in self._listeners:
-                    listener(proposal.delta, proposal.image)
-            proposal.committed()
+    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
+        """Nothing that is on its way will be known here: everyone who waits is told NOT_CONTROLLER."""
+        self._claim = None
+        reign, self._reign = self._reign, None
+        if reign is None:
+            return
+        self.heartbeats.deactivated()
+        waiting = reign.end()
+        for answered in waiting:
+            answered(NOT_CONTROLLER)
 
-    def _replayed(self, log: MetadataLog) -> Generator[None, None, MetadataImage]:
-        image, offset = EMPTY_IMAGE, log.log.log_start_offset
-        while offset < log.end_offset:
-            image = _replayed_slice(log, image, offset)
-            offset = image.provenance.offset + 1
-            yield
-        return image
+    def _progressed(self) -> None:
+        self._claim_if_loaded()
+        if self._reign is not None:
+            self._reign.answer_published()
 
-    def _activate(
-        self, log: MetadataLog, known: Identity | None, state: QuorumState | None, ready: Callable[[], None]
-    ) -> Generator[None, None, None]:
-        """Nothing of a new epoch is served before the epoch, the node's identity and the records are durable."""
-        self.identity = known or self._new_identity()
-        self.epoch = max(0 if state is None else state.leader_epoch, log.log.latest_epoch, 0) + 1
-        files = [] if known else [write_identity(self._disk, self.identity)]
-        voted = QuorumState(self.node_id, self.epoch, self.node_id, (self.node_id,))
-        files.append(write_quorum_state(self._disk, voted))
-        log.append_leader_change(self._now(), self.node_id, (self.node_id,), self.epoch)
-        for records in activation_records(self.latest, self.node_id, self.endpoint, log.end_offset, self._random):
-            self._append(log, records, _nothing)
-            yield
-        self._proposals[-1].committed = lambda: self._activated(files, ready)
-        self._sync_log(log, *files, *segment_paths(self._disk))
-
-    def _new_identity(self) -> Identity:
-        return Identity(uuid_text(random_uuid(self._random)), self.node_id, uuid_text(random_uuid(self._random)))
-
-    def _activated(self, files: Sequence[str], ready: Callable[[], None]) -> None:
-        for path in files:
-            put_in_place(self._disk, path)
-        self.ready = True
-        ready()
-
-
-def _replayed_slice(log: MetadataLog, image: MetadataImage, offset: int) -> MetadataImage:
-    delta, provenance = MetadataDelta(image), image.provenance
-    try:
-        for batch in log.batches(offset):
-            provenance = batch.provenance
-            for record in batch.records:
-                replay(delta, record)
-        if provenance.offset < offset:
-            raise MetadataFault(f"nothing stands at offset {offset}")
-        return delta.build(provenance)
-    except (MetadataFault, InvalidRecords) as fault:
-        raise StartRefused(
-            f"The metadata log is damaged in or after the batch that ends at offset {provenance.offset} ({fault}): "
-            "restore it from a copy."
-        ) from fault
+    def _claim_if_loaded(self) -> None:
+        if self._claim is None or self._loader.last_offset < self._claim[1]:
+            return
+        epoch, start_offset = self._claim
+        self._claim = None
+        image, in_transaction = self._loader.image, self._loader.in_transaction
+        first = activation(image, in_transaction, self._config.crucible_bootstrap_metadata_version)
+        reign = self._reign = Reign(
+            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
+        )
+        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
+        self.heartbeats.activated()
+        reign.begin(first)
+        self.on_activated()
 
 
 def _nothing() -> None:
-    """Nobody waits for this part of a change."""
+    """Nobody waits for this node to become active."""

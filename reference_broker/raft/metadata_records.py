@@ -212,3 +212,6 @@ MetadataRecord: TypeAlias = (
     | EndTransactionRecord
     | AbortTransactionRecord
 )
+
+MARKERS = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+"""Of metadata transactions (KIP-868)."""

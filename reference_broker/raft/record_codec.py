@@ -4,10 +4,10 @@ All bodies are flexible (compact strings and arrays, tagged fields). Writers and
 record type from its declaration.
 """
 
+import struct
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from struct import Struct
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 from reference_broker.model.metadata_delta import MetadataFault
 from reference_broker.raft.metadata_records import MetadataRecord
@@ -28,6 +28,8 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
     value = shift = 0
     while True:
         if position >= len(data) or shift > 28:
@@ -41,13 +43,17 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _number(layout: str) -> tuple[Writer, Reader]:
-    struct = Struct(layout)
+    compiled = struct.Struct(layout)
+    pack, unpack_from, size = compiled.pack, compiled.unpack_from, compiled.size
 
     def write(out: bytearray, value: int) -> None:
-        out += struct.pack(value)
+        out += pack(value)
 
     def read(data: bytes, position: int) -> tuple[int, int]:
-        return struct.unpack(_slice(data, position, struct.size))[0], position + struct.size
+        try:
+            return unpack_from(data, position)[0], position + size
+        except struct.error:
+            raise MetadataFault("a metadata record is shorter than its fields") from None
 
     return write, read
 
@@ -163,7 +169,8 @@ class _Layout:
         values: dict[str, Any] = {}
         for field in self.plain:
             if version >= field.since:
-                values[field.name], position = self._checked(field, *field.read(data, position))
+                value, position = field.read(data, position)
+                values[field.name] = self._checked(field, value)
         count, position = read_varint(data, position)
         for _ in range(count):
             tag, position = read_varint(data, position)
@@ -172,13 +179,14 @@ class _Layout:
             position += size
             known = self.tagged.get(tag)
             if known is not None:
-                values[known.name], _ = self._checked(known, *known.read(content, 0))
+                value, _ = known.read(content, 0)
+                values[known.name] = self._checked(known, value)
         return self.cls(**values), position
 
-    def _checked(self, field: _Field, value: Any, position: int) -> tuple[Any, int]:
+    def _checked(self, field: _Field, value: Any) -> Any:
         if value is None and not field.nullable:
             raise MetadataFault(f"{self.cls.__name__}.{field.name} is null")
-        return value, position
+        return value
 
 
 def _layout(cls: type) -> _Layout:
@@ -224,5 +232,4 @@ def decode(data: bytes) -> MetadataRecord:
     record, position = layout.read(data, position, version)
     if position != len(data):
         raise MetadataFault(f"{layout.cls.__name__} is followed by {len(data) - position} bytes too many")
-    assert isinstance(record, get_args(MetadataRecord))
-    return record  # type: ignore[no-any-return]
+    return cast(MetadataRecord, record)

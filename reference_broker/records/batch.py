@@ -42,6 +42,8 @@ _PREFIX = Struct(">qii")
 _AFTER_CRC = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
 _OFFSET_AND_LENGTH = Struct(">qi")
+_new = tuple.__new__
+"""Headers are read so often that ``_make``, which counts their fields first, is felt."""
 
 
 class InvalidRecords(Exception):  # noqa: N818 - the name is the contract between rooms
@@ -115,7 +117,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Raises InvalidRecords (CORRUPT_MESSAGE) if fewer than 61 bytes are there."""
     if len(buffer) - position < HEADER_BYTES:
         raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch header needs 61 bytes, {len(buffer) - position} are left")
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return _new(BatchHeader, _HEADER.unpack_from(buffer, position))
 
 
 def write_header(header: BatchHeader) -> bytes:
@@ -145,13 +147,14 @@ def validate(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
     batches = []
     position, end = 0, len(view)
     while position < end:
-        header = _checked(view, position, end)
+        header = checked(view, position, end)
         batches.append((position, header))
         position += header.batch_length + LENGTH_OVERHEAD_BYTES
     return batches
 
 
-def _checked(view: memoryview, position: int, end: int) -> BatchHeader:
+def checked(view: memoryview, position: int, end: int) -> BatchHeader:
+    """The batch at ``position``, which must end at or before ``end``. Raises InvalidRecords as ``validate``."""
     left = end - position
     if left > UNPATCHED_FROM and view[position + UNPATCHED_FROM] != MAGIC:
         magic = view[position + UNPATCHED_FROM]

@@ -15,7 +15,6 @@ from reference_broker.core.events import (
     Closed,
     Event,
     Opened,
-    PeerDown,
     Request,
     Synced,
     SyncFailed,
@@ -31,6 +30,7 @@ from reference_broker.serve.deadlines import Deadlines
 from reference_broker.serve.disk import Durable
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.messages import encode_response
@@ -39,8 +39,15 @@ FILES_PER_SYNC = 256
 """Descriptors that one sync holds at a time; a sync of more files goes in pieces."""
 
 
+ALONE: Mapping[int, tuple[str, int]] = {}
+"""No other nodes."""
+
+
 class Drivable(Protocol):
     """``core.node.Node`` as the driver sees it."""
+
+    @property
+    def listening(self) -> bool: ...
 
     @property
     def ready(self) -> bool: ...
@@ -53,6 +60,12 @@ class Drivable(Protocol):
     def handle(self, now: Now, event: Event) -> Sequence[Effect]: ...
 
     def shutdown(self, now: Now) -> Sequence[Effect]: ...
+
+
+class Watcher(Protocol):
+    """Is shown effects that no event led to: those of the node's start and of its shutdown."""
+
+    def effects(self, now: Now, effects: Sequence[Effect]) -> None: ...
 
 
 class Driver:
@@ -71,12 +84,19 @@ class Driver:
         changed: Callable[[], None],
         failed: Callable[[str], None],
         refused: Callable[[str], None],
+        node_id: int = 0,
+        peers: Mapping[int, tuple[str, int]] = ALONE,
     ) -> None:
-        """``versions``: least and greatest version served, by API key. ``changed`` is called after each event while
-        the node starts or stops; ``refused`` if it must not use its data directory."""
+        """``versions``: least and greatest version served, by API key; ``peers``: (host, port) of other nodes by ID.
+        ``changed`` is called after each event while the node starts or stops; ``refused`` if it must not use its data
+        directory."""
         self.connections: dict[int, Connection] = {}
         self.clock = clock
         self.hooks: tuple[Hooks, ...] = ()
+        self.watchers: tuple[Watcher, ...] = ()
+        self.sync_delay_s = 0.0
+        """How much longer each sync takes (a fault: a slow disk)."""
+        self.syncs_delayed = 0
         self.watched = True
         self._node = node
         self._disk = disk
@@ -93,12 +113,13 @@ class Driver:
         self._unblocked: deque[Connection] = deque()
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
+        self._peers = Peers(node_id, peers, loop, log, self.give, max_frame_bytes)
         self._sync_threads = ThreadPoolExecutor(4, "sync")
         self._task_threads = ThreadPoolExecutor(1, "task")
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,
             Close: self._close,
-            Send: self._send,
+            Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
             Sync: self._sync,
             Offload: self._offload,
@@ -110,12 +131,12 @@ class Driver:
         return Connection(self, self._max_frame_bytes)
 
     def start(self) -> None:
-        self._guarded(lambda: self._carry_out(self._node.start(self.clock.now())))
+        self._guarded(lambda: self._outside_events(self._node.start))
 
     def shut_down(self) -> None:
         """The node finishes what it must; ``changed`` sees when it has stopped."""
         self.watched = True
-        self._guarded(lambda: self._carry_out(self._node.shutdown(self.clock.now())))
+        self._guarded(lambda: self._outside_events(self._node.shutdown))
 
     def give(self, event: Event) -> None:
         """One event from outside, then what it made possible."""
@@ -127,6 +148,7 @@ class Driver:
         self._ended = True
         self._deadlines.close()
         self._hang_ups.close()
+        self._peers.close()
         for connection in list(self.connections.values()):
             connection.abort()
         self._sync_threads.shutdown(wait=True, cancel_futures=True)
@@ -223,6 +245,13 @@ class Driver:
             effects = hook.after(now, event, effects)
         self._carry_out(effects)
 
+    def _outside_events(self, step: Callable[[Now], Sequence[Effect]]) -> None:
+        now = self.clock.now()
+        effects = step(now)
+        for watcher in self.watchers:
+            watcher.effects(now, effects)
+        self._carry_out(effects)
+
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             self._effects[effect.__class__](effect)
@@ -292,14 +321,16 @@ class Driver:
             )
             connection.close()
 
-    def _send(self, effect: Send) -> None:
-        # This node has no dial map: no other node can be reached.
-        self._loop.call_soon(self.give, PeerDown(effect.peer))
-
     def _sync(self, effect: Sync) -> None:
-        self._sync_piece(effect, 0)
+        if self.sync_delay_s:
+            self.syncs_delayed += 1
+            self._loop.call_later(self.sync_delay_s, self._sync_piece, effect, 0)
+        else:
+            self._sync_piece(effect, 0)
 
     def _sync_piece(self, effect: Sync, start: int) -> None:
+        if self._ended:
+            return
         piece = effect.paths[start : start + FILES_PER_SYNC]
         try:
             descriptors = self._disk.open_for_sync(piece)

@@ -36,6 +36,15 @@ class DriverPowers:
     def step_clock(self, by_ms: int) -> None:
         self._clock.wall_offset_ms += by_ms
 
+    def slow_syncs(self, by_ms: int) -> None:
+        """Each sync from now on takes so much longer."""
+        self._running().sync_delay_s = by_ms / 1000
+
+    @property
+    def syncs_delayed(self) -> int:
+        """So far."""
+        return self._running().syncs_delayed
+
     def discard_connection(self, connection: int) -> None:
         self._running().discard_connection(connection)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from reference_broker.core.events import Request
-from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.headers import read_request_header
@@ -12,25 +12,41 @@ from reference_broker.wire.tags import Tag
 
 _FETCH = int(ApiKey.FETCH)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+_FETCH_SNAPSHOT = int(ApiKey.FETCH_SNAPSHOT)
 
 
 def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Request:
-    """``versions``: least and greatest version served, by API key. Raises ProtocolError.
+    """``versions``: least and greatest version served, by API key; private drafts of these APIs are served, too. Raises
+    ProtocolError.
 
     An ApiVersions request in an unknown version has the body None: it must be answered, in version 0 (KIP-511).
     """
     header, offset = read_request_header(frame)
     key, version, client_id = header.api_key, header.api_version, header.client_id or ""
     served = versions.get(key)
-    if served is None or not served[0] <= version <= served[1]:
+    if served is None or not (served[0] <= version <= served[1] or (key, version) in DRAFTS):
         if key != _API_VERSIONS:
             raise ProtocolError(f"{api_name(key)} version {version} is not served")
         body: object = None
     else:
         body = decode_request(key, version, frame, offset)
+    role = "peer" if _is_node(client_id) else "client"
     if key == _FETCH and body.__class__ is FetchRequest:
         assert isinstance(body, FetchRequest)
-        tag = Tag(key, version, client_id, body.session_id, body.session_epoch)
+        tag = Tag(key, version, client_id, body.session_id, body.session_epoch, role=role)
+    elif key == _FETCH_SNAPSHOT:
+        tag = Tag(key, version, client_id, position=_position(body), role=role)
     else:
-        tag = Tag(key, version, client_id)
+        tag = Tag(key, version, client_id, role=role)
     return Request(connection, header.correlation_id, key, version, client_id, body, tag, len(frame) + 4)
+
+
+def _is_node(client_id: str) -> bool:
+    """Other nodes call themselves node-<id>. A client that does so too gains nothing: tags decide nothing."""
+    return client_id.startswith("node-") and client_id[5:].isdecimal()
+
+
+def _position(body: object) -> int:
+    """Of a snapshot fetch; -1 if it names no partition."""
+    topics = getattr(body, "topics", ())
+    return int(topics[0].partitions[0].position) if topics and topics[0].partitions else -1

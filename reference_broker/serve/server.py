@@ -1,9 +1,9 @@
 """One node as a process: bind, lock, build, recover, serve, stop."""
 
 import asyncio
+import gc
 import json
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -16,20 +16,24 @@ from reference_broker.log.disk import Disk, DiskError
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.end_signals import end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
+from reference_broker.serve.refusals import waits_for
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
     from reference_broker.model.config import BrokerConfig
-    from reference_broker.serve.driver import Driver
+    from reference_broker.serve.driver import Driver, Watcher
     from reference_broker.serve.powers import DriverPowers
 
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer ends anyway; the next start recovers."""
 IDLE_CHECK_EVERY_S = 5.0
+PATIENCE_S = 5.0
+"""A start that takes longer says what it waits for, at twice the time again and again."""
 
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
@@ -38,10 +42,11 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a wrapper adds: hooks in their order, and the disk that the node is given."""
+    """What a wrapper adds: hooks in their order, and the disk that the node is given. ``watchers``: see Driver."""
 
     hooks: Sequence[Hooks]
     disk: Disk
+    watchers: "Sequence[Watcher]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,6 @@ class Server:
         self._node: Node
         self._listening: asyncio.Server | None = None
         self._metrics_listening: asyncio.Server | None = None
-        self._serving = False
         self._stopping = False
         self._ended: asyncio.Event
 
@@ -114,22 +118,31 @@ class Server:
     async def _serve(self, host: str, sockets: list[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
         disk = FileDisk(self._options.data, self._open_files())
+        with end_signals(loop, self._stop):
+            try:
+                self._build(loop, disk, host, bound_port(sockets[0]))
+                await self._live(loop, host, sockets)
+            finally:
+                disk.close()
+
+    async def _live(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
         try:
-            self._build(loop, disk, host, bound_port(sockets[0]))
             self._driver.start()
-            await self._until_ready()
+            self._progress()
+            loop.call_later(PATIENCE_S, self._tell_waiting, PATIENCE_S)
+            await self._listens.wait()
             if not self._stopping:
-                await self._open_doors(loop, host, sockets)
+                await self._open_doors(loop, sockets)
+            await self._is_ready.wait()
+            if not self._stopping:
+                self._tell_ready(loop, host, sockets)
             await self._ended.wait()
         finally:
             for server in (self._listening, self._metrics_listening):
                 if server is not None:
                     server.close()
             self._driver.end()
-            disk.close()
 
     def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, host: str, port: int) -> None:
         # Late imports: the node and the schemas load while nothing else waits for them.
@@ -140,6 +153,7 @@ class Server:
         from reference_broker.serve.request_log import RequestLog
 
         options, config = self._options, self._options.config
+        self._listens, self._is_ready = asyncio.Event(), asyncio.Event()
         powers = DriverPowers(self._clock, self._log)
         attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
         advertised = parse_address(options.advertised, "--advertise") if options.advertised else config.advertised()
@@ -150,20 +164,21 @@ class Server:
         self._driver = Driver(
             self._node, disk, self._clock, self._log, loop, versions,
             config.socket_request_max_bytes, config.max_connections, self._progress, self._failed, self._refused,
+            options.node_id, {voter.node_id: (voter.host, voter.port) for voter in config.voters(options.node_id)},
         )  # fmt: skip
         request_log = (RequestLog(self._log),) if config.crucible_request_log_enable else ()
         self._driver.hooks = (*attached.hooks, *request_log)
+        self._driver.watchers = tuple(attached.watchers)
         powers.driver = self._driver
-        self._is_ready = asyncio.Event()
 
-    async def _until_ready(self) -> None:
-        self._progress()
-        await self._is_ready.wait()
-
-    async def _open_doors(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
-        self._serving = True
-        self._driver.watched = False
+    async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
+        """To other nodes: a quorum forms before any of them is ready. The node turns clients away until it is."""
         self._listening = await loop.create_server(self._driver.protocol, sock=sockets[0], backlog=1024)
+        if len(sockets) > 1:
+            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=sockets[1])
+
+    def _tell_ready(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
+        self._driver.watched = False
         ready: dict[str, object] = {
             "ready": True,
             "listen": shown_address(host, bound_port(sockets[0])),
@@ -171,11 +186,16 @@ class Server:
         }
         if len(sockets) > 1:
             metrics_host = parse_address(self._options.metrics_listen or "", "--metrics")[0]
-            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=sockets[1])
             ready["metrics"] = shown_address(metrics_host, bound_port(sockets[1]))
         self._log.info("ready", listen=ready["listen"])
         self._announce(ready)
+        _collect_seldom()
         loop.call_later(IDLE_CHECK_EVERY_S, self._close_idle)
+
+    def _tell_waiting(self, waited_s: float) -> None:
+        if not self._is_ready.is_set():
+            self._log.warn("not_ready", waited_s=round(waited_s), reason=waits_for(self._node))
+            asyncio.get_running_loop().call_later(waited_s, self._tell_waiting, 2 * waited_s)
 
     def _text(self) -> str:
         from reference_broker.model.exposition import prometheus_text
@@ -184,6 +204,8 @@ class Server:
 
     def _progress(self) -> None:
         """After each event while the node starts or stops."""
+        if self._node.listening:
+            self._listens.set()
         if self._node.ready:
             self._is_ready.set()
         if self._stopping and self._node.stopped and not self._ended.is_set():
@@ -195,7 +217,7 @@ class Server:
             return
         self._stopping = True
         self._log.info("stopping")
-        self._is_ready.set()
+        self._let_through()
         if self._listening is not None:
             self._listening.close()
         asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT_S, self._shutdown_too_long)
@@ -209,15 +231,20 @@ class Server:
     def _failed(self, reason: str) -> None:
         self._log.error("crashed", reason=reason)
         self._exit_code = EXIT_CRASH
-        self._is_ready.set()
+        self._let_through()
         self._stopping = True
         self._ended.set()
 
     def _refused(self, reason: str) -> None:
         self._refusal = reason
-        self._is_ready.set()
+        self._let_through()
         self._stopping = True
         self._ended.set()
+
+    def _let_through(self) -> None:
+        """Nobody need wait any more: the end has come first."""
+        self._listens.set()
+        self._is_ready.set()
 
     def _close_idle(self) -> None:
         self._driver.close_idle(self._options.config.connections_max_idle_ms)
@@ -227,6 +254,13 @@ class Server:
     def _open_files(self) -> int:
         limit = raise_open_files_limit()
         return self._options.config.crucible_max_open_files or max(16, limit // 4)
+
+
+def _collect_seldom() -> None:
+    """A full collection walks the whole metadata image, tens of milliseconds for 100,000 partitions, and finds next to
+    nothing: what the node holds now is never looked at again, and what comes later less often than by default."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def print_ready(fields: dict[str, object]) -> None:

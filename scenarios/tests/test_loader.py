@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.draw import combinations, drawn
 from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse
-from scenarios.model import GUARANTEES, Range, Scenario
+from scenarios.model import GUARANTEES, Link, Match, Range, Scenario, Swarm
 
 SMALL = """
 title = "small"
@@ -90,7 +91,7 @@ def test_config_values_become_kafkas_texts() -> None:
         ("rate_per_s = 50", "rate_per_s = 50\nacks = 2", ["acks", "between -1 and 1"]),
         ('topic = "hot"\npartitions = 2', 'topic = "cold"\npartitions = 2', ["'cold'", "'readers'", "hot"]),
         ('name = "writers"', 'name = "readers"', ["two groups", "'readers'"]),
-        ('on = "reply"', 'on = "replies"', ["fault[0].on", "'replies'", "request, reply, disk_write"]),
+        ('on = "reply"', 'on = "replies"', ["fault[0].on", "'replies'", "peer_reply, disk_write, note"]),
         ('on = "reply"', 'on = "reply"\nat_s = 3', ["fault[0].on", "or at_s", "exactly one"]),
         ('on = "reply"\n', "", ["fault[0].on", "or at_s", "exactly one"]),
         ('kind = "response_dropped"', 'kind = "link_cut"', ["fault[0].kind", "'link_cut'", "response_dropped"]),
@@ -149,16 +150,152 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 def test_all_scenarios_load_and_say_what_they_need() -> None:
     found = {scenario.name: scenario for scenario in load_all()}
     numbers = [scenario.number for scenario in found.values() if scenario.number is not None]
-    assert sorted(numbers) == [1, 2, 6, 27, 30]
+    assert sorted(numbers) == [1, 2, 6, *range(8, 15), *range(14, 19), 27, 30, 32, 33, 33, 34, 34]
     assert {"plain-load", "kill-under-load", "demo"} <= found.keys()
     for scenario in found.values():
         assert set(scenario.guarantees) <= set(GUARANTEES)
         assert scenario.clauses
-        assert scenario.min_fetches > 0
-        assert scenario.min_acked > 0
+        assert scenario.min_fetches > 0 or not scenario.load.fetchers
+        assert scenario.min_acked > 0 or not scenario.load.producers
     assert [len(found[name].mutants) for name in ("01-lost-response", "02-duplicated-request", "06-epoch-wrap")] == [
         2,
         2,
         2,
     ]
     assert [len(found[name].mutants) for name in ("27-killed-at-epoch", "30-clock-steps")] == [1, 1]
+
+
+QUORUM = """
+[cluster]
+nodes = 3
+observers = 2
+
+[[load.admins]]
+name = "admins"
+rate_per_s = 2
+partitions = 200
+sim_partitions = 20
+mix = { create = 3, describe = 1 }
+
+[[load.metadata_readers]]
+count = 3
+
+[swarm]
+kinds = ["node_killed", "link_cut"]
+every_s = 4
+"""
+NOTED = """
+[[fault]]
+name = "noted"
+kind = "node_killed"
+on = "note"
+node = "leader"
+match = { note = "metadata_committed", kind = "[be]*", number = 3, of = [4, 9] }
+nth = [1, 4]
+swept = true
+either = "when"
+
+[[fault]]
+name = "cut"
+kind = "link_cut"
+link = "observer>leader"
+at_s = 1
+duration_s = 1
+either = "when"
+"""
+LARGE = SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + QUORUM + NOTED
+
+
+def test_what_a_quorum_adds() -> None:
+    scenario = read(LARGE)
+    assert (scenario.cluster.nodes, scenario.cluster.observers, scenario.cluster.total) == (3, 2, 5)
+    assert scenario.load.admins[0].mix == (("create", 3), ("describe", 1))
+    assert (scenario.load.admins[0].sim_rate_per_s, scenario.load.admins[0].sim_partitions) == (2.0, 20)
+    assert scenario.load.metadata_readers[0].sim_count == 3
+    assert scenario.swarm == Swarm(("node_killed", "link_cut"), 4.0, 4.0)
+    _, noted, cut = scenario.faults
+    assert noted.match == Match(
+        note="metadata_committed", fields=(("kind", "[be]*"), ("number", Range(3, 3)), ("of", Range(4, 9)))
+    )
+    assert (noted.node, noted.link, cut.link) == ("leader", None, Link("observer", "leader"))
+
+
+def test_a_link_fault_without_a_link_is_between_the_clients_and_its_node() -> None:
+    text = SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + CUT
+    assert read(text).faults[1].link == Link("client", 0)
+
+
+CUT = """
+[[fault]]
+name = "cut"
+kind = "link_cut"
+at_s = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('node = "leader"', 'node = "chief"', ["fault[1].node", "'chief'", "leader, follower, observer, any"]),
+        ('node = "leader"', "node = 5", ["'noted'", "node 5", "0..4"]),
+        ("nodes = 3", "nodes = 1", []),
+        ("observers = 2\n", "", ["'cut'", "no observer", "cluster.observers"]),
+        ('"observer>leader"', '"observer-leader"', ["fault[2].link", "A>B", "client, leader"]),
+        ('"observer>leader"', '"leader>client"', ["fault[2].link", "A>B"]),
+        ('"observer>leader"', '"1>1"', ["fault[2].link", "must differ"]),
+        ('kind = "link_cut"\n', 'kind = "node_isolated"\n', ["fault[2].link", "node_isolated", "link_"]),
+        ('note = "metadata_committed", ', "", ["fault[1].match.note", "is missing"]),
+        ('api = "fetch"', 'path = "x"', ["fault[0].match.path", "never known there", "client_id"]),
+        ("nth = [1, 4]", "nth = 2", ["fault[1].swept", "range for nth"]),
+        ('either = "when"', 'either = "then"', []),  # A shrunk schedule may keep one alternative.
+        ("{ create = 3, describe = 1 }", "{}", ["mix", "create, delete"]),
+        ("{ create = 3, describe = 1 }", "{ destroy = 3 }", ["unknown key load.admins[0].mix.destroy"]),
+        ('"node_killed", "link_cut"', '"node_lost"', ["swarm.kinds", "'node_lost'"]),
+        ('"node_killed", "link_cut"', "", ["swarm.kinds", "at least one"]),
+        ('name = "admins"', 'name = "readers"', ["two groups", "'readers'"]),
+        ("at_s = 1", "at_s = 1\nboot = true", ["fault[2].boot", "load's start"]),
+        ("at_s = 1", "at_s = 1\nclients = true", ["fault[2].clients", "node_isolated"]),
+    ],
+)
+def test_refusals_of_what_a_quorum_adds(old: str, new: str, words: list[str]) -> None:
+    assert old in LARGE
+    text = LARGE.replace(old, new, 1)
+    if not words:
+        read(text)
+        return
+    with pytest.raises(ScenarioError) as refused:
+        read(text)
+    assert "\n" not in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+
+
+# What a seed plays
+
+
+def test_seeds_in_a_row_play_each_alternative_and_each_place_of_a_sweep() -> None:
+    scenario = read(LARGE)
+    assert combinations(scenario) == 8
+    played = []
+    for seed in range(1, 9):
+        found = drawn(scenario, seed)
+        played.append([(fault.name, fault.nth.low) for fault in found.faults[1:]])
+        assert found.faults[0] == scenario.faults[0]
+        assert not any(fault.either or fault.swept for fault in found.faults)
+        assert drawn(found, seed + 1) == found
+    assert sorted(each for (each,) in played) == [("cut", 1)] * 4 + [("noted", nth) for nth in (1, 2, 3, 4)]
+    assert {len(drawn(scenario, seed).expected_faults) for seed in range(8)} == {2}
+
+
+SWEPT = [scenario for scenario in load_all() if any(fault.swept for fault in scenario.faults)]
+
+
+@pytest.mark.parametrize("scenario", SWEPT, ids=lambda each: each.name)
+def test_the_boundaries_of_every_sweep_are_visited(scenario: Scenario) -> None:
+    faults = [fault for fault in scenario.faults if fault.swept]
+    swept = {(fault.name, nth) for fault in faults for nth in range(fault.nth.low, fault.nth.high + 1)}
+    seen = set()
+    for seed in range(1, combinations(scenario) + 1):
+        for fault in drawn(scenario, seed).faults:
+            seen.add((fault.name, fault.nth.low))
+    assert swept <= seen

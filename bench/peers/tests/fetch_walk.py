@@ -39,7 +39,7 @@ NOW_MS = int(time.time() * 1000)
 BATCH = build([Record(timestamp_ms=NOW_MS, value=bytes(40))] * IN_BATCH)
 ALL = 1 << 20
 LIMITS = (0, len(BATCH), 2 * len(BATCH), 3 * len(BATCH), ALL, ALL, ALL)
-VERSIONS = ((7, 9, 11), (12,), (13, 14, 15, 16, 17))
+VERSIONS = ((7, 9, 11), (12,), (13, 14, 15, 16, 17, 18))
 """Those that one session may mix: before 12 an answer has no place for what Kafka checks since then."""
 STRANGE_IDS = (-1, -77, 424_242_424)
 """Of no session. Kafka's shards fail on the ends of the range, with UNKNOWN_SERVER_ERROR."""

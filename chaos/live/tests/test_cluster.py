@@ -2,16 +2,23 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from chaos.live.cluster import ClusterPlan, run_cluster
+from bench.fleet.behaviours.bodies import ALL_TOPICS, CREATE_TOPICS, METADATA, create_topics_request, metadata_request
+from chaos.live.ports import free_port
 from chaos.live.probe import probe
+from reference_broker.client.transport import Connection, TransportError
+from reference_broker.wire.errors import Error
 
 pytestmark = pytest.mark.live
 
@@ -19,35 +26,189 @@ CODE = """
 import sys
 from pathlib import Path
 from chaos.live.cluster import ClusterPlan, run_cluster
-sys.exit(run_cluster(ClusterPlan(Path(sys.argv[1]), toxiproxy=True, restart=True)))
+options = {"toxiproxy": "toxiproxy" in sys.argv, "restart": "restart" in sys.argv}
+options |= {"port": int(word.removeprefix("port=")) for word in sys.argv if word.startswith("port=")}
+sys.exit(run_cluster(ClusterPlan(Path(sys.argv[1]), int(sys.argv[2]), **options)))
 """
 
 
-def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(tmp_path: Path) -> None:
-    cluster = subprocess.Popen([sys.executable, "-c", CODE, str(tmp_path / "c")], stdout=subprocess.PIPE)
-    assert cluster.stdout is not None
-    ready = json.loads(cluster.stdout.readline())
-    children = psutil.Process(cluster.pid).children()
-    assert len(children) == 2
-    assert ready["bootstrap_servers"] not in ready["nodes"]
-    assert probe(ready["bootstrap_servers"]).outcome == "answered"
+STARTED: list["subprocess.Popen[bytes]"] = []
 
-    (node,) = (each for each in children if "reference_broker.serve.main" in " ".join(each.cmdline()))
-    node.kill()
-    deadline = time.monotonic() + 15
-    while probe(ready["bootstrap_servers"], limit_s=0.3).outcome != "answered" and time.monotonic() < deadline:
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    """A test that fails half-way leaves no process behind."""
+    yield
+    for each in STARTED:
+        if each.poll() is None:
+            each.terminate()
+            each.communicate(timeout=40)
+    STARTED.clear()
+
+
+class Cluster:
+    """``crucible cluster``, started; its ready line has been read."""
+
+    def __init__(self, data: Path, nodes: int, *options: str) -> None:
+        words = [sys.executable, "-c", CODE, str(data), str(nodes), *options]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert self.process.stdout is not None
+        STARTED.append(self.process)
+        self.ready: dict[str, Any] = json.loads(self.process.stdout.readline())
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def node(self, node_id: int) -> psutil.Process:
+        (found,) = (each for each in self.children() if f"--node-id {node_id}" in " ".join(each.cmdline()))
+        return found
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return str(self.ready["bootstrap_servers"]).split(",")
+
+    def end(self) -> str:
+        """Ends it as it must, and says what it said on stderr."""
+        children = self.children()
+        self.process.send_signal(signal.SIGTERM)
+        _, told = self.process.communicate(timeout=40)
+        assert self.process.returncode == 0, told
+        assert not any(each.is_running() for each in children)
+        return told.decode()
+
+
+class Admin:
+    """A client that knows all nodes and asks until it gets what it wants."""
+
+    def __init__(self, bootstrap: list[str]) -> None:
+        self._bootstrap = bootstrap
+
+    def create(self, topic: str, within_s: float = 20.0) -> int:
+        """The controller that took it."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            for address in self._bootstrap:
+                found = self._controller(address)
+                if found is None:
+                    continue
+                body = create_topics_request({topic: 1}, 1, {}, 1000)
+                answer = ask(found[1], CREATE_TOPICS, 7, body)
+                if answer is not None and answer.topics[0].error_code in (Error.NONE, Error.TOPIC_ALREADY_EXISTS):
+                    return found[0]
+            time.sleep(0.05)
+        raise AssertionError(f"nobody made {topic}")
+
+    def topics(self, address: str) -> list[str]:
+        answer = ask(address, METADATA, 12, ALL_TOPICS)
+        return [] if answer is None else sorted(topic.name for topic in answer.topics)
+
+    def _controller(self, address: str) -> tuple[int, str] | None:
+        answer = ask(address, METADATA, 12, metadata_request(()))
+        if answer is None:
+            return None
+        brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+        controller = answer.controller_id
+        return (controller, brokers[controller]) if controller in brokers else None
+
+
+def ask(address: str, api_key: int, version: int, body: object) -> Any:
+    host, _, port = address.rpartition(":")
+    try:
+        connection = Connection.open(host, int(port), 1_000_000)
+    except TransportError:
+        return None
+    try:
+        return connection.call(api_key, version, "test", body, 1_000_000).body
+    except TransportError:
+        return None
+    finally:
+        connection.close()
+
+
+def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def answers(address: str, within_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if probe(address, limit_s=0.5).outcome == "answered":
+            return True
         time.sleep(0.1)
-    assert probe(ready["bootstrap_servers"]).outcome == "answered"
-
-    children = psutil.Process(cluster.pid).children()
-    cluster.send_signal(signal.SIGTERM)
-    assert cluster.wait(20) == 0
-    cluster.stdout.close()
-    assert not any(each.is_running() for each in children)
+    return False
 
 
-def test_more_than_one_node_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cluster(ClusterPlan(tmp_path, nodes=3)) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert len(told) == 1
-    assert "--nodes is 3" in told[0]
+def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c", 1, "toxiproxy", "restart")
+    assert len(cluster.children()) == 2
+    assert cluster.bootstrap != cluster.ready["nodes"]
+    assert answers(cluster.bootstrap[0])
+    cluster.node(0).kill()
+    assert answers(cluster.bootstrap[0])
+    assert "node-0 ended by SIGKILL" in cluster.end()
+
+
+def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c", 3, "toxiproxy", "restart")
+    try:
+        assert len(cluster.bootstrap) == len(cluster.ready["nodes"]) == 3
+        assert len(cluster.children()) == 4
+        admin = Admin(cluster.bootstrap)
+        leader = admin.create("first")
+        cluster.node(leader).kill()
+        assert admin.create("second") != leader
+        assert answers(cluster.bootstrap[leader])
+        until(lambda: admin.topics(cluster.bootstrap[leader]) == ["first", "second"])
+    finally:
+        told = cluster.end()
+    assert f"node-{leader} ended by SIGKILL" in told
+
+
+def test_without_restart_a_death_is_told_and_a_second_start_finds_everything(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c", 3)
+    admin = Admin(cluster.bootstrap)
+    leader = admin.create("first")
+    cluster.node(leader).kill()
+    admin.create("second")
+    assert f"node-{leader} ended by SIGKILL" in cluster.end()
+    again = Cluster(tmp_path / "c", 3)
+    assert again.bootstrap != cluster.bootstrap
+    for address in again.bootstrap:
+        until(lambda address=address: Admin(again.bootstrap).topics(address) == ["first", "second"])  # type: ignore[misc]
+    assert again.end() == ""
+
+
+def test_a_cluster_ends_when_its_last_node_has_died(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c", 1)
+    cluster.node(0).kill()
+    _, told = cluster.process.communicate(timeout=20)
+    assert cluster.process.returncode == 4
+    assert "node-0 ended by SIGKILL" in told.decode()
+
+
+def test_signals_that_come_while_it_ends_change_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c", 1)
+    (node,) = cluster.children()
+    while cluster.process.poll() is None:
+        cluster.process.send_signal(signal.SIGTERM)
+        time.sleep(0.0002)
+    _, told = cluster.process.communicate(timeout=20)
+    assert (cluster.process.returncode, told) == (0, b"")
+    assert not node.is_running()
+
+
+def test_a_cluster_whose_majority_cannot_start_says_why_at_once(tmp_path: Path) -> None:
+    """The first node runs and waits for them."""
+    with ExitStack() as held:
+        port = free_port()
+        for above in (1, 2):
+            held.enter_context(socket.create_server(("127.0.0.1", port + above)))
+        words = [sys.executable, "-c", CODE, str(tmp_path / "c"), "3", f"port={port}"]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
+    assert ended.returncode == 2
+    (told,) = ended.stderr.splitlines()
+    assert told.startswith("crucible cluster: --listen: 127.0.0.1:")
+    assert "is in use" in told

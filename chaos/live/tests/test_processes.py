@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from chaos.live.agenda import Agenda
-from chaos.live.errors import NodeDied, SetupError
+from chaos.live.errors import EndedItself, NodeDied, SetupError
+from chaos.live.nodes import LiveNode, NodePlan
 from chaos.live.processes import Child, EvidencePipe
 
 pytestmark = pytest.mark.live
@@ -56,6 +57,21 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) 
     stubborn.await_line("ready")
     assert "was killed" in stubborn.terminate(0.3)
     stubborn.close()
+
+
+def test_who_was_asked_to_end_is_not_asked_again(tmp_path: Path) -> None:
+    """A second SIGTERM would kill a process that has just let go of its handlers."""
+    once = child(
+        tmp_path,
+        "import signal, time; told = []; signal.signal(signal.SIGTERM, lambda *_: told.append(1));"
+        "print('{\"ready\": 1}', flush=True)\nwhile not told: time.sleep(0.01)\n"
+        "time.sleep(0.3); raise SystemExit(len(told) - 1)",
+    )
+    once.await_line("ready")
+    once.ask_to_end()
+    time.sleep(0.1)
+    assert once.terminate(10).endswith("exited with 0")
+    once.close()
 
 
 def test_a_set_up_error_carries_the_child_s_own_sentence(tmp_path: Path) -> None:
@@ -110,3 +126,31 @@ def test_agenda_keeps_the_order_of_equal_times() -> None:
     assert done == ["a", "b"]
     agenda.do_all()
     assert done == ["a", "b", "c"]
+
+
+DAMAGED = "The metadata log is damaged in or after the batch that ends at offset 7 (no Begin): restore it from a copy."
+
+
+@pytest.mark.parametrize(("story", "kind"), [(DAMAGED, EndedItself), ("IndexError: pop from an empty deque", NodeDied)])
+def test_a_node_that_ends_itself_over_its_metadata_is_told_from_one_that_crashes(
+    tmp_path: Path, story: str, kind: type[NodeDied]
+) -> None:
+    ending = child(tmp_path, f"import sys; print({story!r}, file=sys.stderr); sys.exit(4)")
+    assert ending.wait(10)
+    with pytest.raises(NodeDied) as death:
+        ending.check()
+    ending.close()
+    assert type(death.value) is kind
+    assert story in str(death.value)
+
+
+@pytest.mark.parametrize(("incarnation", "kind"), [(0, SetupError), (1, EndedItself)])
+def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
+    tmp_path: Path, incarnation: int, kind: type[Exception]
+) -> None:
+    plan = NodePlan(7, tmp_path, tmp_path, tmp_path, {}, "", 1, "", 0)
+    node = LiveNode(plan, incarnation=incarnation)
+    node.child = child(tmp_path, f"import sys; print({DAMAGED!r}, file=sys.stderr); sys.exit(2)")
+    with pytest.raises(kind, match="damaged"):
+        node.await_ready()
+    node.child.close()

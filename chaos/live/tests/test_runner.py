@@ -101,6 +101,35 @@ def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp
     assert "process_rss_bytes" in samples
 
 
+DISK_FAULTS = """
+[[fault]]
+name = "slow"
+kind = "disk_slowed"
+at_s = 0.5
+duration_s = 0.5
+delay_ms = 100
+
+[[fault]]
+name = "full"
+kind = "disk_full"
+at_s = 1.5
+duration_s = 0.5
+"""
+
+
+def test_faults_of_the_disk_strike_and_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "disk.toml"
+    head = SCENARIO[: SCENARIO.index("[[fault]]")].replace('"proxy"]', '"proxy", "disk"]')
+    flushing = '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]'
+    path.write_text(head.replace("[load]", flushing) + DISK_FAULTS)
+    folder = play(load(path), tmp_path / "run", seed=3).path
+    assert read_manifest(folder).crash == ""
+    faults = {row["name"]: row for row in pq.read_table(folder / "faults.parquet").to_pylist()}
+    assert faults["slow"]["detail"] == "syncs take 100 ms longer"
+    assert faults["full"]["detail"].startswith("no space for")
+    assert faults["full"]["target"] == "node-0"
+
+
 def test_what_a_target_lacks_is_named(scenario_file: Path, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:1 lacks what small needs: interceptor"):
         play(load(scenario_file), tmp_path / "run", seed=1, target="127.0.0.1:1")

@@ -12,6 +12,7 @@ from chaos.live.ports import free_port
 from chaos.live.probe import probe
 from chaos.live.processes import Child
 from chaos.live.target import behind_proxies, parse_target
+from chaos.live.targets import Target
 from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, find
 from scenarios.model import Fault, Range
@@ -50,6 +51,15 @@ class OneLink:
 
     def restart(self, node: int) -> None:
         raise AssertionError(f"a link fault restarted node {node}")
+
+    def order_disk(self, node: int, order: dict[str, object]) -> None:
+        raise AssertionError(f"a link fault told node {node}'s disk {order}")
+
+    def disk_struck(self, node: int, kind: str) -> str:
+        raise AssertionError(f"a link fault asked for {kind} of node {node}")
+
+    def aimed(self, fault: Fault) -> Target:
+        return Target(fault, tuple(self.links.by_name.values()), "link")
 
 
 @pytest.fixture
@@ -130,7 +140,7 @@ LINK_FAULTS = [
 @pytest.mark.parametrize("fault", LINK_FAULTS, ids=lambda fault: f"{fault.kind}-{fault.direction}")
 def test_a_link_fault_is_felt_leaves_evidence_and_heals(place: OneLink, fault: Fault) -> None:
     assert probe(place.link.listen).outcome == "answered"
-    end = LIVE[fault.kind](place, fault)
+    end = LIVE[fault.kind](place, place.aimed(fault))
     assert end().evidence != ""
     healed = probe(place.link.listen)
     assert healed.outcome == "answered"
@@ -140,9 +150,23 @@ def test_a_link_fault_is_felt_leaves_evidence_and_heals(place: OneLink, fault: F
 def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:
     """Nobody answers behind this link, so a delay cannot be seen."""
     place = OneLink(server, f"127.0.0.1:{free_port()}")
-    end = LIVE["link_delayed"](place, Fault("f", "link_delayed", delay_ms=Range(40, 40)))
+    end = LIVE["link_delayed"](place, place.aimed(Fault("f", "link_delayed", delay_ms=Range(40, 40))))
     assert end().evidence == ""
     server.client.delete(place.link.name)
+
+
+@pytest.mark.parametrize("kind", ["node_isolated", "link_cut", "link_down", "link_reset"])
+def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, node: str, kind: str) -> None:
+    several = [place.link, *(place.links.add(dialler, 0, node) for dialler in (1, 2))]
+    try:
+        end = LIVE[kind](place, place.aimed(Fault("f", kind)))
+        assert all(probe(link.listen, limit_s=0.3).outcome != "answered" for link in several)
+        told = end().evidence
+        assert all(link.name in told for link in several)
+        assert all(probe(link.listen).outcome == "answered" for link in several)
+    finally:
+        for link in several[1:]:
+            place.links._client.delete(link.name)
 
 
 def test_a_target_is_reached_through_a_proxy_whatever_it_advertises(server: ToxiproxyServer, node: str) -> None:

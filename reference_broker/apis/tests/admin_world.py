@@ -1,20 +1,36 @@
-"""A broker with a real controller, publisher and logs on a disk in memory; syncs and timers run when told."""
+"""A broker that is its cluster's controller: real controller, loader, lifecycle and publisher, with logs in memory.
+
+What is appended to the metadata log is committed by ``settle``; ``auto``: after every request.
+"""
 
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+from reference_broker.apis import k19_create_topics, k62_broker_registration, k63_broker_heartbeat
+from reference_broker.apis import k67_allocate_producer_ids as k67
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.metadata_feed import feed_metadata
 from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.model.config import BrokerConfig
+from reference_broker.log.now import Now
 from reference_broker.model.fetch_session_cache import FetchSessionCache
 from reference_broker.model.metrics import Metrics
 from reference_broker.model.partition_publisher import PartitionPublisher
 from reference_broker.model.partitions import Partitions
-from reference_broker.raft.tests.raft_world import NOW, ManualSync, run, started
+from reference_broker.raft.activation import Endpoint
+from reference_broker.raft.broker_lifecycle import BrokerLifecycle
+from reference_broker.raft.controller_channel import ControllerChannel
+from reference_broker.raft.node_files import Identity
+from reference_broker.raft.tests.metadata_world import LogInMemory, MetadataWorld, run
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+
+NOW = Now(5_000_000, 1_700_000_000_000)
+DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+LOCAL = {
+    module.CARD.api_key: module for module in (k19_create_topics, k62_broker_registration, k63_broker_heartbeat, k67)
+}
 
 
 class AdminCall:
@@ -22,13 +38,16 @@ class AdminCall:
     client_id = "admin"
     closed = False
 
-    def __init__(self, api_version: int) -> None:
+    def __init__(self, api_version: int, answered: Callable[[Any], None] | None = None) -> None:
         self.api_version = api_version
         self.answers: list[Any] = []
+        self._answered = answered
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
         assert not self.answers, "answered twice"
         self.answers.append(body)
+        if self._answered is not None:
+            self._answered(body)
 
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -38,9 +57,14 @@ class AdminCall:
 
 
 class Outside:
-    def __init__(self, sync: ManualSync) -> None:
-        self.sync = sync
+    """``sent``: requests to other nodes."""
+
+    def __init__(self) -> None:
         self.steps: list[Callable[[], None]] = []
+        self.sent: list[tuple[Any, ...]] = []
+
+    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:  # noqa: ARG002 - memory is durable
+        done()
 
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:  # noqa: ARG002
         self.steps.append(fire)
@@ -52,6 +76,9 @@ class Outside:
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
         """Not looked at."""
 
+    def send(self, *request: Any) -> None:
+        self.sent.append(request)
+
     def run_steps(self) -> int:
         """Runs timers until none is left; how many events that took."""
         count = 0
@@ -62,28 +89,59 @@ class Outside:
 
 
 class AdminWorld:
-    def __init__(self, disk: MemoryDisk | None = None, seed: int = 0, **config: str) -> None:
-        self.disk = disk if disk is not None else MemoryDisk()
-        self.sync = ManualSync()
-        self.outside = Outside(self.sync)
-        parsed = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
-        self.controller = started(self.disk, seed=seed, sync=self.sync, config=parsed)
+    """Node 1. ``earlier``: the life before, whose disk and metadata log this one finds."""
+
+    def __init__(self, earlier: "AdminWorld | None" = None, seed: int = 0, **config: str) -> None:
+        self.disk = earlier.disk if earlier is not None else MemoryDisk()
+        self.metadata = MetadataWorld(earlier.metadata.log if earlier is not None else LogInMemory(), seed, **config)
+        self.controller = self.metadata.controller
+        self.outside = Outside()
+        self.auto = True
+        parsed = self.metadata.config
+        channel = ControllerChannel(self.metadata.around(seed + 2), parsed, self.controller)
+        channel.serve_locally = self._serve_locally
+        self.lifecycle = BrokerLifecycle(
+            self.metadata.around(seed + 3), parsed, Identity("cluster", 1, DIRECTORY_ID), Endpoint("127.0.0.1", 9092),
+            channel,
+        )  # fmt: skip
         metrics, partitions = Metrics(), Partitions()
+        replica: Any = SimpleNamespace(
+            controller=self.controller, loader=self.metadata.loader, quorum=self.metadata.quorum,
+            lifecycle=self.lifecycle, on_leader_changed=lambda _: None,
+        )  # fmt: skip
         self.broker = Broker(
             node_id=1, config=parsed, now=NOW, random=Random(1), disk=self.disk, outside=self.outside, metrics=metrics,
-            partitions=partitions, controller=self.controller,
+            partitions=partitions, replica=replica,
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )  # fmt: skip
         self.publisher = PartitionPublisher(
             1, parsed, self.disk, partitions, now=lambda: NOW,
             later=lambda step: self.outside.steps.append(step),
         )  # fmt: skip
-        self.controller.subscribe(self.publisher.publish)
+        self._start()
+
+    def _start(self) -> None:
+        """As a node does: registered, its partitions open, let in."""
+        self.metadata.win()
+        self.settle()
+        self.lifecycle.start()
+        self.settle()
+        self.metadata.loader.subscribe(self.publisher.publish)
         feed_metadata(self.broker)
         run(self.publisher.start(self.controller.image, False))
+        self.lifecycle.want_unfenced()
+        self.settle()
+        assert self.lifecycle.is_unfenced
+
+    def again(self, seed: int) -> "AdminWorld":
+        """The node's next life."""
+        return AdminWorld(self, seed)
+
+    def settle(self) -> None:
+        self.metadata.settle()
 
     def ask(self, module: Any, body: object, api_version: int | None = None) -> Any:
-        """The answer, which must be there at once."""
+        """The answer, which must be there once everything is committed."""
         call = self.begin(module, body, api_version)
         assert call.answers, "no answer yet"
         return call.answers[0]
@@ -93,6 +151,10 @@ class AdminWorld:
         answer = module.handle(self.broker, call, body)
         if answer is not None:
             call.respond(answer)
+        if self.auto:
+            self.settle()
+        else:
+            self.metadata.ports.run()
         return call
 
     def append(self, topic: str, index: int, count: int) -> None:
@@ -100,3 +162,10 @@ class AdminWorld:
         batch = build([Record(timestamp_ms=NOW.wall_ms, value=b"v") for _ in range(count)])
         partition.log.append(NOW, batch, partition.leader_epoch)
         partition.log.advance_high_watermark(partition.log.log_end_offset)
+
+    def _serve_locally(self, api_key: int, body: object, answered: Callable[[object], None]) -> None:
+        module = LOCAL[api_key]
+        call = AdminCall(module.CARD.max_version, answered)
+        answer = module.handle(self.broker, call, body)
+        if answer is not None:
+            call.respond(answer)

@@ -189,7 +189,7 @@ class World:
             outside=self.outside,
             metrics=self.metrics,
             partitions=self.partitions,
-            controller=self.controller,
+            replica=SimpleNamespace(controller=self.controller),
             fetch_sessions=cache,
         )
 

@@ -120,7 +120,7 @@ def test_each_bad_deletion_of_records_gets_its_error():
 def test_producer_ids_are_never_given_twice_also_across_a_restart():
     world = AdminWorld()
     given = [world.ask(k22_init_producer_id, init()).producer_id for _ in range(1500)]
-    again = AdminWorld(world.disk, seed=1)
+    again = world.again(seed=1)
     given += [again.ask(k22_init_producer_id, init()).producer_id for _ in range(10)]
     assert len(dict.fromkeys(given)) == len(given)
     assert given[:3] == [0, 1, 2]
@@ -129,12 +129,12 @@ def test_producer_ids_are_never_given_twice_also_across_a_restart():
 
 def test_an_id_is_given_only_when_its_block_is_durable_and_in_order():
     world = AdminWorld()
-    world.sync.auto = False
+    world.auto = False
     calls = [world.begin(k22_init_producer_id, init()) for _ in range(1002)]
     assert not any(call.answers for call in calls)
-    world.sync.complete(1)
+    world.metadata.commit()
     assert [len(call.answers) for call in calls[998:]] == [1, 1, 0, 0]
-    world.sync.complete(1)
+    world.metadata.commit()
     assert [(call.answers[0].producer_id, call.answers[0].producer_epoch) for call in calls] == [
         (number, 0) for number in range(1002)
     ]
@@ -142,10 +142,9 @@ def test_an_id_is_given_only_when_its_block_is_durable_and_in_order():
 
 def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again():
     world = AdminWorld()
-    world.disk.fail_after = 0
+    world.metadata.quorum.failing = 1
     answer = world.ask(k22_init_producer_id, init())
     assert (answer.error_code, answer.producer_id) == (ErrorCode.kafka_storage_error, -1)
-    world.disk.fail_after = None
     assert world.ask(k22_init_producer_id, init()).producer_id == 0
 
 

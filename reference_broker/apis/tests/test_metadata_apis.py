@@ -133,10 +133,10 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic():
 
 def test_nothing_is_told_before_it_is_durable():
     world = AdminWorld()
-    world.sync.auto = False
+    world.auto = False
     world.begin(k19_create_topics, creation_of("a"))
     assert told(metadata(world, ("a",))) == [("a", "unknown_topic_or_partition", 0)]
-    world.sync.complete()
+    world.settle()
     assert told(metadata(world, ("a",))) == [("a", "none", 1)]
 
 

@@ -1,7 +1,9 @@
 """One node on a disk in memory, driven by hand: requests in, answers out; syncs and timers run when told."""
 
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -25,15 +27,19 @@ from reference_broker.wire.tags import Tag
 START_WALL_MS = 1_700_000_000_000
 
 
+_SEEDS = count(1000)
+"""Each start is another incarnation, so it draws from another seed, unless a test gives one."""
+
+
 class NodeWorld:
     """``hold_syncs``: syncs complete only by ``complete_syncs``. ``effects``: all that the node ever asked for."""
 
     def __init__(
-        self, disk: Disk | None = None, *, node_id: int = 1, seed: int = 0, start: bool = True, **config: str
+        self, disk: Disk | None = None, *, node_id: int = 1, seed: int | None = None, start: bool = True, **config: str
     ) -> None:
         self.disk: Any = MemoryDisk() if disk is None else disk
         pairs = {key.replace("_", "."): value for key, value in config.items()}
-        self.node = Node(node_id, BrokerConfig.parse(pairs), self.disk, seed)
+        self.node = Node(node_id, BrokerConfig.parse(pairs), self.disk, next(_SEEDS) if seed is None else seed)
         self.mono_us = 0
         self.hold_syncs = False
         self.effects: list[Effect] = []
@@ -44,7 +50,7 @@ class NodeWorld:
         self.correlation_id = 0
         if start:
             self.start()
-            self.settle()
+            self.settle_until(lambda: self.node.ready)
 
     @property
     def now(self) -> Now:
@@ -81,15 +87,19 @@ class NodeWorld:
         if self.syncs and not self.hold_syncs:
             self.complete_sync()
             return True
-        due = [timer for timer in self.timers if timer[0] <= self.mono_us]
-        if due:
-            self.timers.remove(min(due))
-            self.give(TimerFired(min(due)[1]))
-        return bool(due)
+        return self.fire_due()
 
     def settle(self) -> None:
         while self.step():
             pass
+
+    def settle_until(self, done: Callable[[], bool], limit_ms: int = 10_000) -> None:
+        """Time passes where there is nothing to do now, from timer to timer."""
+        end_us = self.mono_us + limit_ms * 1000
+        self.settle()
+        while not done() and self.timers and min(self.timers)[0] <= end_us:
+            self.mono_us = max(self.mono_us, min(self.timers)[0])
+            self.settle()
 
     def complete_sync(self) -> None:
         token, synced = self.syncs.popleft()
@@ -98,8 +108,18 @@ class NodeWorld:
         self.give(Synced(token))
 
     def complete_syncs(self) -> None:
-        while self.syncs:
-            self.complete_sync()
+        """Also those that a completed one leads to, and what is due between them."""
+        while self.syncs or self.fire_due():
+            if self.syncs:
+                self.complete_sync()
+
+    def fire_due(self) -> bool:
+        """The timer that is due longest, if any."""
+        due = [timer for timer in self.timers if timer[0] <= self.mono_us]
+        if due:
+            self.timers.remove(min(due))
+            self.give(TimerFired(min(due)[1]))
+        return bool(due)
 
     def advance(self, ms: int) -> None:
         """Time passes; timers fire in their order."""

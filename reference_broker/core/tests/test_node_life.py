@@ -35,7 +35,7 @@ def filled(disk: MemoryDisk, topics: int = 1, **config: str) -> NodeWorld:
 
 def stopped(world: NodeWorld) -> NodeWorld:
     world.shut_down()
-    world.settle()
+    world.settle_until(lambda: world.node.stopped)
     assert world.node.stopped
     return world
 
@@ -59,7 +59,8 @@ def test_an_unclean_stop_is_recovered_by_the_next_start() -> None:
 
 def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
     world = filled(MemoryDisk())
-    unsynced = world.log("t0").unsynced_paths()
+    log = world.log("t0")
+    unsynced = log.unsynced_paths()
     world.hold_syncs = True
     world.shut_down()
     assert unsynced
@@ -68,7 +69,7 @@ def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
     assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
     world.complete_syncs()
     assert world.node.stopped
-    assert world.log("t0").unsynced_paths() == ()
+    assert log.unsynced_paths() == ()
 
 
 def test_a_stop_answers_the_produce_that_waits_for_its_sync() -> None:
@@ -83,6 +84,7 @@ def test_a_stop_answers_the_produce_that_waits_for_its_sync() -> None:
 
 def test_a_request_after_the_stop_began_closes_its_connection_and_writes_nothing() -> None:
     world = filled(MemoryDisk())
+    log = world.log("t0")
     world.hold_syncs = True
     world.shut_down()
     number = world.send(ApiKey.PRODUCE, 9, produce_request("t0", 0, batch()), connection=4)
@@ -90,17 +92,18 @@ def test_a_request_after_the_stop_began_closes_its_connection_and_writes_nothing
     assert "shutting down" in world.closed[4]
     world.complete_syncs()
     assert world.node.stopped
-    assert world.log("t0").log_end_offset == 3
+    assert log.log_end_offset == 3
 
 
 def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clean() -> None:
     world = filled(MemoryDisk())
     world.hold_syncs = True
-    world.shut_down()
     log = world.log("t0", 1)
+    world.shut_down()
     log.append(world.now, batch(), 0)
-    while world.syncs:
-        world.complete_sync()
+    while world.syncs or world.fire_due():
+        if world.syncs:
+            world.complete_sync()
         assert not (log.unsynced_paths() and world.disk.exists(CLEAN_SHUTDOWN_FILE))
     assert world.node.stopped
 
@@ -193,7 +196,8 @@ def test_directories_left_by_a_half_done_deletion_are_gone_before_a_topic_of_tha
     world = NodeWorld(left, seed=1, start=False)
     world.start()
     while not world.node.ready:
-        assert world.step()
+        if not world.step():
+            world.mono_us = min(world.timers)[0]
     number = world.send(ApiKey.CREATE_TOPICS, 7, create_request("t", 40))
     while number not in world.replies:
         world.complete_syncs()
@@ -251,3 +255,19 @@ def test_the_new_leader_epochs_of_a_start_are_written_in_slices() -> None:
         most = max(most, written)
     assert most <= 2
     assert restarted.node.broker.partitions.by_name["t", 4999].leader_epoch == 1
+
+
+def test_records_of_a_deleted_topic_do_not_come_back_as_those_of_a_new_one_of_its_name() -> None:
+    """The node was away when its topic was deleted and made anew: its directory is the old one's."""
+    disk = MemoryDisk()
+    world = filled(disk)
+    old = {path: bytes(data) for path, data in disk.files.items() if path.startswith("t0-")}
+    world.delete("t0")
+    world.create("t0", 2)
+    world.settle()
+    for path, data in old.items():
+        disk.write(path, data)
+    again = NodeWorld(disk)
+    assert again.log("t0").log_end_offset == 0
+    assert again.produce("t0", 0, sent_batch(7, 0)).base_offset == 0
+    assert NodeWorld(disk).log("t0").log_end_offset == 1

@@ -1,208 +1,365 @@
-"""A quorum of one: order, durability, restart, damage."""
-
-import json
-from random import Random
+"""The active controller: activation, order, transactions, answers, the loss of leadership, a disk that fails."""
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from reference_broker.log.disk import DiskError
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.model.metadata_delta import MetadataFault
-from reference_broker.raft.controller import MAX_RECORDS_PER_OPERATION, TooManyRecords
-from reference_broker.raft.metadata_log import MetadataLog
+from reference_broker.raft import operations
+from reference_broker.raft import reign as reign_module
 from reference_broker.raft.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     ConfigRecord,
+    FeatureLevelRecord,
     NoOpRecord,
-    ProducerIdsRecord,
     RemoveTopicRecord,
 )
-from reference_broker.raft.node_files import StartRefused
-from reference_broker.raft.tests.raft_world import NOW, ManualSync, nothing, started, topic_records
-from reference_broker.raft.uuids import random_uuid, uuid_from_text, uuid_text
+from reference_broker.raft.refusal import NOT_CONTROLLER
+from reference_broker.raft.tests.metadata_world import (
+    MetadataWorld,
+    started,
+    topic_id,
+    topic_records,
+)
 
-A, B = (number.to_bytes(16, "big") for number in (1001, 1002))
-LOG = "__cluster_metadata-0/00000000000000000000.log"
-
-
-def test_a_new_node_is_ready_only_when_its_first_records_are_durable():
-    disk, sync = MemoryDisk(), ManualSync(auto=False)
-    controller = started(disk, sync=sync)
-    assert not controller.ready
-    assert not disk.exists("meta.properties")
-    sync.complete()
-    assert controller.ready
-    assert controller.image.features == {"metadata.version": 25}
-    assert [broker.fenced for broker in controller.image.brokers.values()] == [False]
-    assert len(uuid_from_text(controller.cluster_id)) == 16
-    assert f"cluster.id={controller.cluster_id}\n".encode() in disk.files["meta.properties"]
-    state = json.loads(disk.files["__cluster_metadata-0/quorum-state"])
-    assert (state["leaderId"], state["leaderEpoch"], state["currentVoters"]) == (1, 1, [{"voterId": 1}])
+A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
+BIG = topic_records("big", topic_id(3), 40)
+SMALL_BATCHES = {"crucible_metadata_batch_max_bytes": "512"}
 
 
-def test_a_change_is_seen_only_after_its_sync_and_several_keep_their_order():
-    sync = ManualSync()
-    controller = started(sync=sync)
-    sync.auto = False
-    told, published = [], []
-    controller.subscribe(lambda delta, _: published.append([change.after.name for change in delta.topics]))
-    controller.propose(topic_records("a", A), lambda: told.append("a"))
-    controller.propose(topic_records("b", B), lambda: told.append("b"))
-    controller.propose([], lambda: told.append("nothing"))
-    assert (told, published, list(controller.image.topics)) == ([], [], [])
-    assert list(controller.latest.topics) == ["a", "b"]
-    sync.complete(1)
-    assert (told, published) == (["a"], [["a"]])
-    sync.complete()
-    assert (told, published) == (["a", "b", "nothing"], [["a"], ["b"]])
-    assert controller.image is controller.latest
+def submit(world, records, answers=None, **options):
+    """Answers are kept with the number of published topics at that time."""
+    kept = [] if answers is None else answers
+    world.controller.submit(
+        lambda: records, lambda refusal: kept.append((refusal, len(world.controller.image.topics))), **options
+    )
+    return kept
 
 
-def test_a_later_sync_that_completes_first_publishes_all_before_it():
-    sync = ManualSync()
-    controller = started(sync=sync)
-    sync.auto = False
-    told = []
-    controller.propose(topic_records("a", A), lambda: told.append("a"))
-    controller.propose(topic_records("b", B), lambda: told.append("b"))
-    sync.waiting.reverse()
-    sync.complete()
-    assert told == ["a", "b"]
+# Becoming active
 
 
-def test_restart_keeps_everything_acknowledged_and_takes_a_new_epoch():
-    disk = MemoryDisk()
-    first = started(disk)
-    first.propose([*topic_records("a", A, 3), _config("a", "retention.ms", "5")], nothing)
-    first.propose(topic_records("b", B), nothing)
-    first.propose([RemoveTopicRecord(topic_id=B)], nothing)
-    first.propose([ProducerIdsRecord(broker_id=1, next_producer_id=1000)], nothing)
-    second = started(disk, seed=99)
-    assert second.cluster_id == first.cluster_id
-    assert second.epoch == first.epoch + 1
-    assert {name: topic.topic_id for name, topic in second.image.topics.items()} == {"a": A}
-    assert second.image.topic_configs("a") == {"retention.ms": "5"}
-    assert second.image.next_producer_id == 1000
-    assert second.broker_epoch > first.broker_epoch
-    epochs = [partition.leader_epoch for partition in second.image.topics["a"].partitions]
-    assert epochs == [1, 1, 1]
+def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded():
+    world = MetadataWorld()
+    world.log.append(A, 0)
+    world.win()
+    assert submit(world, B) == [(NOT_CONTROLLER, 0)]
+    world.commit(2)
+    assert not world.controller.is_active
+    world.commit(3)
+    assert world.controller.is_active
+    assert list(world.controller.latest.topics) == ["a"]
+    assert world.ports.told("controller_activated") == [{"epoch": 1, "offset": 2}]
 
 
-def test_records_of_more_than_one_batch_are_replayed_in_slices_to_the_same_image():
-    disk = MemoryDisk()
-    first = started(disk)
-    for number in range(80):
-        topic_id = (2000 + number).to_bytes(16, "big")
-        first.propose(topic_records(f"t{number}", topic_id, 100), nothing)
-    assert len(disk.files[LOG]) > 2 * 256 * 1024
-    second = started(disk)
-    assert len(second.image.topics) == 80
-    assert all(len(topic.partitions) == 100 for topic in second.image.topics.values())
+@pytest.mark.parametrize(
+    ("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])]
+)
+def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_allowed(version, kinds):
+    world = started(crucible_bootstrap_metadata_version=version)
+    assert world.kinds() == kinds
+    assert world.controller.image.features == {"metadata.version": int(version)}
+    world.lose()
+    world.win()
+    world.settle()
+    assert world.kinds() == [*kinds, "leader"]
 
 
-@pytest.mark.clause("T-5")
-@pytest.mark.parametrize("cut_bytes", [1, 30, 61, 100])
-def test_a_torn_tail_of_the_metadata_log_loses_the_torn_batch_only(cut_bytes):
-    disk = MemoryDisk()
-    first = started(disk)
-    first.propose(topic_records("a", A), nothing)
-    kept = len(disk.files[LOG])
-    first.propose(topic_records("b", B), nothing)
-    assert len(disk.files[LOG]) - kept > cut_bytes
-    del disk.files[LOG][-cut_bytes:]
-    second = started(disk)
-    assert list(second.image.topics) == ["a"]
-    second.propose(topic_records("b", B), nothing)
-    assert list(started(disk).image.topics) == ["a", "b"]
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept):
+    """Leadership ends after ``kept`` batches of Begin, records, End: only a whole bootstrap is not repeated."""
+    world = MetadataWorld()
+    world.win()
+    world.commit()
+    assert world.kinds() == ["leader", "begin", "1", "end"]
+    world.high_watermark = 1 + kept
+    world.lose()
+    world.cut()
+    world.commit()
+    world.win()
+    world.settle()
+    again = [] if kept == 3 else ["abort", "begin", "1", "end"]
+    assert world.kinds() == [*["leader", "begin", "1", "end"][: 1 + kept], "leader", *again]
+    assert world.controller.image.features == {"metadata.version": 25}
+    records = [record for batch in world.log.content for record in batch.records]
+    levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
+    assert len(levels) == (1 if kept in (1, 3) else 2)
 
 
-def test_a_power_loss_before_anything_was_synced_starts_afresh():
-    disk = MemoryDisk()
-    started(disk, sync=ManualSync(auto=False))
-    disk.files = {path: content for path, content in disk.files.items() if not path.endswith(".log")}
-    assert started(disk).ready
+@pytest.mark.clause("T-7", "T-10")
+def test_leadership_lost_after_each_batch_of_a_transaction_leaves_nothing_or_all_and_a_retry_has_one_effect():
+    batches = 0
+    for cut in range(1, 40):
+        world = started(**SMALL_BATCHES)
+        first = world.log.end.offset
+        answers = submit(world, BIG)
+        world.ports.run()
+        transaction = [batch for batch in world.log.content if batch.provenance.offset >= first]
+        batches = len(transaction)
+        if cut > batches:
+            break
+        world.high_watermark = transaction[cut - 1].provenance.offset + 1
+        world.loader.catch_up(world.high_watermark)
+        world.lose()
+        world.cut()
+        is_whole = cut == batches
+        assert answers == ([(None, 1)] if is_whole else [(NOT_CONTROLLER, 0)])
+        _elected_again(world, is_whole)
+        assert submit(world, [] if "big" in world.controller.latest.topics else BIG) in ([], [(None, 1)])
+        world.settle()
+        assert len(world.controller.image.topics["big"].partitions) == 40
+        markers = [kind for kind in world.kinds() if kind in ("begin", "end", "abort")]
+        assert markers.count("begin") == markers.count("end") + markers.count("abort")
+    assert batches > 6
 
 
-def test_more_records_than_a_batch_may_hold_are_refused_and_nothing_is_written():
-    disk = MemoryDisk()
-    controller = started(disk)
-    before, size = controller.latest, len(disk.files[LOG])
-    controller.propose([NoOpRecord()] * MAX_RECORDS_PER_OPERATION, nothing)
-    with pytest.raises(TooManyRecords, match="10001 metadata records"):
-        controller.propose([NoOpRecord()] * (MAX_RECORDS_PER_OPERATION + 1), nothing)
-    huge = [_config("a", f"k{number}", "v" * 900_000) for number in range(10)]
-    size, before = len(disk.files[LOG]), controller.latest
-    with pytest.raises(TooManyRecords, match="bytes"):
-        controller.propose(huge, nothing)
-    assert (len(disk.files[LOG]), controller.latest) == (size, before)
+def _elected_again(world, is_whole):
+    world.win()
+    assert not world.controller.is_active
+    world.commit()
+    assert ("big" in world.controller.latest.topics) == is_whole
+    after = world.log.content[-1].records
+    assert not is_whole or after == ()
+    assert is_whole or isinstance(after[0], AbortTransactionRecord)
+    assert not world.loader.image.topics or is_whole
 
 
-def test_a_disk_that_fails_leaves_log_and_image_as_they_were():
-    disk = MemoryDisk()
-    controller = started(disk)
-    disk.fail_after = 0
-    with pytest.raises(DiskError):
-        controller.propose(topic_records("a", A), nothing)
-    disk.fail_after = None
-    assert "a" not in controller.latest.topics
-    controller.propose(topic_records("a", A), nothing)
-    assert list(started(disk).image.topics) == ["a"]
+def test_below_the_level_of_transactions_an_open_one_is_a_fault():
+    world = MetadataWorld()
+    world.log.append([FeatureLevelRecord(name="metadata.version", feature_level=12)], 0)
+    world.log.append([BeginTransactionRecord()], 0)
+    world.win()
+    with pytest.raises(MetadataFault, match="does not allow"):
+        world.commit()
 
 
-def test_records_that_cannot_follow_are_refused_before_they_are_written():
-    disk = MemoryDisk()
-    controller = started(disk)
-    size = len(disk.files[LOG])
+# Changes
+
+
+def test_a_change_is_answered_when_it_is_committed_and_published_and_several_keep_their_order():
+    world = started()
+    answers = submit(world, A)
+    submit(world, B, answers)
+    submit(world, [], answers)
+    world.ports.run()
+    assert (answers, list(world.controller.image.topics)) == ([], [])
+    assert list(world.controller.latest.topics) == ["a", "b"]
+    world.commit(world.log.end.offset - 2)
+    assert answers == [(None, 1)]
+    world.commit()
+    assert answers == [(None, 1), (None, 2), (None, 2)]
+
+
+def test_a_change_without_records_and_nothing_on_the_way_is_answered_at_once():
+    world = started()
+    assert submit(world, []) == [(None, 0)]
+
+
+def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before():
+    world = started(**SMALL_BATCHES)
+    submit(world, BIG)
+    seen = []
+    world.controller.submit(lambda: seen.append(list(world.controller.latest.topics)) or [], lambda _: None)
+    assert seen == []
+    world.ports.run()
+    assert seen == [["big"]]
+
+
+@pytest.mark.clause("T-4", "T-5", "T-6")
+def test_a_large_set_of_records_is_begin_batches_end_one_an_event_with_nothing_between():
+    world = started(**SMALL_BATCHES)
+    before = len(world.log.content)
+    submit(world, BIG, name="create topics")
+    submit(world, A)
+    world.ports.run()
+    kinds = world.kinds()[before:]
+    data = [int(kind) for kind in kinds[1:-2]]
+    assert (kinds[0], kinds[-2:], sum(data)) == ("begin", ["end", "2"], 41)
+    assert world.log.content[before].records == (BeginTransactionRecord(name="create topics"),)
+    assert world.ports.events >= len(kinds) - 2
+    world.commit()
+    assert list(world.controller.image.topics) == ["big", "a"]
+    appended = [one for one in world.ports.told("metadata_appended") if one["of"] == len(data)]
+    assert [one["kind"] for one in appended] == ["begin", *["batch"] * len(data), "end"]
+    committed = [one for one in world.ports.told("metadata_committed") if one["of"] == len(data)]
+    assert [one["number"] for one in committed] == [0, *range(1, len(data) + 1), len(data)]
+
+
+@pytest.mark.clause("T-6")
+def test_more_records_than_kafka_allows_are_one_change():
+    world = started()
+    records = [ConfigRecord(resource_type=2, resource_name="x", name=f"k{n}", value="v") for n in range(10_001)]
+    answers = submit(world, records)
+    world.settle()
+    assert answers == [(None, 0)]
+    assert len(world.controller.image.topic_configs("x")) == 10_001
+
+
+@pytest.mark.clause("T-2")
+def test_below_the_gate_a_large_set_is_refused_and_nothing_is_written():
+    world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
+    end = world.log.end
+    ((refusal, _),) = submit(world, BIG) or _settled(world, submit(world, BIG))
+    assert refusal.error is ErrorCode.policy_violation
+    assert "excessively large" in refusal.message
+    assert (world.log.end, dict(world.controller.latest.topics)) == (end, {})
+    raised = [FeatureLevelRecord(name="metadata.version", feature_level=13)]
+    submit(world, raised)
+    answers = submit(world, BIG)
+    world.settle()
+    assert answers == [(None, 1)]
+
+
+def _settled(world, answers):
+    world.settle()
+    return answers[:1]
+
+
+def test_the_controllers_own_upkeep_goes_out_in_plain_batches_below_the_gate():
+    world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
+    answers = submit(world, BIG, atomic=False)
+    world.settle()
+    assert answers == [(None, 1)]
+    assert not {"begin", "end"} & set(world.kinds())
+    assert world.controller.latest.topics == world.controller.image.topics
+
+
+def test_operations_and_records_beyond_all_reason_are_refused(monkeypatch):
+    monkeypatch.setattr(operations, "MAX_RECORDS_PER_OPERATION", 50)
+    world = started()
+    end = world.log.end
+    answers = submit(world, [NoOpRecord()] * 51)
+    submit(world, [ConfigRecord(resource_type=2, resource_name="x", name="k", value="v" * 1_100_000)], answers)
+    world.settle()
+    assert [refusal.error for refusal, _ in answers] == [ErrorCode.policy_violation] * 2
+    assert world.log.end == end
+
+
+def test_a_record_larger_than_a_batch_is_a_batch_of_its_own():
+    world = started()
+    records = [ConfigRecord(resource_type=2, resource_name="x", name=name, value="v" * 9000) for name in "abc"]
+    submit(world, records)
+    world.settle()
+    assert world.kinds()[-5:] == ["begin", "1", "1", "1", "end"]
+
+
+def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkeypatch):
+    monkeypatch.setattr(reign_module, "UNITS_PER_SLICE", 20)
+    world = started()
+    events = world.ports.events
+    done = []
+
+    def planning():
+        for _ in range(10):
+            if world.controller.spend(20):
+                yield
+        return BIG
+
+    world.controller.submit(planning(), done.append)
+    world.ports.run()
+    assert world.ports.events - events >= 10 + 2 * len(BIG) // 20
+    world.settle()
+    assert done == [None]
+
+
+def test_records_that_cannot_follow_end_the_node_before_they_are_written():
+    world = started()
+    end = world.log.end
     with pytest.raises(MetadataFault, match="no topic with ID"):
-        controller.propose([RemoveTopicRecord(topic_id=A)], nothing)
-    assert len(disk.files[LOG]) == size
+        submit(world, [RemoveTopicRecord(topic_id=topic_id(9))])
+    assert world.log.end == end
 
 
-def test_the_directory_of_another_node_is_refused_in_one_sentence():
-    disk = MemoryDisk()
-    started(disk, node_id=1)
-    with pytest.raises(StartRefused, match="belongs to node 1, not 2"):
-        started(disk, node_id=2)
+def test_an_answer_may_submit_the_next_change():
+    world = started()
+    answers = []
+    world.controller.submit(lambda: A, lambda _: submit(world, B, answers))
+    world.settle()
+    assert answers == [(None, 2)]
 
 
-def test_a_lost_metadata_log_is_refused_before_its_partitions_could_be_taken_for_strays():
-    disk = MemoryDisk()
-    started(disk)
-    del disk.files[LOG]
-    with pytest.raises(StartRefused, match="metadata log in __cluster_metadata-0 is gone"):
-        started(disk)
-
-
-@pytest.mark.parametrize("path", ["meta.properties", "__cluster_metadata-0/quorum-state"])
-def test_a_damaged_node_file_is_refused_in_one_sentence(path):
-    disk = MemoryDisk()
-    started(disk)
-    disk.files[path] = bytearray(b"{{{")
-    with pytest.raises(StartRefused, match=f"{path} is damaged"):
-        started(disk)
-
-
-def test_topic_ids_and_cluster_id_come_from_the_random_that_was_given():
-    ids = [(controller.cluster_id, controller.allocate_topic_id()) for controller in (started(seed=5), started(seed=5))]
+def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics():
+    ids = [started().controller.allocate_topic_id() for _ in range(2)]
     assert ids[0] == ids[1]
-    assert started(seed=6).cluster_id != ids[0][0]
+    other = MetadataWorld(seed=9)
+    other.win()
+    other.settle()
+    assert other.controller.allocate_topic_id() != ids[0]
 
 
-def test_random_uuids_are_version_4_and_their_text_never_begins_with_a_dash():
-    random = Random(3)
-    values = [random_uuid(random) for _ in range(500)]
-    assert all(value[6] >> 4 == 4 and value[8] >> 6 == 2 for value in values)
-    assert not any(uuid_text(value).startswith("-") for value in values)
-    assert [uuid_from_text(uuid_text(value)) for value in values] == values
+# Losing leadership
 
 
-def _config(topic: str, name: str, value: str) -> ConfigRecord:
-    return ConfigRecord(resource_type=2, resource_name=topic, name=name, value=value)
+@pytest.mark.clause("T-10")
+def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forgotten():
+    world = started(**SMALL_BATCHES)
+    answers = submit(world, A)
+    submit(world, BIG, answers)
+    submit(world, B, answers)
+    world.lose()
+    assert answers == [(NOT_CONTROLLER, 0)] * 3
+    end = world.log.end
+    world.ports.run()
+    assert world.log.end == end
+    assert submit(world, A) == [(NOT_CONTROLLER, 0)]
+    with pytest.raises(AssertionError, match="active controller only"):
+        _ = world.controller.latest
 
 
-def test_records_that_cannot_be_replayed_stop_the_start_with_one_sentence():
-    disk = MemoryDisk()
-    controller = started(disk)
-    metadata_log = MetadataLog(controller.metadata_log)
-    metadata_log.append(NOW, [RemoveTopicRecord(topic_id=A)], controller.epoch)
-    with pytest.raises(StartRefused, match="metadata log is damaged in or after the batch that ends at offset"):
-        started(disk)
+@pytest.mark.clause("T-10")
+def test_a_leader_that_learns_of_its_loss_from_an_append_writes_nothing_more():
+    world = started(**SMALL_BATCHES)
+    answers = submit(world, BIG)
+    submit(world, A, answers)
+    world.ports.step()
+    world.quorum.is_leader = False
+    end = world.log.end
+    world.ports.run()
+    assert answers == [(NOT_CONTROLLER, 0)] * 2
+    assert (world.log.end, world.controller.is_active) == (end, False)
+
+
+def test_a_claim_of_an_earlier_epoch_is_not_made_good():
+    world = MetadataWorld()
+    world.win()
+    world.controller.leadership_lost(1)
+    world.commit()
+    assert not world.controller.is_active
+
+
+# A disk that fails
+
+
+def test_a_disk_that_refuses_a_change_is_told_and_the_next_change_goes_on():
+    world = started(**SMALL_BATCHES)
+    world.quorum.failing = 2
+    answers = submit(world, A)
+    submit(world, BIG, answers)
+    world.ports.run()
+    assert [refusal.error for refusal, _ in answers] == [ErrorCode.kafka_storage_error] * 2
+    assert not world.controller.latest.topics
+    answers = submit(world, A)
+    world.settle()
+    assert (answers, world.kinds()[-1]) == ([(None, 1)], "2")
+
+
+def test_a_disk_that_fails_inside_a_transaction_gets_an_abort():
+    world = started(**SMALL_BATCHES)
+    world.quorum.failing, world.quorum.fail_in = 1, 3
+    answers = submit(world, BIG)
+    submit(world, A, answers)
+    world.settle()
+    assert [refusal and refusal.error for refusal, _ in answers] == [ErrorCode.kafka_storage_error, None]
+    assert world.kinds()[-5:-3] == ["begin", world.kinds()[-4]]
+    assert world.kinds()[-2:] == ["abort", "2"]
+    assert list(world.controller.image.topics) == ["a"]
+
+
+def test_a_disk_that_refuses_even_the_abort_ends_the_node_so_that_nothing_follows_an_open_transaction():
+    world = started(**SMALL_BATCHES)
+    world.quorum.failing, world.quorum.fail_in = 5, 3
+    submit(world, BIG)
+    with pytest.raises(DiskError):
+        world.ports.run()

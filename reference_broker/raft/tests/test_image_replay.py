@@ -15,7 +15,7 @@ from reference_broker.raft.metadata_records import (
 )
 from reference_broker.raft.record_codec import decode, encode
 from reference_broker.raft.replay import replay
-from reference_broker.raft.tests.raft_world import topic_records
+from reference_broker.raft.tests.metadata_world import topic_records
 
 OPERATIONS = st.lists(
     st.tuples(

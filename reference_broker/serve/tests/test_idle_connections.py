@@ -25,7 +25,7 @@ LONG_US = 10_000_000
 class Answering:
     """A node that answers at once."""
 
-    ready = stopped = False
+    listening = ready = stopped = False
 
     def start(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
         return ()

@@ -1,5 +1,6 @@
 """Starting, refusing to start, stopping; and what both cost."""
 
+import json
 import os
 import signal
 import socket
@@ -47,6 +48,34 @@ def test_sigterm_is_a_clean_shutdown_and_the_next_start_finds_it(
     again = start_broker()
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     assert again.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_that_come_while_it_ends_change_nothing(
+    start_broker: "Callable[..., Broker]", number: signal.Signals
+) -> None:
+    """An impatient operator, or a supervisor that tells the process and then its whole group."""
+    broker = start_broker()
+    while broker.process.poll() is None:
+        broker.process.send_signal(number)
+        time.sleep(0.0002)
+    assert broker.process.returncode == 0
+    assert len(broker.log_events("stopped")) == 1
+    assert "Traceback" not in broker.log.read_text()
+
+
+def test_a_voter_without_a_majority_says_what_it_waits_for_and_ends_when_told(tmp_path: Path) -> None:
+    voters = "controller.quorum.voters=0@127.0.0.1:1,1@127.0.0.1:1,2@127.0.0.1:1"
+    words = ["--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--config", voters]
+    words += ["--config", "crucible.cluster.id=c"]
+    command = [sys.executable, "-m", "reference_broker.serve.main", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = (json.loads(line) for line in process.stderr)
+        told = next(line for line in lines if line["event"] == "not_ready")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert told["reason"].startswith("no leader is known: a majority of the voters 0, 1, 2 must run")
 
 
 def test_a_killed_broker_starts_again_on_its_port(start_broker: "Callable[..., Broker]") -> None:

@@ -1,0 +1,13 @@
+"""bootstrapped: whoever died in the bootstrap of the empty log, all nodes know a metadata.version at the end (T-7)."""
+
+from chaos.checks.quorum_check import QuorumCheck
+from reference_broker.raft.features import metadata_version
+
+
+class Bootstrapped(QuorumCheck):
+    guarantee = "bootstrapped"
+
+    def quiet(self, at_us: int) -> None:
+        for member in self.view.nodes:
+            if member.replica is not None and metadata_version(member.replica.loader.image) == 0:
+                self.violated(at_us, f"node {member.node_id} knows no metadata.version")

@@ -1,0 +1,48 @@
+"""leader-completeness: what is committed stays, unchanged, in the log of every later leader, the same on all nodes.
+
+Of a leader that starts from a snapshot its log is judged from the snapshot's end on (the snapshot itself is judged by
+snapshot-equals-replay).
+"""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, QuorumView, Seen
+from reference_broker.core.effects import Note
+
+
+class LeaderCompleteness(QuorumCheck):
+    guarantee = "leader-completeness"
+    notes = ("truncated",)
+
+    def __init__(self, view: QuorumView) -> None:
+        super().__init__(view)
+        self._same_to: dict[int, int] = {}
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        offset = int(dict(note.fields)["offset"])
+        known = member.seen.high_watermark
+        if offset < known and offset < self._same_to.get(member.node_id, 0):
+            self.violated(at_us, f"node {member.node_id} truncates to {offset}, below its high watermark {known}")
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if before.incarnation != after.incarnation:
+            self._same_to[member.node_id] = 0
+        if after.leads and not (before.leads and before.epoch == after.epoch):
+            self._compare(at_us, member, after.start_offset, self.view.committed_end, "leads and")
+        committed = min(after.high_watermark, self.view.committed_end)
+        checked = self._same_to.get(member.node_id, 0)
+        if committed > checked:
+            self._compare(at_us, member, max(checked, after.start_offset), committed, "calls committed what it")
+            self._same_to[member.node_id] = committed
+
+    def _compare(self, at_us: int, member: Member, start: int, end: int, who: str) -> None:
+        held, offset = member.batches, start
+        while offset < end:
+            wanted = self.view.committed.get(offset)
+            if wanted is None:
+                return  # Committed before a snapshot, and never seen as batches.
+            found = held.get(offset)
+            if found != wanted:
+                holds = "lacks" if found is None else f"holds {found.named} instead of"
+                self.violated(at_us, f"node {member.node_id} {who} {holds} the committed {wanted.named}")
+                return
+            offset = wanted.last_offset + 1

@@ -1,0 +1,15 @@
+"""leader-never-loads-snapshot: a leader never takes its state from a snapshot, its own or another's."""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member
+from reference_broker.core.effects import Note
+
+
+class LeaderNeverLoadsSnapshot(QuorumCheck):
+    guarantee = "leader-never-loads-snapshot"
+    notes = ("snapshot_loaded", "download_started", "download_finished")
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        """It may have been elected in the very event, after it had finished: both before and after must say leader."""
+        if member.leads and member.replica.quorum.is_leader:
+            self.violated(at_us, f"node {member.node_id} leads in epoch {member.seen.epoch}: {note.what} {note.fields}")

@@ -1,0 +1,93 @@
+"""lost-metadata: an acknowledged change is there at the end, has one effect, and somebody asked for it.
+
+Each topic's name is used once, so a second ID, or a return after it was gone, is a second effect. Changes of unknown
+end may have happened or not; so may a late copy of a configuration that was sent more than once.
+"""
+
+from dataclasses import dataclass, field
+
+from bench.fleet.behaviours.admin import FIRST_VALUE
+from bench.fleet.rows import ChangeRow, MetadataReadRow, OperationRow
+from chaos.checks.check import Check, History
+
+UNSET = -1
+_Operations = dict[tuple[str, int], OperationRow]
+
+
+@dataclass(slots=True)
+class _Topic:
+    """``created``: ok, fail, info, or empty if nobody asked. ``delete_us``: when a deletion was first sent (-1: never).
+    """
+
+    created: str = ""
+    delete_us: int = -1
+    deleted: bool = False
+    acked: int = UNSET
+    possible: dict[int, None] = field(default_factory=dict)
+    ids: dict[str, None] = field(default_factory=dict)
+    gone: dict[tuple[str, int], int] = field(default_factory=dict)
+    at_end: dict[int, int] = field(default_factory=dict)
+
+
+class LostMetadata(Check):
+    guarantee = "lost-metadata"
+
+    def end(self, history: History) -> None:
+        if not history.metadata_reads and not history.changes:
+            return
+        operations, topics = history.operation_of(), dict[str, _Topic]()
+        for change in history.changes:
+            _asked(topics.setdefault(change.topic, _Topic()), change, operations)
+        for read in history.metadata_reads:
+            self._read(topics.setdefault(read.topic, _Topic()), read, operations)
+        described = [each for each in history.operations if each.f == "final_describe" and each.type == "ok"]
+        nodes = sorted({each.node: None for each in described if each.node is not None})
+        if nodes:
+            for name, topic in topics.items():
+                self._end(name, topic, nodes)
+
+    def _read(self, topic: _Topic, row: MetadataReadRow, operations: _Operations) -> None:
+        at_us, where = operations[row.process, row.index].complete_us, (row.process, row.node)
+        if not row.present:
+            topic.gone.setdefault(where, at_us)
+            if not 0 <= topic.delete_us <= at_us:
+                self.violated(at_us, f"{row.topic} was gone at node {row.node}, and nobody had asked to delete it")
+            return
+        if where in topic.gone:
+            self.violated(at_us, f"node {row.node} shows {row.topic} again after it was gone")
+        if row.topic_id:
+            topic.ids[row.topic_id] = None
+        if row.final:
+            topic.at_end[row.node] = row.value if row.value >= FIRST_VALUE else UNSET  # Below: the broker's default.
+
+    def _end(self, name: str, topic: _Topic, nodes: list[int]) -> None:
+        there = sorted(topic.at_end)
+        missing = [node for node in nodes if node not in topic.at_end]
+        possible = [*topic.possible, topic.acked]
+        foreign = [value for value in topic.at_end.values() if value not in possible]
+        if len(topic.ids) > 1:
+            self.violated(0, f"{name} was created more than once: it has had {len(topic.ids)} IDs")
+        elif not topic.created and there:
+            self.violated(0, f"{name} is there at nodes {there}, and nobody asked for it")
+        elif topic.created == "fail" and there:
+            self.violated(0, f"the creation of {name} was refused, and it is there at nodes {there}")
+        elif topic.created == "ok" and topic.delete_us < 0 and missing:
+            self.violated(0, f"the creation of {name} was acknowledged, and it is missing at nodes {missing}")
+        elif topic.deleted and there:
+            self.violated(0, f"the deletion of {name} was acknowledged, and it is there at nodes {there}")
+        elif topic.created and foreign:
+            self.violated(0, f"{name} has retention.ms {foreign[0]} at the end; acknowledged last: {topic.acked}")
+
+
+def _asked(topic: _Topic, row: ChangeRow, operations: _Operations) -> None:
+    if row.change == "create":
+        topic.created = max(topic.created, row.type)
+    elif row.change == "delete" and row.type != "fail":
+        sent_us = operations[row.process, row.index].invoke_us
+        topic.delete_us = sent_us if topic.delete_us < 0 else min(topic.delete_us, sent_us)
+        topic.deleted = topic.deleted or row.type == "ok"
+    elif row.change == "configure":
+        if row.type == "ok":
+            topic.acked = max(topic.acked, row.value)
+        if row.type == "info" or (row.type == "ok" and row.attempts > 1):
+            topic.possible[row.value] = None

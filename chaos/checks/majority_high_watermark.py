@@ -1,0 +1,20 @@
+"""majority-high-watermark: what a leader calls committed is durable on a majority of the voters."""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, Seen
+
+
+class MajorityHighWatermark(QuorumCheck):
+    guarantee = "majority-high-watermark"
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        committed = after.high_watermark
+        if not after.leads or committed <= before.high_watermark or committed <= self.view.committed_end:
+            return
+        holders = [each.node_id for each in self.view.nodes if each.is_voter and each.seen.synced >= committed]
+        if len(holders) < self.view.majority:
+            self.violated(
+                at_us,
+                f"leader {member.node_id} of epoch {after.epoch} committed up to {committed}, which is durable on "
+                f"voters {holders} only, of {self.view.voters}",
+            )

@@ -1,0 +1,29 @@
+"""markers-gated: no node holds a committed transaction marker below the metadata.version that allows them.
+
+The bootstrap of an empty log is judged by the version that it brings, since before it there is none (T-2).
+"""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member
+from reference_broker.core.effects import Note
+from reference_broker.raft.features import allows_transactions, metadata_version
+
+MARKERS = ("begin", "end", "abort")
+
+
+class MarkersGated(QuorumCheck):
+    guarantee = "markers-gated"
+    notes = ("metadata_committed",)
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        """The node has handled the event by now: its image holds what was committed in it."""
+        fields = dict(note.fields)
+        if fields["kind"] not in MARKERS or member.replica is None:
+            return
+        version = metadata_version(member.replica.loader.image)
+        if version and not allows_transactions(version):
+            self.violated(
+                at_us,
+                f"node {member.node_id} has a committed {fields['kind']} at offset {fields['offset']}, at "
+                f"metadata.version {version}",
+            )

@@ -1,0 +1,38 @@
+"""monotonic-epoch: a node's epoch never goes back: within a process, and over restarts below what it has acted in."""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, QuorumView, Seen
+from reference_broker.core.effects import Note
+
+
+class MonotonicEpoch(QuorumCheck):
+    """Acted in: led, followed a leader, or voted; such an epoch was durable before. A process that ends on the way into
+    an epoch may forget it."""
+
+    guarantee = "monotonic-epoch"
+    notes = ("voted",)
+
+    def __init__(self, view: QuorumView) -> None:
+        super().__init__(view)
+        self._acted: dict[int, int] = {}
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
+        fields = dict(note.fields)
+        self._acts(member, int(fields["epoch"]))
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if before.incarnation == after.incarnation:
+            if after.epoch < before.epoch:
+                self.violated(at_us, f"node {member.node_id} went back from epoch {before.epoch} to {after.epoch}")
+        elif after.epoch < self._acted.get(member.node_id, -1):
+            self.violated(
+                at_us,
+                f"node {member.node_id} came back in epoch {after.epoch}, although it had acted in epoch "
+                f"{self._acted[member.node_id]}",
+            )
+        if after.leads or after.leader_id >= 0:
+            self._acts(member, after.epoch)
+
+    def _acts(self, member: Member, epoch: int) -> None:
+        if epoch > self._acted.get(member.node_id, -1):
+            self._acted[member.node_id] = epoch

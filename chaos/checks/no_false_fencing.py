@@ -1,0 +1,36 @@
+"""no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session."""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, QuorumView, Seen
+from reference_broker.core.effects import Note
+
+
+class NoFalseFencing(QuorumCheck):
+    """``session_us``: the session timeout, and the time that a registration may take."""
+
+    guarantee = "no-false-fencing"
+    notes = ("broker_fenced",)
+
+    def __init__(self, view: QuorumView, session_us: int) -> None:
+        super().__init__(view)
+        self._session_us = session_us
+        self._leads_since_us: dict[int, int] = {}
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.leads and not (before.leads and before.epoch == after.epoch):
+            self._leads_since_us[member.node_id] = at_us
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        broker = int(dict(note.fields)["broker"])
+        trouble, from_us = self.view.trouble, at_us - self._session_us
+        touched = (
+            trouble.node_since(broker, from_us)
+            or trouble.node_since(member.node_id, from_us)
+            or (broker != member.node_id and trouble.between_since(broker, member.node_id, from_us))
+        )
+        if not touched and self._leads_since_us.get(member.node_id, at_us) < from_us:
+            self.violated(
+                at_us,
+                f"controller {member.node_id} fenced broker {broker}, although no fault had touched them for "
+                f"{self._session_us // 1000} ms",
+            )

@@ -1,0 +1,37 @@
+"""Base of the checks that look at the quorum: they see what changed in a node's replica of the metadata log."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from chaos.checks.batches import Batch
+from chaos.checks.check import Check
+from chaos.checks.quorum_view import Member, QuorumView, Seen
+from reference_broker.core.effects import Note
+
+
+class QuorumCheck(Check):
+    """``notes``: names of the Notes that it wants; they come before the state that they speak of is looked at."""
+
+    notes: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, view: QuorumView) -> None:
+        super().__init__()
+        self.view = view
+        own = type(self)
+        view.join(self, own.changed is not QuorumCheck.changed, own.appended is not QuorumCheck.appended)
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        """One note that it asked for."""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        """Something of ``Seen`` changed, not only how far the log reaches; ``before`` is the last of the same node, of
+        this or an earlier incarnation."""
+
+    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
+        """Batches now stand in the member's log (read anew after a start)."""
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
+        """For the first time in the run these are known to be committed, by this member; each with its bytes."""
+
+    def quiet(self, at_us: int) -> None:
+        """The run is over: all faults are healed, and the nodes had their time."""

@@ -1,0 +1,53 @@
+"""quorum-converges: after all faults are healed every node reaches the same high watermark and the same metadata."""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, QuorumView
+from chaos.metadata_digest import digest_of
+
+
+class QuorumConverges(QuorumCheck):
+    guarantee = "quorum-converges"
+
+    def __init__(self, view: QuorumView) -> None:
+        super().__init__(view)
+        self.expected = True
+        """False: the run ended otherwise than by playing all its phases."""
+
+    def ended(self, at_us: int, node_id: int, story: str) -> None:
+        """A node that ends itself, other than because of its disk, does not come to agree with the others."""
+        self.violated(at_us, f"node {node_id} ended itself: {story}")
+
+    def quiet(self, at_us: int) -> None:
+        if not self.expected:
+            return
+        if not self.reached():
+            told = "; ".join(_told(member) for member in self.view.nodes)
+            self.violated(at_us, f"the nodes do not agree: {told}")
+            return
+        digests = {member.node_id: digest_of(member.replica.loader.image) for member in self.view.nodes}
+        if len(dict.fromkeys(digests.values())) > 1:
+            self.violated(at_us, f"the nodes end with different metadata: {digests}")
+
+    def reached(self) -> bool:
+        """Cheap enough to ask after every event of the end."""
+        first: tuple[int, int, int] | None = None
+        for member in self.view.nodes:
+            seen = member.seen
+            if member.replica is None or seen.leader_id < 0 or seen.high_watermark != seen.end_offset:
+                return False
+            state = (seen.epoch, seen.high_watermark, member.replica.loader.last_offset)
+            if first is None:
+                first = state
+            if state != first or state[2] + 1 != state[1]:
+                return False
+        return True
+
+
+def _told(member: Member) -> str:
+    if member.replica is None:
+        return f"node {member.node_id} is not there"
+    seen, image = member.seen, member.replica.loader.image
+    return (
+        f"node {member.node_id}: epoch {seen.epoch}, leader {seen.leader_id}, high watermark {seen.high_watermark} of "
+        f"{seen.end_offset}, metadata up to {image.provenance.offset}"
+    )

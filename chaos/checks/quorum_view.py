@@ -1,0 +1,193 @@
+"""What the checks know about all replicas of the metadata log: looked at after every event, kept beyond a node's death.
+
+After an event only a few numbers of one node are compared; batches are read once, when they appear.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chaos.checks.batches import Batch, batches_of
+from reference_broker.core.effects import Note
+
+if TYPE_CHECKING:
+    from chaos.checks.quorum_check import QuorumCheck
+    from chaos.checks.trouble import Trouble
+    from reference_broker.core.node import Node
+
+READ_BYTES = 1 << 20
+NOTHING_TRUNCATED = 1 << 62
+
+
+class Seen(NamedTuple):
+    """One member's replica at one moment. ``synced``: all below it is durable; ``high_watermark`` -1: unknown."""
+
+    incarnation: int = -1
+    epoch: int = -1
+    leads: bool = False
+    leader_id: int = -1
+    high_watermark: int = -1
+    start_offset: int = 0
+    end_offset: int = 0
+    synced: int = 0
+
+
+GROWTH = Seen._fields.index("end_offset")
+"""From here on ``Seen`` tells how the log grows, which comes most often and breaks nothing by itself."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One node. ``batches``: what is in its log, by base offset, ascending; ``replica``: None while it has none."""
+
+    node_id: int
+    is_voter: bool
+    seen: Seen = field(default_factory=Seen)
+    batches: dict[int, Batch] = field(default_factory=dict)
+    replica: Any = None
+    read_to: int = 0
+    truncated_to: int = NOTHING_TRUNCATED
+    checked_to: int = 0
+    """its log equals the committed one up to here"""
+
+    @property
+    def leads(self) -> bool:
+        return self.replica is not None and self.seen.leads
+
+
+class QuorumView:
+    """``committed``: all batches known to be committed, ascending; ``committed_end``: the offset after them."""
+
+    def __init__(self, voters: int, observers: int, trouble: "Trouble") -> None:
+        self.trouble = trouble
+        self.voters = voters
+        self.nodes = [Member(number, number < voters) for number in range(voters + observers)]
+        self.committed: dict[int, Batch] = {}
+        self.committed_end = 0
+        self._checks: list[QuorumCheck] = []
+        self._on_changed: list[QuorumCheck] = []
+        self._on_appended: list[QuorumCheck] = []
+
+    @property
+    def majority(self) -> int:
+        return self.voters // 2 + 1
+
+    def join(self, check: "QuorumCheck", changed: bool, appended: bool) -> None:
+        """``changed`` / ``appended``: whether it wants to be told of those, which come often."""
+        self._checks.append(check)
+        self._on_changed += [check] if changed else []
+        self._on_appended += [check] if appended else []
+
+    def gone(self, node_id: int) -> None:
+        """The process ended; what is known of its disk stays."""
+        member = self.nodes[node_id]
+        member.replica = None
+        member.read_to = 0
+        member.truncated_to = NOTHING_TRUNCATED
+
+    def note(self, node_id: int, note: Note) -> None:
+        if note.what == "truncated":
+            member = self.nodes[node_id]
+            offset = int(dict(note.fields)["offset"])
+            member.truncated_to = min(member.truncated_to, offset)
+
+    def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
+        """After one event of this node."""
+        member = self.nodes[node.broker.node_id]
+        replica = member.replica
+        if replica is None:
+            replica = self._joined(member, node)
+            if replica is None:
+                return
+        quorum, log = replica.quorum, replica.log.log
+        before = member.seen
+        if (
+            log.log_end_offset == before.end_offset
+            and log.synced_offset == before.synced
+            and quorum.high_watermark == before.high_watermark
+            and quorum.epoch == before.epoch
+            and quorum.leader_id == before.leader_id
+            and quorum.is_leader == before.leads
+            and log.log_start_offset == before.start_offset
+            and incarnation == before.incarnation
+            and not thorough
+            and member.truncated_to == NOTHING_TRUNCATED
+        ):
+            return
+        after = Seen(
+            incarnation, quorum.epoch, quorum.is_leader, quorum.leader_id, quorum.high_watermark, log.log_start_offset,
+            log.log_end_offset, log.synced_offset,
+        )  # fmt: skip
+        member.seen = after
+        self._follow_log(at_us, member, before, after, thorough)
+        if after[:GROWTH] != before[:GROWTH]:
+            for check in self._on_changed:
+                check.changed(at_us, member, before, after)
+        if after.high_watermark > self.committed_end:
+            self._commit(at_us, member, after.high_watermark)
+
+    def end(self, at_us: int) -> None:
+        for check in self._checks:
+            check.quiet(at_us)
+
+    def _joined(self, member: Member, node: "Node") -> Any:
+        if not node.listening:
+            return None
+        member.replica = node.broker.replica
+        member.read_to = 0
+        return member.replica
+
+    # The log
+
+    def _follow_log(self, at_us: int, member: Member, before: Seen, after: Seen, thorough: bool) -> None:
+        if thorough or before.incarnation != after.incarnation:
+            member.read_to = 0
+        cut = min(member.truncated_to, after.end_offset)
+        member.truncated_to = NOTHING_TRUNCATED
+        if cut < member.read_to:
+            member.read_to = cut
+        if member.read_to < after.start_offset:
+            member.read_to = after.start_offset
+        if member.read_to >= after.end_offset:
+            return
+        self._forget_from(member, member.read_to)
+        fresh = self._read(member, member.read_to, after.end_offset)
+        member.read_to = after.end_offset
+        for batch in fresh:
+            member.batches[batch.base_offset] = batch
+        for check in self._on_appended:
+            check.appended(at_us, member, fresh)
+
+    @staticmethod
+    def _forget_from(member: Member, offset: int) -> None:
+        for base in [each for each in reversed(member.batches) if each >= offset]:
+            del member.batches[base]
+
+    @staticmethod
+    def _read(member: Member, offset: int, end: int) -> Sequence[Batch]:
+        found: list[Batch] = []
+        while offset < end:
+            data = bytes(member.replica.log.read(offset, READ_BYTES, end))
+            read = [batch for batch, _, _ in batches_of(data)]
+            if not read:
+                break
+            found += read
+            offset = read[-1].last_offset + 1
+        return found
+
+    def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
+        """Takes the committed part from the first who knows of it. What a snapshot took over is known already."""
+        offset, fresh = max(self.committed_end, member.seen.start_offset), list[tuple[Batch, bytes]]()
+        end = min(high_watermark, member.seen.end_offset)
+        while offset < end:
+            data = bytes(member.replica.log.read(offset, READ_BYTES, end))
+            read = [(batch, data[begin:finish]) for batch, begin, finish in batches_of(data)]
+            if not read:
+                break
+            fresh += read
+            offset = read[-1][0].last_offset + 1
+        for batch, _ in fresh:
+            self.committed[batch.base_offset] = batch
+        self.committed_end = high_watermark
+        for check in self._checks:
+            check.committed(at_us, member, fresh)

@@ -1,0 +1,111 @@
+"""snapshot-transfer-bounded: a download resumes where it stood, holds bytes of one snapshot of one leader, and ends.
+
+Seen in the downloading node's own notes. What a node fetches of one snapshot from one leader is at most its size and
+one chunk for each time that it began again (S-11); until it has one snapshot it fetches from one leader at most three
+times the bytes of the first that it asked for, and a chunk for each beginning, whatever appears meanwhile (S-15).
+"""
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from chaos.checks.check import Check
+from chaos.trace import TraceRow
+
+MOST_TIMES = 3
+
+
+class _Source(NamedTuple):
+    leader: int
+    end_offset: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """Of one source. ``held``: bytes in the partial file, as the notes say. ``size`` 0: not known yet."""
+
+    source: _Source
+    size: int = 0
+    held: int = 0
+    received: int = 0
+    starts: int = 0
+
+
+@dataclass(slots=True)
+class _Catching:
+    """A node between its first request for a snapshot and the first that is whole; all but ``transfer`` anew with each
+    leader. ``size``: of the first snapshot, 0: not known yet."""
+
+    transfer: _Transfer | None = None
+    received: int = 0
+    starts: int = 0
+    size: int = 0
+
+
+class SnapshotTransfer(Check):
+    guarantee = "snapshot-transfer-bounded"
+    rows: ClassVar[tuple[str, ...]] = ("download_started", "download_chunk", "download_finished", "download_discarded")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes: dict[int, _Catching] = {}
+        self._chunk = 0
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        node = self._nodes.setdefault(row.node, _Catching())
+        if row.what == "download_started":
+            self._started(row, node, fields)
+        elif row.what == "download_chunk":
+            self._received(row, node, fields)
+        elif row.what == "download_finished":
+            del self._nodes[row.node]
+        elif node.transfer is not None:
+            node.transfer.held = 0
+
+    def _started(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+        source, position = _Source(fields["leader"], fields["end_offset"], fields["epoch"]), fields["position"]
+        transfer = node.transfer
+        if transfer is None or transfer.source != source:
+            if position:
+                held = "nothing" if transfer is None else f"{transfer.held} bytes of {transfer.source}"
+                self.violated(row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {held}")
+            if transfer is not None and transfer.source.leader != source.leader:
+                node.received = node.starts = node.size = 0
+            transfer = node.transfer = _Transfer(source)
+        elif position > transfer.held:
+            self.violated(
+                row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {transfer.held} bytes"
+            )
+        transfer.held = position
+        transfer.starts += 1
+        node.starts += 1
+
+    def _received(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+        transfer, position, size = node.transfer, fields["position"], fields["bytes"]
+        if transfer is None:
+            self.violated(row.at_us, f"{_name(row)} got {size} bytes at {position} that it did not ask for")
+            return
+        if position != transfer.held:
+            self.violated(
+                row.at_us, f"{_name(row)} holds {transfer.held} bytes of {transfer.source} and took those at {position}"
+            )
+        self._chunk = max(self._chunk, size)
+        transfer.held = position + size
+        transfer.size = max(transfer.size, fields["size"])
+        transfer.received += size
+        node.received += size
+        node.size = node.size or transfer.size
+        self._bounded(row, f"of {transfer.source}", transfer.received, transfer.size, transfer.starts)
+        self._bounded(row, "until it has one", node.received, MOST_TIMES * node.size, node.starts)
+
+    def _bounded(self, row: TraceRow, what: str, received: int, size: int, starts: int) -> None:
+        most = size + starts * self._chunk
+        if size and received > most:
+            story = f"{_name(row)} fetched {received} bytes {what}, in {starts} starts; {most} is enough"
+            self.violated(row.at_us, story)
+
+
+def _name(row: TraceRow) -> str:
+    return f"node-{row.node} (incarnation {row.incarnation})"

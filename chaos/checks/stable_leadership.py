@@ -1,0 +1,55 @@
+"""stable-leadership: a leader that no fault has touched, nor its way to a majority of untouched voters, stays leader.
+
+So a node that was cut off or restarted deposes nobody (pre-vote). Judged from the time when such a majority has been
+left alone for SETTLED_US; a node that had already reached a higher epoch is a reason of its own.
+"""
+
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, QuorumView, Seen
+
+
+class StableLeadership(QuorumCheck):
+    """``settled_us``: longer than the fetch timeout, after which a voter that hears nothing seeks a new leader."""
+
+    guarantee = "stable-leadership"
+
+    def __init__(self, view: QuorumView, settled_us: int) -> None:
+        super().__init__(view)
+        self._settled_us = settled_us
+        self._leader = (-1, -1)
+        """(epoch, node) of the newest leader."""
+        self._since_us = 0
+        self._risen: dict[int, int] = {}
+        """Epoch -> when a node first came to it."""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.epoch != before.epoch:
+            self._risen.setdefault(after.epoch, at_us)
+        if not after.leads or after.epoch <= self._leader[0]:
+            return
+        (epoch, leader), since_us = self._leader, self._since_us
+        self._leader, self._since_us = (after.epoch, member.node_id), at_us
+        if leader < 0:
+            return
+        deposed_us = min((when for each, when in self._risen.items() if each > epoch), default=at_us)
+        if self._untouched(leader, since_us, deposed_us):
+            self.violated(
+                at_us,
+                f"node {member.node_id} leads in epoch {after.epoch}, although leader {leader} of epoch {epoch} had a "
+                f"majority that no fault had touched for {self._settled_us // 1000} ms",
+            )
+
+    def _untouched(self, leader: int, since_us: int, until_us: int) -> bool:
+        trouble, from_us = self.view.trouble, until_us - self._settled_us
+        if since_us > from_us or trouble.node_since(leader, from_us):
+            return False
+        with_it = [
+            each.node_id
+            for each in self.view.nodes
+            if each.is_voter and (each.node_id == leader or self._calm(leader, each.node_id, from_us))
+        ]
+        return len(with_it) >= self.view.majority
+
+    def _calm(self, leader: int, voter: int, from_us: int) -> bool:
+        trouble = self.view.trouble
+        return not (trouble.node_since(voter, from_us) or trouble.between_since(leader, voter, from_us))

@@ -1,0 +1,39 @@
+"""Who had a reason to misbehave, and until when: faults that touched a node, or a link between two nodes.
+
+Some guarantees hold only for those whom no fault has touched for a while (a leader keeps its office, a broker its
+place); the simulator says here what it has done to whom.
+"""
+
+from dataclasses import dataclass, field
+
+NEVER_US = -(1 << 62)
+FOR_EVER_US = 1 << 62
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Until when, in microseconds of the run; a time to come while a fault lasts."""
+
+    nodes: dict[int, int] = field(default_factory=dict)
+    links: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def node(self, node_id: int, until_us: int) -> None:
+        self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)
+
+    def back(self, node_id: int, until_us: int) -> None:
+        """A node that was gone starts anew."""
+        self.nodes[node_id] = until_us
+
+    def link(self, source: int, target: int, until_us: int) -> None:
+        """``source`` dials ``target``."""
+        pair = (source, target)
+        self.links[pair] = max(self.links.get(pair, NEVER_US), until_us)
+
+    def node_since(self, node_id: int, since_us: int) -> bool:
+        """Whether a fault touched the node at or after that time."""
+        return self.nodes.get(node_id, NEVER_US) >= since_us
+
+    def between_since(self, one: int, other: int, since_us: int) -> bool:
+        """Whether a fault touched a link between the two, whoever dials."""
+        links = self.links
+        return links.get((one, other), NEVER_US) >= since_us or links.get((other, one), NEVER_US) >= since_us

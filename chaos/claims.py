@@ -1,0 +1,51 @@
+"""``total`` of a rule, counted over all nodes and all their incarnations: each hit must be claimed first."""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class Claims(Protocol):
+    """Shared by all interceptors of a run."""
+
+    def claim(self, rule: str, total: int) -> int:
+        """The number of this hit of the rule, from 1 on; 0: ``total`` are taken already. ``total`` 0: no bound."""
+        ...
+
+
+class SharedClaims:
+    """Implements Claims inside one process (the simulator)."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def claim(self, rule: str, total: int) -> int:
+        taken = self._taken.get(rule, 0)
+        if total and taken >= total:
+            return 0
+        self._taken[rule] = taken + 1
+        return taken + 1
+
+
+class FileClaims:
+    """Implements Claims between processes, each of which may be killed at any moment: hit n is whoever creates file n
+    of the rule. ``folder``: one for the run; made if missing. Without a bound hits are numbered by process."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._taken: dict[str, int] = {}
+
+    def claim(self, rule: str, total: int) -> int:
+        number = self._taken.get(rule, 0) + 1
+        while total and number <= total and not self._create(f"{rule}-{number}"):
+            number += 1
+        self._taken[rule] = min(number, total) if total else number
+        return 0 if total and number > total else number
+
+    def _create(self, name: str) -> bool:
+        try:
+            os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True

@@ -1,0 +1,18 @@
+"""Every sync of the node's disk takes ``delay_ms`` longer."""
+
+from chaos.faults.timed import End, Ended, Place, node_of
+from chaos.live.targets import Target
+
+KIND = "disk_slowed"
+
+
+def begin(place: Place, target: Target) -> End:
+    node = node_of(target)
+    place.order_disk(node, {"slow_ms": target.fault.delay_ms.high})
+
+    def end() -> Ended:
+        struck = place.disk_struck(node, KIND)
+        place.order_disk(node, {"slow_ms": 0})
+        return Ended(struck)
+
+    return end

@@ -1,0 +1,152 @@
+"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaos.claims import FileClaims
+from chaos.evidence import FaultRow
+from chaos.interceptor import Interceptor
+from chaos.live.evidence import FAULT, ROLE, Evidence
+from chaos.live.faulty_disk import DiskFaults
+from chaos.live.trace_spool import TraceSpool
+from chaos.metadata_digest import ROW, Published, Watch
+from chaos.presets import Preset
+from chaos.roles import role_of
+from chaos.rules import rules_for
+from chaos.seeds import random_for
+from chaos.trace import TraceRecorder
+from reference_broker.core.effects import Effect, Note
+from reference_broker.core.events import Event
+from reference_broker.core.hooks import Hooks
+from reference_broker.log.disk import Disk
+from reference_broker.log.now import Now
+from reference_broker.serve.powers import DriverPowers
+from reference_broker.serve.server import Attached
+from scenarios.model import Scenario
+
+if TYPE_CHECKING:
+    from chaos.live.node_process import NodeSpec
+    from reference_broker.core.node import Node
+
+
+class Inside:
+    """One node's. ``attach`` is called before the node is built, ``built`` after that; ``orders`` while it runs."""
+
+    def __init__(
+        self, spec: "NodeSpec", scenario: Scenario | None, presets: Sequence[Preset], evidence: Evidence
+    ) -> None:
+        self._spec = spec
+        self._scenario = scenario
+        self._presets = presets
+        self._evidence = evidence
+        self._recorder = self._make_recorder()
+        self._node: Node | None = None
+        self._hooks: list[Hooks] = []
+        self._interceptor: Interceptor | None = None
+        self._disk_faults: DiskFaults | None = None
+
+    def attach(self, powers: DriverPowers, disk: Disk) -> Attached:
+        scenario = self._scenario
+        watchers = []
+        if self._recorder is not None:
+            self._hooks.append(self._recorder)
+            watchers.append(self._recorder)
+        if scenario is not None:
+            disk = self._intercept(scenario, powers, disk)
+            self._disk_faults = DiskFaults(powers, self._evidence)
+            self._hooks.append(self._disk_faults)
+            if any(fault.kind == "disk_full" for fault in scenario.faults):
+                disk = self._disk_faults.watch(disk)
+            if scenario.cluster.total > 1:
+                self._hooks.append(RoleTeller(self.role, self._evidence))
+        self._hooks.extend(self._presets)
+        return Attached(self._hooks, disk, watchers)
+
+    def built(self, node: "Node") -> None:
+        self._node = node
+        for preset in self._presets:
+            preset.built(node)
+            row = preset.evidence(self._spec.node_id, time.monotonic_ns() // 1000 - self._spec.origin_us)
+            self._evidence.tell(FAULT, list(row.values()))
+        if self._recorder is not None:
+            self._hooks.append(Watch(node, self._published))
+
+    def role(self) -> str:
+        """What the node is now: leader, follower or observer."""
+        return role_of(self._node, self._spec.is_voter)
+
+    def order(self, order: dict[str, object]) -> None:
+        """From the runner, in a thread of its own: each sets attributes only, so no lock is needed."""
+        interceptor = self._interceptor
+        load_from_us = order.get("load_from_us")
+        if interceptor is not None and isinstance(load_from_us, int):
+            interceptor.load_from(load_from_us)
+        if interceptor is not None and order.get("disarm"):
+            interceptor.disarm()
+        disk = order.get("disk")
+        if self._disk_faults is not None and isinstance(disk, dict):
+            self._disk_faults.order(**disk)
+
+    def _make_recorder(self) -> TraceRecorder | None:
+        spec = self._spec
+        if not spec.spool:
+            return None
+        spool = TraceSpool(Path(spec.spool))
+        return TraceRecorder(spec.node_id, spec.incarnation, lambda row: spool.add(row.values()), spec.origin_us)
+
+    def _intercept(self, scenario: Scenario, powers: DriverPowers, disk: Disk) -> Disk:
+        spec = self._spec
+        rules = rules_for(scenario, spec.node_id, random_for(spec.seed, "rules"))
+        if not rules:
+            return disk
+        self._interceptor = Interceptor(
+            spec.node_id, rules, ReportingPowers(powers, self._evidence),
+            random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"), spec.origin_us,
+            FileClaims(Path(spec.claims)) if spec.claims else None, self.role,
+        )  # fmt: skip
+        self._interceptor.load_from(spec.load_from_us)
+        self._hooks.append(self._interceptor)
+        return self._interceptor.watch(disk)
+
+    def _published(self, image: Published) -> None:
+        assert self._recorder is not None
+        now = Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000)
+        self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
+
+
+class RoleTeller:
+    """Implements core.hooks.Hooks and changes nothing: tells the runner of each change of this node's role."""
+
+    def __init__(self, role: Callable[[], str], evidence: Evidence) -> None:
+        self._role = role
+        self._evidence = evidence
+        self._told = ""
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        role = self._role()
+        if role != self._told:
+            self._told = role
+            self._evidence.tell(ROLE, role)
+        return effects
+
+
+class ReportingPowers:
+    """``chaos.powers.Powers``: the driver's, with the report going to the pipe."""
+
+    def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self.kill = powers.kill
+        self.power_off = powers.power_off
+        self.pause = powers.pause
+        self.step_clock = powers.step_clock
+        self.discard_connection = powers.discard_connection
+        self.deliver_later = powers.deliver_later
+        self.reply_later = powers.reply_later
+
+    def report(self, row: FaultRow) -> None:
+        self._evidence.tell(FAULT, list(row.values()))

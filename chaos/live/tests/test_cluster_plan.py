@@ -1,0 +1,156 @@
+"""Who listens where and dials whom how, and what a data folder remembers of its cluster. No process is started."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.live.cluster import ClusterPlan, plan_members, run_cluster
+from chaos.live.cluster_folder import claim
+from chaos.live.errors import SetupError
+from chaos.live.links import Links
+from chaos.live.quorum import form_quorum, new_cluster_id
+from chaos.live.toxiproxy import Proxy
+
+
+class FakeToxiproxy:
+    def __init__(self) -> None:
+        self.upstream: dict[str, str] = {}
+        self._last_port = 40_000
+
+    def create(self, name: str, upstream: str, listen: str) -> Proxy:
+        assert name not in self.upstream
+        self.upstream[name] = upstream
+        if listen.endswith(":0"):
+            self._last_port += 1
+            listen = f"127.0.0.1:{self._last_port}"
+        return Proxy(name, listen, upstream, True, ())
+
+
+def fake_links() -> tuple[Links, FakeToxiproxy]:
+    fake: Any = FakeToxiproxy()
+    return Links(fake), fake
+
+
+def dial_map(text: str) -> dict[int, str]:
+    return {int(node): address for node, _, address in (each.partition("@") for each in text.split(","))}
+
+
+def test_nodes_dial_each_other_straight_where_no_proxy_is_asked_for(tmp_path: Path) -> None:
+    members = plan_members(ClusterPlan(tmp_path, 3, port=20_000, config={"num.partitions": "4"}), "id", None)
+    assert [member.listen for member in members] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
+    assert [member.advertised for member in members] == [member.listen for member in members]
+    for member in members:
+        assert dial_map(member.config["controller.quorum.voters"]) == {
+            0: "127.0.0.1:20000", 1: "127.0.0.1:20001", 2: "127.0.0.1:20002",
+        }  # fmt: skip
+        assert member.config["crucible.cluster.id"] == "id"
+        assert member.config["num.partitions"] == "4"
+
+
+def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path) -> None:
+    links, fake = fake_links()
+    members = plan_members(ClusterPlan(tmp_path, 3, toxiproxy=True), "id", links)
+    assert sorted(fake.upstream) == [
+        "client-node-0", "client-node-1", "client-node-2",
+        "node-0-node-1", "node-0-node-2", "node-1-node-0", "node-1-node-2", "node-2-node-0", "node-2-node-1",
+    ]  # fmt: skip
+    told: list[str] = []
+    for member in members:
+        for voter, address in dial_map(member.config["controller.quorum.voters"]).items():
+            if voter == member.node_id:
+                assert address == member.listen
+            else:
+                link = links.between(member.node_id, voter)
+                assert link is not None
+                assert (link.listen, link.upstream) == (address, members[voter].listen)
+                told.append(address)
+        client = links.of_node(member.node_id)
+        assert (client.listen, client.upstream) == (member.advertised, member.listen)
+        told.append(member.advertised)
+    assert len(set(told)) == 9
+    assert not set(told) & {member.listen for member in members}
+
+
+def test_a_port_is_the_clients_one_with_proxies_too(tmp_path: Path) -> None:
+    links, _ = fake_links()
+    members = plan_members(ClusterPlan(tmp_path, 3, port=20_000, toxiproxy=True), "id", links)
+    assert [member.advertised for member in members] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
+
+
+def test_a_single_node_is_told_of_no_quorum(tmp_path: Path) -> None:
+    (member,) = plan_members(ClusterPlan(tmp_path, 1), "id", None)
+    assert member.config == {}
+
+
+def test_observers_dial_the_voters_and_nobody_dials_them() -> None:
+    links, fake = fake_links()
+    quorum = form_quorum("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, links)
+    assert sorted(quorum.dial[4]) == [0, 1, 2]
+    assert "node-4-node-0" in fake.upstream
+    assert not any(name.endswith(("node-3", "node-4")) for name in fake.upstream)
+    assert links.between(0, 3) is None
+
+
+def test_a_second_start_finds_its_cluster(tmp_path: Path) -> None:
+    first = claim(tmp_path / "c", 3)
+    assert claim(tmp_path / "c", 3) == first
+    assert claim(tmp_path / "other", 3).cluster_id != first.cluster_id
+    assert claim(tmp_path / "named", 3, "my-id").cluster_id == "my-id"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "said"),
+    [("", 5, "a cluster of 3"), ("", 1, "a cluster of 3"), ("another", 3, "not another")],
+)
+def test_a_folder_of_another_cluster_is_refused(tmp_path: Path, wanted: str, nodes: int, said: str) -> None:
+    claim(tmp_path, 3)
+    with pytest.raises(SetupError, match=said):
+        claim(tmp_path, nodes, wanted)
+
+
+def test_a_single_node_s_data_does_not_become_a_quorum(tmp_path: Path) -> None:
+    (tmp_path / "node-0").mkdir()
+    with pytest.raises(SetupError, match="single node"):
+        claim(tmp_path, 3)
+    assert claim(tmp_path, 1).nodes == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_nodes_without_their_cluster_s_identity_are_no_new_cluster(tmp_path: Path, nodes: int) -> None:
+    for node in range(3):
+        (tmp_path / f"node-{node}").mkdir()
+    with pytest.raises(SetupError, match="is gone: restore it"):
+        claim(tmp_path, nodes)
+
+
+def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(json.dumps({"nodes": 3}))
+    with pytest.raises(SetupError, match="damaged"):
+        claim(tmp_path, 3)
+
+
+def test_cluster_ids_are_uuids_in_kafka_s_spelling() -> None:
+    ids = [new_cluster_id() for _ in range(200)]
+    assert len(set(ids)) == 200
+    assert all(len(each) == 22 and not each.startswith("-") for each in ids)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"nodes": 2}, "--nodes is 2"),
+        ({"nodes": 0}, "--nodes is 0"),
+        ({"nodes": 3, "config": {"controller.quorum.voters": "0@a:1"}}, "controller.quorum.voters"),
+        ({"nodes": 3, "port": 65_534}, "--port is 65534"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: dict[str, Any], said: str
+) -> None:
+    assert run_cluster(ClusterPlan(tmp_path / "c", **plan)) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == 1
+    assert said in told[0]
+    assert not (tmp_path / "c").exists()

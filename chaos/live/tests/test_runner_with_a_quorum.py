@@ -1,0 +1,145 @@
+"""A run with three voters and an observer: roles, links between nodes, and the traces of all nodes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from chaos.live.errors import SetupError
+from chaos.live.runner import check_playable, play
+from reports.manifest import read_manifest
+from scenarios.loader import load
+
+pytestmark = pytest.mark.live
+
+SCENARIO = """
+title = "The leader is killed, the next one is cut off from the others, a follower answers late"
+clauses = []
+needs = ["interceptor", "signals", "proxy"]
+mutants = []
+guarantees = []
+min_fetches = 1
+min_acked = 1
+sim_min_fetches = 1
+sim_min_acked = 1
+max_schedule_slip_ms = 10000
+
+[cluster]
+nodes = 3
+observers = 1
+
+[load]
+seconds = 6
+
+[[load.topics]]
+name = "hot"
+partitions = 4
+
+[[load.producers]]
+name = "writers"
+count = 1
+sim_count = 1
+topic = "hot"
+rate_per_s = 50
+sim_rate_per_s = 10
+
+[[load.admins]]
+name = "admins"
+count = 1
+sim_count = 1
+rate_per_s = 5
+partitions = 3
+topics_per_request = 1
+mix = { create = 1 }
+
+[[load.metadata_readers]]
+name = "readers"
+count = 1
+sim_count = 1
+
+[[fault]]
+name = "late"
+kind = "response_delayed"
+on = "peer_reply"
+match = { api = "fetch" }
+node = "follower"
+total = 1
+delay_ms = 20
+
+[[fault]]
+name = "killed"
+kind = "node_killed"
+on = "note"
+match = { note = "metadata_committed", role = "leader" }
+node = "leader"
+total = 1
+restart_after_s = 0.3
+
+[[fault]]
+name = "isolated"
+kind = "node_isolated"
+at_s = 3
+duration_s = 1
+node = "leader"
+
+[[fault]]
+name = "observer"
+kind = "link_cut"
+at_s = 4.5
+duration_s = 0.5
+link = "observer>leader"
+"""
+
+
+@pytest.fixture
+def scenario_file(tmp_path: Path) -> Path:
+    path = tmp_path / "quorum.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_file: Path, tmp_path: Path) -> None:
+    folder = play(load(scenario_file), tmp_path / "run", seed=3).path
+    assert read_manifest(folder).crash == ""
+    faults = {row["name"]: row for row in pq.read_table(folder / "faults.parquet").to_pylist()}
+    assert sorted(faults) == ["isolated", "killed", "late", "observer"]
+    trace = {path.stem: pq.read_table(path).to_pylist() for path in (folder / "trace").glob("node*.parquet")}
+
+    killed = faults["killed"]["target"]
+    assert faults["killed"]["detail"].startswith("leader metadata_committed")
+    assert "SIGKILL" in faults["killed"]["detail"]
+    assert sorted(trace) == sorted([*(f"node-{node}-0" for node in range(4)), f"{killed}-1"])
+
+    assert faults["isolated"]["target"] == leader_at(trace, faults["isolated"]["at_us"])
+    assert faults["observer"]["target"].startswith("link node-3-node-")
+
+    digests: dict[int, set[str]] = {}
+    for rows in trace.values():
+        for row in rows:
+            if row["what"] == "metadata_image":
+                image = json.loads(row["detail"])
+                digests.setdefault(image["offset"], set()).add(image["digest"])
+    assert len(digests) > 10
+    assert all(len(each) == 1 for each in digests.values())
+    assert not (folder / "trace" / "claims").exists()
+
+
+def leader_at(trace: dict[str, list[dict[str, Any]]], at_us: int) -> str:
+    """Who was the last to be elected before that."""
+    elected = [
+        (row["at_us"], name.rpartition("-")[0])
+        for name, rows in trace.items()
+        for row in rows
+        if row["what"] == "leader_elected" and row["at_us"] <= at_us
+    ]
+    return max(elected)[1]
+
+
+def test_a_foreign_broker_s_nodes_have_no_links_of_ours_between_them(scenario_file: Path) -> None:
+    text = scenario_file.read_text()
+    only_isolated = text[: text.index("[[fault]]")] + text[text.index('[[fault]]\nname = "isolated"') :]
+    scenario_file.write_text(only_isolated.replace('["interceptor", "signals", "proxy"]', '["proxy"]'))
+    with pytest.raises(SetupError, match="links between nodes"):
+        check_playable(load(scenario_file), "127.0.0.1:1")

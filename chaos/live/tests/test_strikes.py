@@ -1,0 +1,151 @@
+"""The runner's side of faults: waiting for a role, ends in their time, help for nodes that a rule has struck."""
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.evidence import FaultRow
+from chaos.faults.registry import LIVE
+from chaos.faults.timed import End, Ended, Place
+from chaos.live.links import Links
+from chaos.live.strikes import NOBODY_LIMIT_S, Strikes
+from chaos.live.targets import Roles, Target
+from scenarios.model import Fault
+
+SECOND_US = 1_000_000
+
+
+class FakeChild:
+    def __init__(self, node: int, log: list[str]) -> None:
+        self.pid = 100 + node
+        self._log = log
+        self._node = node
+
+    def expect_end(self) -> None:
+        self._log.append(f"expect {self._node}")
+
+    def wait(self, limit_s: float) -> bool:  # noqa: ARG002
+        return True
+
+    def how_it_ended(self) -> str:
+        return "ended by SIGKILL"
+
+    def resume(self) -> None:
+        self._log.append(f"resume {self._node}")
+
+
+class World:
+    def __init__(self, *faults: Fault) -> None:
+        self.now_us = 0
+        self.log: list[str] = []
+        client: Any = None
+        nodes = [SimpleNamespace(child=FakeChild(node, self.log)) for node in range(3)]
+        crew: Any = SimpleNamespace(
+            roles=Roles(3, 3, Random(1), lambda _: True), nodes=nodes,
+            restart=lambda node: self.log.append(f"restart {node}"), read=lambda node, on_line: None,  # noqa: ARG005
+        )  # fmt: skip
+        self.roles = crew.roles
+        scenario: Any = SimpleNamespace(faults=faults)
+        self.strikes = Strikes(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
+        self.strikes.plan(0)
+
+    def run_until(self, at_s: float) -> None:
+        while self.now_us < at_s * SECOND_US:
+            self.now_us += 10_000
+            self.strikes.do_due()
+
+
+@pytest.fixture
+def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A kind of fault that does nothing but say whom it hit."""
+    hit: list[int] = []
+
+    def begin(place: Place, target: Target) -> End:  # noqa: ARG001
+        assert isinstance(target.fault.node, int)
+        hit.append(target.fault.node)
+        return lambda: Ended("it laughed")
+
+    monkeypatch.setitem(LIVE, "tickle", begin)  # type: ignore[arg-type]
+    return hit
+
+
+def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> None:
+    world = World(Fault("f", "tickle", at_s=1.0, duration_s=0.5, node="leader"))
+    world.run_until(2.0)
+    assert tickle == []
+    world.roles.told(2, "leader")
+    world.run_until(3.0)
+    assert tickle == [2]
+    (row,) = world.strikes.rows
+    assert (row.name, row.target, row.detail) == ("f", "node-2", "it laughed")
+    assert 2 * SECOND_US <= row.at_us <= 2.1 * SECOND_US
+    assert 500_000 <= row.until_us - row.at_us <= 520_000
+
+
+def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
+    world = World(Fault("f", "tickle", at_s=1.0, node="leader"))
+    world.run_until(NOBODY_LIMIT_S + 2)
+    world.roles.told(2, "leader")
+    world.run_until(NOBODY_LIMIT_S + 4)
+    assert tickle == []
+    assert world.strikes.rows == []
+    assert world.log[-1] == "fault f found nobody to strike"
+
+
+def test_each_repetition_is_aimed_anew(tickle: list[int]) -> None:
+    world = World(Fault("f", "tickle", at_s=1.0, node="leader", repeat=2, repeat_every_s=1.0))
+    world.roles.told(0, "leader")
+    world.run_until(1.5)
+    world.roles.told(1, "leader")
+    world.run_until(3.0)
+    assert tickle == [0, 1]
+    assert [row.hit for row in world.strikes.rows] == [1, 2]
+
+
+def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[int]) -> None:
+    world = World(
+        Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1)
+    )  # fmt: skip
+    world.run_until(2.0)
+    world.strikes.end_all()
+    assert tickle == [0]
+    assert [row.name for row in world.strikes.rows] == ["open"]
+
+
+def test_a_node_killed_at_a_state_is_started_again_where_it_was_struck() -> None:
+    world = World(Fault("f", "node_killed", on="note", node="leader", restart_after_s=0.5))
+    world.now_us = SECOND_US
+    row = FaultRow("f", "node_killed", SECOND_US, SECOND_US, "node-2", 1, detail="leader metadata_committed")
+    world.strikes.evidence_line(2, {"fault": list(row.values())})
+    assert "expect 2" in world.log
+    world.run_until(1.4)
+    assert "restart 2" not in world.log
+    world.run_until(1.6)
+    assert "restart 2" in world.log
+    (told,) = world.strikes.rows
+    assert told.detail == "leader metadata_committed pid 102 ended by SIGKILL"
+    assert told.until_us >= 1_500_000
+
+
+def test_a_node_paused_at_a_state_is_continued() -> None:
+    world = World(Fault("f", "node_paused", on="note", node="leader", duration_s=0.3))
+    world.strikes.evidence_line(1, {"fault": list(FaultRow("f", "node_paused", 0, 0, "node-1", 1).values())})
+    world.run_until(0.2)
+    assert "resume 1" not in world.log
+    world.run_until(0.4)
+    assert "resume 1" in world.log
+
+
+def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
+    world = World()
+    orders: list[object] = []
+    world.strikes.child(0).order = lambda **order: orders.append(order)  # type: ignore[method-assign]
+    world.strikes.evidence_line(0, {"disk": ["disk_full", "old"]})
+    world.strikes.evidence_line(1, {"disk": ["disk_full", "another node's"]})
+    assert world.strikes.disk_struck(0, "disk_full") == "old"
+    world.strikes.order_disk(0, {"full": True})
+    assert world.strikes.disk_struck(0, "disk_full") == ""
+    assert world.strikes.disk_struck(1, "disk_full") == "another node's"
+    assert orders == [{"disk": {"full": True}}]

@@ -1,0 +1,127 @@
+"""Roles become nodes and links become proxies at the moment when a fault begins. No process is started."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from chaos.live.links import Links
+from chaos.live.quorum import form_quorum
+from chaos.live.targets import Roles
+from chaos.live.toxiproxy import Proxy
+from scenarios.model import Fault, Link
+
+
+class FakeToxiproxy:
+    def create(self, name: str, upstream: str, listen: str) -> Proxy:  # noqa: ARG002
+        return Proxy(name, f"proxy-of-{name}:1", upstream, True, ())
+
+
+class Cluster:
+    """Voters 0, 1, 2 and observers 3, 4; ``dead`` nodes do not run."""
+
+    def __init__(self) -> None:
+        self.dead: list[int] = []
+        client: Any = FakeToxiproxy()
+        self.links = Links(client)
+        listen = [f"node-{node}:1" for node in range(5)]
+        form_quorum("id", listen, 3, self.links)
+        for node in range(5):
+            self.links.add("client", node, listen[node])
+        self.roles = Roles(3, 5, Random(1), lambda node: node not in self.dead)
+
+    def hit(self, link: str, **more: Any) -> list[str]:
+        source, _, target = link.partition(">")
+        ends = [int(end) if end.isdigit() else end for end in (source, target)]
+        found = self.roles.aim(Fault("f", "link_cut", link=Link(*ends), **more), self.links)
+        assert found is not None
+        return [each.name for each in found.links]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.roles.told(1, "leader")
+    return made
+
+
+def test_the_latest_to_lead_is_the_leader(cluster: Cluster) -> None:
+    """One that is stopped or cut off still believes that it leads."""
+    assert cluster.roles.leader == 1
+    cluster.roles.told(2, "leader")
+    assert cluster.roles.leader == 2
+    cluster.roles.told(2, "follower")
+    assert cluster.roles.leader == 1
+
+
+def test_a_dead_leader_is_none(cluster: Cluster) -> None:
+    cluster.dead.append(1)
+    assert cluster.roles.leader is None
+    assert cluster.roles.node("leader") is None
+    assert cluster.roles.node("follower") is None
+    cluster.dead.clear()
+    cluster.roles.told(1, "follower")
+    assert cluster.roles.leader is None
+
+
+def test_each_role_is_played_by_those_who_have_it(cluster: Cluster) -> None:
+    assert {cluster.roles.node("follower") for _ in range(50)} == {0, 2}
+    assert {cluster.roles.node("observer") for _ in range(50)} == {3, 4}
+    assert {cluster.roles.node("any") for _ in range(100)} == {0, 1, 2, 3, 4}
+    assert cluster.roles.node(4) == 4
+    cluster.dead += [0, 3]
+    assert {cluster.roles.node("follower") for _ in range(20)} == {2}
+    assert {cluster.roles.node("observer") for _ in range(20)} == {4}
+
+
+def test_a_node_alone_leads() -> None:
+    roles = Roles(1, 1, Random(1), lambda _: True)
+    assert roles.node("leader") == 0
+
+
+def test_both_directions_of_a_partition(cluster: Cluster) -> None:
+    assert cluster.hit("leader>all") == ["node-1-node-0", "node-1-node-2"]
+    assert cluster.hit("all>leader") == ["node-0-node-1", "node-2-node-1", "node-3-node-1", "node-4-node-1"]
+    assert cluster.hit("client>all") == [f"client-node-{node}" for node in range(5)]
+    assert len(cluster.hit("all>all")) == 6 + 6
+    assert cluster.hit("2>0") == ["node-2-node-0"]
+
+
+def test_two_drawn_ends_differ(cluster: Cluster) -> None:
+    for _ in range(50):
+        (name,) = cluster.hit("follower>leader")
+        assert name in ("node-0-node-1", "node-2-node-1")
+        (name,) = cluster.hit("observer>follower")
+        assert name[:6] in ("node-3", "node-4")
+        assert name[-1] in "02"
+        for name in cluster.hit("any>leader"):
+            assert name != "node-1-node-1"
+
+
+def test_nobody_dials_an_observer(cluster: Cluster) -> None:
+    assert cluster.hit("leader>observer") == []
+
+
+def test_an_isolated_node_keeps_its_clients_unless_told(cluster: Cluster) -> None:
+    for clients in (False, True):
+        found = cluster.roles.aim(Fault("f", "node_isolated", node="leader", clients=clients), cluster.links)
+        assert found is not None
+        assert found.fault.node == 1
+        names = {link.name for link in found.links}
+        assert names == {
+            "node-1-node-0", "node-1-node-2", "node-0-node-1", "node-2-node-1", "node-3-node-1", "node-4-node-1",
+            *(["client-node-1"] if clients else []),
+        }  # fmt: skip
+
+
+def test_the_clients_link_of_a_role(cluster: Cluster) -> None:
+    assert cluster.hit("client>leader") == ["client-node-1"]
+
+
+def test_a_fault_waits_for_somebody_to_have_the_role() -> None:
+    cluster = Cluster()
+    assert cluster.roles.aim(Fault("f", "node_killed", node="leader"), cluster.links) is None
+    assert cluster.roles.aim(Fault("f", "link_cut", link=Link("leader", "all")), cluster.links) is None
+    found = cluster.roles.aim(Fault("f", "node_killed", node=2), cluster.links)
+    assert found is not None
+    assert found.told == "node-2"

@@ -1,0 +1,69 @@
+"""Answers of other nodes on their way to a node: what they answer, those held back, and those that come twice."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from reference_broker.core.effects import Send
+from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
+from reference_broker.raft.channels import Channel
+from reference_broker.wire.tags import Tag
+
+_Channel = tuple[int, Channel]
+
+
+class Later(Protocol):
+    """``chaos.interceptor.Powers``, as far as it is needed here."""
+
+    def deliver_later(self, event: Event, delay_us: int) -> None: ...
+
+
+class PeerReplies:
+    """One node's. Order within a channel stays: what comes behind an answer that is held back waits too."""
+
+    def __init__(self, powers: Later) -> None:
+        self._powers = powers
+        self._tags: dict[_Channel, dict[int, Tag]] = {}
+        self._held: dict[_Channel, list[Event]] = {}
+        self._doubled: dict[_Channel, tuple[Tag, PeerReply]] = {}
+        self._second: list[PeerReply] = []
+
+    def asked(self, send: Send) -> None:
+        """A request goes out; if an answer shall come twice, then now, in the place of this one's."""
+        channel = (send.peer, send.channel)
+        self._tags.setdefault(channel, {})[send.token] = send.tag
+        doubled = self._doubled.get(channel)
+        if doubled is not None and doubled[0].api_key == send.api_key:
+            del self._doubled[channel]
+            again = doubled[1]._replace(token=send.token)
+            self._second.append(again)
+            self._powers.deliver_later(again, 0)
+
+    def arrived(self, event: PeerReply | PeerDown | PeerUp) -> tuple[Sequence[Event], Tag | None]:
+        """What the node gets now, and the tag of the request if rules may still look at the answer."""
+        channel = (event.peer, event.channel)
+        waiting = self._held.get(channel)
+        if waiting is not None:
+            if waiting[0] is not event:
+                waiting.append(event)
+                return (), None
+            del self._held[channel]
+            return tuple(waiting), None
+        if isinstance(event, PeerDown):
+            self._tags.pop(channel, None)
+            self._doubled.pop(channel, None)
+        if not isinstance(event, PeerReply):
+            return (event,), None
+        tag = self._tags.get(channel, {}).pop(event.token, None)
+        if any(each is event for each in self._second):
+            self._second = [each for each in self._second if each is not event]
+            return (event,), None
+        return (event,), tag
+
+    def hold(self, event: PeerReply, delay_us: int) -> None:
+        """It, and all that follow on its channel, come after the delay."""
+        self._held[event.peer, event.channel] = [event]
+        self._powers.deliver_later(event, delay_us)
+
+    def double(self, event: PeerReply, tag: Tag) -> None:
+        """It comes once more, as the answer to the next request of its kind on its channel."""
+        self._doubled[event.peer, event.channel] = (tag, event)

@@ -1,0 +1,44 @@
+"""What the interceptor asks of the world that the node runs in."""
+
+from typing import Protocol
+
+from chaos.evidence import FaultRow
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Event
+
+
+class Powers(Protocol):
+    """What a driver does for the interceptor. Live: chaos/live; simulated: chaos/sim."""
+
+    def report(self, row: FaultRow) -> None:
+        """Keeps the evidence where it survives the node's death, before returning."""
+        ...
+
+    def kill(self) -> None:
+        """Ends the node as SIGKILL does: appended bytes stay (page cache). Never returns."""
+        ...
+
+    def power_off(self) -> None:
+        """Ends the node as a power loss does: unsynced bytes are lost or torn. Never returns."""
+        ...
+
+    def pause(self, for_us: int) -> None:
+        """Stops the node as SIGSTOP does, for so long (microseconds)."""
+        ...
+
+    def step_clock(self, by_ms: int) -> None:
+        """Moves the node's wall clock; later events carry the new time."""
+        ...
+
+    def discard_connection(self, connection: int) -> None:
+        """Drops what is not yet sent to that client and all later bytes, then closes the connection; the node is
+        given Closed as for any other loss."""
+        ...
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        """Gives this very object to the node after the delay, through the hooks' ``before``; forgotten if it ends."""
+        ...
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        """Sends the reply after the delay, without passing the hooks again; dropped if its connection is gone."""
+        ...

@@ -1,0 +1,128 @@
+"""Swarm schedules: each seed draws which kinds of faults are on and how often each comes, as explicit faults.
+
+What comes out is an ordinary scenario: it can be written as a file, repeated, and shrunk like any other. Drawing only a
+part of the kinds for each seed finds what a mixture of all would hide (swarm testing).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from chaos.seeds import random_for
+from scenarios.consistency import needed_by
+from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
+
+ON_SHARE = 0.5
+"""Of the kinds, on in a seed."""
+AT_STATE_SHARE = 0.3
+"""Of the faults that can also strike at a state."""
+NOTES = (
+    "metadata_appended", "metadata_committed", "metadata_published", "leader_elected", "controller_activated", "voted",
+    "epoch_changed", "high_watermark", "truncated", "snapshot_started", "snapshot_written", "snapshot_renamed",
+    "download_started", "download_chunk", "download_finished", "broker_fenced",
+)  # fmt: skip
+METADATA_FILES = "__cluster_metadata-0/*"
+STATE_WINDOW_S = 5.0
+"""A fault at a state strikes in this window, if its state comes."""
+
+
+def materialised(scenario: Scenario, seed: int) -> Scenario:
+    """Without a swarm: the scenario itself. Every drawn fault is optional: its role or state may never be there."""
+    swarm = scenario.swarm
+    if swarm is None:
+        return scenario
+    faults = tuple(_Drawing(scenario, swarm, random_for(seed, "swarm")).all())
+    needs = dict.fromkeys((*scenario.needs, *(needed_by(fault) for fault in faults)))
+    return replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
+
+
+class _Drawing:
+    """One seed's faults."""
+
+    def __init__(self, scenario: Scenario, swarm: Swarm, random: Random) -> None:
+        cluster = scenario.cluster
+        self._seconds = scenario.load.sim_seconds
+        self._every_s = swarm.sim_every_s
+        self._random = random
+        self._roles = ["leader", "any"]
+        self._roles += ["follower"] if cluster.nodes > 1 else []
+        self._roles += ["observer"] if cluster.observers else []
+        self._several = cluster.total > 1
+        on = [kind for kind in swarm.kinds if random.random() < ON_SHARE]
+        self._kinds = on or [random.choice(swarm.kinds)]
+        self._weights = [random.randint(1, 8) for _ in self._kinds]
+
+    def all(self) -> list[Fault]:
+        random, found, at_s = self._random, list[Fault](), 0.0
+        while True:
+            at_s += random.expovariate(1.0 / self._every_s)
+            if at_s >= self._seconds:
+                return found
+            (kind,) = random.choices(self._kinds, self._weights)
+            found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
+
+    def _fault(self, name: str, kind: str, at_s: float) -> Fault:
+        timed = Fault(name, kind, at_s=at_s, sim_at_s=at_s, optional=True)
+        if kind.startswith("link_"):
+            return self._link(timed)
+        fault = replace(timed, node=self._random.choice(self._roles))
+        if kind in ("node_killed", "node_powered_off", "node_paused") and self._random.random() < AT_STATE_SHARE:
+            return self._at_state(fault)
+        return _MORE[kind](self, fault)
+
+    def _at_state(self, fault: Fault) -> Fault:
+        random, at_s = self._random, fault.at_s
+        struck = self._duration(fault) if fault.kind == "node_paused" else self._killed(fault)
+        struck = replace(
+            struck, after_s=at_s, until_s=round(at_s + STATE_WINDOW_S, 3), at_s=0.0, sim_at_s=0.0, total=1
+        )
+        if random.random() < 0.5:
+            match = Match(note=random.choice(NOTES))
+            return replace(struck, on="note", match=match, nth=_once(random.randint(1, 4)))
+        match = Match(path=METADATA_FILES)
+        cut = Range(0, random.choice((0, 20, 100, 1000)))
+        return replace(struck, on="disk_write", match=match, nth=_once(random.randint(1, 6)), cut_bytes=cut)
+
+    def _link(self, fault: Fault) -> Fault:
+        random = self._random
+        ends = [Link("client", "any")] if not self._several else [
+            Link("leader", "all"), Link("all", "leader"), Link("any", "leader"), Link("leader", "any"),
+            Link("any", "all"), Link("all", "any"), Link("client", "any"), Link("client", "leader"),
+        ]  # fmt: skip
+        low = random.choice((1, 20, 200))
+        return replace(
+            self._duration(fault), link=random.choice(ends),
+            direction=random.choice(("both", "both", "upstream", "downstream")),
+            delay_ms=Range(low, low * random.choice((1, 3, 10))) if fault.kind == "link_delayed" else fault.delay_ms,
+            bytes_per_s=random.choice((2_000, 20_000)) if fault.kind == "link_slowed" else 0,
+        )  # fmt: skip
+
+    def _duration(self, fault: Fault) -> Fault:
+        """From far below to far above the quorum's timeouts."""
+        lasts_s = round(0.1 * 2 ** (self._random.random() * 7), 2)
+        return replace(fault, duration_s=lasts_s, sim_duration_s=lasts_s)
+
+    def _killed(self, fault: Fault) -> Fault:
+        return replace(fault, restart_after_s=round(0.05 * 2 ** (self._random.random() * 8), 2))
+
+    def _isolated(self, fault: Fault) -> Fault:
+        return replace(self._duration(fault), clients=self._random.random() < 0.3)
+
+    def _slowed(self, fault: Fault) -> Fault:
+        low = self._random.choice((5, 50, 500))
+        return replace(self._duration(fault), delay_ms=Range(low, low))
+
+
+def _once(nth: int) -> Range:
+    return Range(nth, nth)
+
+
+_MORE: dict[str, Callable[[_Drawing, Fault], Fault]] = {
+    "node_killed": _Drawing._killed,
+    "node_powered_off": _Drawing._killed,
+    "node_terminated": _Drawing._killed,
+    "node_paused": _Drawing._duration,
+    "node_isolated": _Drawing._isolated,
+    "disk_slowed": _Drawing._slowed,
+    "disk_full": _Drawing._duration,
+}

@@ -1,0 +1,131 @@
+"""Writes a scenario value as the file that the loader reads back as the same value."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from scenarios.model import Cluster, Fault, Load, Match, Range, Scenario, Swarm
+from scenarios.vocabulary import API_KEYS
+
+_TOP = (
+    "title", "clauses", "needs", "mutants", "guarantees", "min_fetches", "min_acked", "sim_min_fetches",
+    "sim_min_acked", "max_schedule_slip_ms",
+)  # fmt: skip
+_GROUPS = ("topics", "fetchers", "producers", "admins", "metadata_readers")
+
+
+def write_scenario(scenario: Scenario, path: Path, comment: str = "") -> Path:
+    """``comment`` stands on top, each line of it behind a #."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text_of(scenario, comment), encoding="utf-8")
+    return path
+
+
+def text_of(scenario: Scenario, comment: str = "") -> str:
+    return "\n".join(_lines(scenario, comment)) + "\n"
+
+
+def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
+    yield from (f"# {line}".rstrip() for line in comment.splitlines())
+    for name in _TOP:
+        yield f"{name} = {_value(getattr(scenario, name))}"
+    yield from _cluster(scenario.cluster)
+    yield from _load(scenario.load)
+    for fault in scenario.faults:
+        yield from _fault(fault)
+    if scenario.state:
+        yield from ("", "[state]", *(f"{_key(name)} = {value}" for name, value in scenario.state))
+    if scenario.swarm is not None:
+        yield from _swarm(scenario.swarm)
+
+
+def _cluster(cluster: Cluster) -> Iterator[str]:
+    yield from ("", "[cluster]", f"nodes = {cluster.nodes}", f"observers = {cluster.observers}")
+    if cluster.config:
+        yield from ("", "[cluster.config]", *(f"{_key(name)} = {_value(value)}" for name, value in cluster.config))
+
+
+def _load(load: Load) -> Iterator[str]:
+    yield from ("", "[load]")
+    for field in fields(load):
+        if field.name not in _GROUPS:
+            yield f"{field.name} = {_value(getattr(load, field.name))}"
+    for name in _GROUPS:
+        for group in getattr(load, name):
+            yield from ("", f"[[load.{name}]]")
+            for field in fields(group):
+                value = getattr(group, field.name)
+                pairs = field.name in ("config", "mix")
+                if value or not pairs:
+                    yield f"{field.name} = {_table(value) if pairs else _value(value)}"
+
+
+def _fault(fault: Fault) -> Iterator[str]:
+    yield from ("", "[[fault]]")
+    for field in fields(fault):
+        value = getattr(fault, field.name)
+        if field.name == "match":
+            if value != Match():
+                yield f"match = {_match(value)}"
+        elif field.name == "link":
+            if value is not None:
+                yield f"link = {_value(str(value))}"
+        elif field.name == "at_s":
+            if fault.timed:
+                yield f"at_s = {_value(value)}"
+        elif _told(field.name, fault, value, field.default):
+            yield f"{field.name} = {_value(value)}"
+
+
+def _told(name: str, fault: Fault, value: Any, default: Any) -> bool:
+    """What the loader would take from another key if it were left out is told always."""
+    if name in ("times", "sim_at_s", "sim_duration_s", "sim_repeat_every_s"):
+        return fault.timed == name.startswith("sim_")
+    if name == "node":
+        return fault.link is None or fault.link.source == "client"
+    if name in ("duration_s", "repeat_every_s", "restart_after_s"):
+        return bool(value != default)
+    return value != default or default is MISSING
+
+
+def _match(match: Match) -> str:
+    names = {number: name for name, number in API_KEYS.items()}
+    found: list[str] = []
+    for field in fields(match):
+        value = getattr(match, field.name)
+        if value is None:
+            continue
+        if field.name == "fields":
+            found += [f"{_key(name)} = {_value(wanted)}" for name, wanted in value]
+        else:
+            found.append(f"{field.name} = {_value(names[value] if field.name == 'api' else value)}")
+    return "{ " + ", ".join(found) + " }"
+
+
+def _swarm(swarm: Swarm) -> Iterator[str]:
+    yield from ("", "[swarm]", *(f"{field.name} = {_value(getattr(swarm, field.name))}" for field in fields(swarm)))
+
+
+def _table(pairs: Sequence[tuple[str, Any]]) -> str:
+    return "{ " + ", ".join(f"{_key(name)} = {_value(value)}" for name, value in pairs) + " }"
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Range():
+            return str(value.low) if value.low == value.high else f"[{value.low}, {value.high}]"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case int() | float():
+            return repr(value)
+        case tuple() | list():
+            return "[" + ", ".join(_value(each) for each in value) + "]"
+    raise TypeError(f"a scenario holds no {type(value).__name__}")
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)

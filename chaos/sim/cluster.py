@@ -1,0 +1,190 @@
+"""The nodes of a simulated run: their machines, links, configuration, hooks and watchers."""
+
+from collections.abc import Callable, Sequence
+
+from chaos.checks.trouble import FOR_EVER_US
+from chaos.checks.watching import Watching
+from chaos.claims import SharedClaims
+from chaos.evidence import FaultRow
+from chaos.interceptor import Interceptor
+from chaos.presets import presets_for
+from chaos.rules import rules_for
+from chaos.seeds import number_for, random_for
+from chaos.sim.agenda import Agenda
+from chaos.sim.disk import SimDisk
+from chaos.sim.links import Links
+from chaos.sim.machine import Machine, SimulatedNode, Watcher
+from chaos.sim.nemesis import Nemesis
+from chaos.sim.network import Network
+from chaos.sim.observer import Observer
+from chaos.sim.powers import MachinePowers
+from chaos.sim.trace_hash import TraceHash
+from chaos.trace import TraceRow
+from reference_broker.core.events import Event
+from reference_broker.core.hooks import Hooks
+from reference_broker.core.node import Node
+from reference_broker.log.disk import Disk
+from reference_broker.model.config import BrokerConfig
+from scenarios.model import Scenario
+
+CLUSTER_ID = "crucible-simulated-cluster"
+THOROUGH_EVERY = 1_000
+STARTING_US = 2_000_000
+"""So long after its start a node may still be busy with that."""
+NOT_YET = 2**62
+"""The load's start before it has started: only rules for the boot hit."""
+
+
+def config_of(scenario: Scenario) -> BrokerConfig:
+    """The scenario's settings; with more than one node also who the voters are."""
+    settings, cluster = dict(scenario.cluster.config), scenario.cluster
+    if cluster.total > 1:
+        voters = ",".join(f"{number}@node-{number}:9092" for number in range(cluster.nodes))
+        settings = {"crucible.cluster.id": CLUSTER_ID, **settings, "controller.quorum.voters": voters}
+    return BrokerConfig.parse(settings)
+
+
+class Cluster:
+    """``watching``: the checks. ``keep``: gets every row of the trace, None: nobody wants them all."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        config: BrokerConfig,
+        agenda: Agenda,
+        watching: Watching,
+        trace_hash: TraceHash | None,
+        keep: Callable[[TraceRow], None] | None,
+    ) -> None:
+        self.machines = [self._machine(number, seed, agenda) for number in range(scenario.cluster.total)]
+        self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"))
+        self.nemesis = Nemesis(scenario, seed, agenda, self.network, watching.view.trouble, self._evidence)
+        self._scenario = scenario
+        self._seed = seed
+        self._config = config
+        self._agenda = agenda
+        self._watching = watching
+        self._hash = trace_hash
+        self._keep = keep
+        self._claims = SharedClaims()
+        self._interceptors: list[Interceptor] = []
+        self._observers: dict[int, Observer] = {}
+        self._load_from_us = NOT_YET
+        self._disarmed = False
+        self._rules = [rules_for(scenario, number, random_for(seed, "rules")) for number in range(len(self.machines))]
+        for machine in self.machines:
+            machine.network = self.network
+
+    @property
+    def events(self) -> int:
+        return sum(machine.events for machine in self.machines)
+
+    @property
+    def ready(self) -> bool:
+        return all(machine.ready for machine in self.machines)
+
+    def start(self) -> None:
+        for machine in self.machines:
+            machine.start()
+
+    def arm(self, load_from_us: int) -> None:
+        """The load begins: rules count their times from here."""
+        self._load_from_us = load_from_us
+        for interceptor in self._interceptors:
+            interceptor.load_from(load_from_us)
+
+    def heal(self) -> None:
+        """Faults end, dead nodes come back."""
+        self._disarmed = True
+        for interceptor in self._interceptors:
+            interceptor.disarm()
+        self.nemesis.heal()
+        self.start()
+
+    def compare_all(self) -> None:
+        """The thorough comparison of every node."""
+        for machine in self.machines:
+            self._look(machine, None, thorough=True)
+
+    # One node
+
+    def _machine(self, number: int, seed: int, agenda: Agenda) -> Machine:
+        return Machine(
+            number, agenda, random_for(seed, f"machine-{number}"), SimDisk(random_for(seed, f"disk-{number}")),
+            self._boot, self._after_event, self._report, self._gone, self._ended,
+        )  # fmt: skip
+
+    def _boot(self, machine: Machine) -> tuple[SimulatedNode, Sequence[Hooks], Watcher]:
+        number, incarnation = machine.node_id, machine.incarnation
+        presets = presets_for(self._scenario.state)
+        hooks: list[Hooks] = [self._hash] if self._hash is not None else []
+        disk: Disk = machine.disk
+        if self._rules[number]:
+            interceptor = self._interceptor(machine)
+            hooks.append(interceptor)
+            disk = interceptor.watch(machine.disk)
+        hooks.extend(presets)
+        host, port = self.network.address(number)
+        node = Node(number, self._config, disk, number_for(self._seed, f"node-{number}-{incarnation}"), host, port)
+        for preset in presets:
+            preset.built(node)
+        observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._watching, self._keep)
+        self._watching.view.trouble.back(number, self._agenda.now_us + STARTING_US)
+        return node, hooks, observer
+
+    def _interceptor(self, machine: Machine) -> Interceptor:
+        number, incarnation = machine.node_id, machine.incarnation
+        powers = MachinePowers(machine, self._agenda, self._restart_after_us)
+        interceptor = Interceptor(
+            number, self._rules[number], powers, random_for(self._seed, f"interceptor-{number}-{incarnation}"), 0,
+            self._claims, lambda: self.nemesis.targets.role(number),
+        )  # fmt: skip
+        interceptor.load_from(self._load_from_us)
+        if self._disarmed:
+            interceptor.disarm()
+        self._interceptors.append(interceptor)
+        return interceptor
+
+    def _gone(self, machine: Machine) -> None:
+        self._watching.view.gone(machine.node_id)
+        self._watching.view.trouble.node(machine.node_id, FOR_EVER_US)
+        self._observers.pop(machine.node_id, None)
+
+    def _ended(self, machine: Machine, story: str) -> None:
+        """The checks still look at what it leaves: the very event that ended it may have committed something."""
+        if isinstance(machine.node, Node):
+            self._watching.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
+        self._watching.ended(self._agenda.now_us, machine.node_id, story)
+
+    def _after_event(self, machine: Machine, event: Event | None) -> None:
+        node = machine.node
+        if node is not None and machine.events % THOROUGH_EVERY:
+            self._watching.node(self._agenda.now_us, machine.incarnation, node, event, False)  # type: ignore[arg-type]
+        else:
+            self._look(machine, event, thorough=True)
+
+    def _look(self, machine: Machine, event: Event | None, thorough: bool) -> None:
+        node = machine.node
+        if node is None:
+            return
+        assert isinstance(node, Node)
+        now_us = self._agenda.now_us
+        self._watching.node(now_us, machine.incarnation, node, event, thorough)
+        if thorough:
+            digest = self._observers[machine.node_id].digest.digest
+            if digest is not None:
+                self._watching.recomputed(now_us, machine.node_id, digest)
+
+    # Evidence
+
+    def _report(self, row: FaultRow) -> None:
+        self.nemesis.report(row)
+
+    def _evidence(self, row: FaultRow) -> None:
+        if self._hash is not None:
+            self._hash.fault(row)
+
+    def _restart_after_us(self, rule: str) -> int:
+        after_s = self.nemesis.fault(rule).restart_after_s
+        return -1 if after_s < 0 else int(after_s * 1_000_000)

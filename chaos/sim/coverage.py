@@ -1,0 +1,26 @@
+"""Which faults struck whom in which state: what a search has tried, and what it has not."""
+
+from typing import Any
+
+from chaos.sim.machine import Machine
+
+
+def state_of(machine: Machine) -> str:
+    """One word for what the node is doing, the rarest first."""
+    node: Any = machine.node
+    if node is None:
+        return "down"
+    if not node.listening:
+        return "starting"
+    if machine.paused:
+        return "paused"
+    replica = node.broker.replica
+    if replica.quorum.leader_id < 0:
+        return "electing"
+    if replica.loader.in_transaction:
+        return "transaction"
+    if replica.quorum.is_leader and not replica.controller.is_active:
+        return "activating"
+    if replica.quorum.high_watermark < 0 or replica.loader.last_offset + 1 < replica.quorum.high_watermark:
+        return "catching-up"
+    return "serving" if node.ready else "joining"

@@ -1,0 +1,150 @@
+"""Does the faults of a scenario that begin at a time, and keeps the evidence of all faults."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chaos.checks.trouble import FOR_EVER_US, Trouble
+from chaos.evidence import FaultRow
+from chaos.seeds import random_for
+from chaos.sim import link_faults
+from chaos.sim.agenda import Agenda
+from chaos.sim.coverage import state_of
+from chaos.sim.links import CLIENTS, Link
+from chaos.sim.machine import Machine
+from chaos.sim.network import Network
+from chaos.sim.targets import Targets
+from scenarios.model import Fault, Scenario
+
+AT_SPREAD = (80, 120)
+"""Percent: where around its time a timed fault begins, drawn from the seed."""
+NOBODY_YET_US = 50_000
+"""A role that nobody has at the moment is looked for again after so long."""
+ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated")
+
+
+@dataclass(frozen=True, slots=True)
+class _Struck:
+    machine: Machine
+    links: Sequence[Link]
+    target: str
+
+
+class Nemesis:
+    """``sink`` gets each row of evidence. ``coverage``: how often by (kind, role, state) of what was struck."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        agenda: Agenda,
+        network: Network,
+        trouble: Trouble,
+        sink: Callable[[FaultRow], None],
+    ) -> None:
+        self.faults: list[FaultRow] = []
+        self.coverage: dict[tuple[str, str, str], int] = {}
+        self.targets = Targets(network.machines, scenario.cluster.nodes)
+        self._by_name = {fault.name: fault for fault in scenario.faults}
+        self._timed = [fault for fault in scenario.faults if fault.timed]
+        self._randoms = {fault.name: random_for(seed, f"fault-{fault.name}") for fault in self._timed}
+        self._agenda = agenda
+        self._network = network
+        self._trouble = trouble
+        self._sink = sink
+        self._heals: list[Callable[[], None]] = []
+        self._until_us = -1
+
+    def fault(self, name: str) -> Fault:
+        return self._by_name[name]
+
+    def plan(self, from_us: int, until_us: int) -> None:
+        """The load begins; nothing begins any more at ``until_us``."""
+        self._until_us = until_us
+        for fault in self._timed:
+            at_us = int(fault.sim_at_s * 1_000_000) * self._randoms[fault.name].randint(*AT_SPREAD) // 100
+            for hit in range(fault.repeat):
+                begin_us = from_us + at_us + hit * int(fault.sim_repeat_every_s * 1_000_000)
+                self._agenda.at(begin_us, self._begin, fault, hit + 1)
+
+    def heal(self) -> None:
+        """What still lasts ends now."""
+        self._until_us = -1
+        heals, self._heals = self._heals, []
+        for heal in heals:
+            heal()
+
+    def report(self, row: FaultRow) -> None:
+        """Evidence from an interceptor or a preset, before the fault happens."""
+        fault = self._by_name.get(row.name)
+        if fault is not None and row.target.startswith("node-"):
+            node_id = int(row.target[5:])
+            lasts_us = max(fault.delay_ms.high * 1000, int(fault.sim_duration_s * 1_000_000), row.until_us - row.at_us)
+            if row.kind == fault.kind:
+                self._trouble.node(node_id, row.at_us + lasts_us)
+                self._cover(fault.kind, node_id)
+            if row.kind == "disk_write_failed":
+                self._network.machines[node_id].disk_fails = True
+        self._keep(row)
+
+    def _keep(self, row: FaultRow) -> None:
+        self.faults.append(row)
+        self._sink(row)
+
+    def _begin(self, fault: Fault, hit: int) -> None:
+        now_us = self._agenda.now_us
+        if now_us >= self._until_us:
+            return
+        struck = self._struck(fault)
+        if struck is None:
+            self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+            return
+        ends = fault.kind in ENDS_NODES
+        lasts_us = int(max(fault.restart_after_s if ends else fault.sim_duration_s, 0.0) * 1_000_000)
+        until_us = min(now_us + lasts_us, self._until_us)
+        role = self.targets.role(struck.machine.node_id)
+        detail = " ".join(each for each in (fault.direction if struck.links else "", role) if each)
+        self._cover(fault.kind, struck.machine.node_id)
+        self._keep(FaultRow(fault.name, fault.kind, now_us, until_us, struck.target, hit, detail=detail))
+        self._troubles(fault, struck, until_us)
+        place = link_faults.Place(struck.machine, struck.links, self._network)
+        heal = link_faults.begin(fault, place)
+        self._heals.append(heal)
+        self._agenda.after(lasts_us, self._heal_one, heal)
+
+    def _struck(self, fault: Fault) -> _Struck | None:
+        """None: what it shall strike is not there now."""
+        random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
+        if fault.link is not None:
+            pairs = self.targets.links(fault.link, random)
+            if pairs is None:
+                return None
+            found = [links.between(*pair) for pair in pairs]
+            return _Struck(machines[_end_of(pairs)], found, f"link {', '.join(link.name for link in found)}")
+        node_id = self.targets.node(fault.node, random)
+        if node_id is None:
+            return None
+        around = self.targets.around(node_id, fault.clients) if fault.kind == "node_isolated" else []
+        return _Struck(machines[node_id], [links.between(*pair) for pair in around], f"node-{node_id}")
+
+    def _troubles(self, fault: Fault, struck: _Struck, until_us: int) -> None:
+        for link in struck.links:
+            self._trouble.link(link.source, link.target, until_us)
+        if not struck.links:
+            for_ever = fault.kind in ENDS_NODES and fault.restart_after_s < 0
+            self._trouble.node(struck.machine.node_id, FOR_EVER_US if for_ever else until_us)
+
+    def _cover(self, kind: str, node_id: int) -> None:
+        key = (kind, self.targets.role(node_id), state_of(self._network.machines[node_id]))
+        self.coverage[key] = self.coverage.get(key, 0) + 1
+
+    def _heal_one(self, heal: Callable[[], None]) -> None:
+        if heal in self._heals:
+            self._heals.remove(heal)
+            heal()
+
+
+def _end_of(pairs: Sequence[tuple[int, int]]) -> int:
+    """The node that stands for a struck link: the one end where there are several links, else who is dialled."""
+    source, target = pairs[0]
+    several = len(pairs) > 1 and all(pair[0] == source for pair in pairs)
+    return source if several and source != CLIENTS else target

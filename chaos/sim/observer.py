@@ -1,0 +1,80 @@
+"""Watches one incarnation: its notes and, where somebody wants them, the rows of its trace go to the checks."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from chaos.checks.watching import Watching
+from chaos.metadata_digest import ROW, Published, Watch, watch
+from chaos.sim.agenda import Agenda
+from chaos.trace import TraceRecorder, TraceRow
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.log.now import Now
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+class Observer:
+    """``keep``: gets every row of the trace; None: only rows that a check wants are made at all, and of requests only
+    those of clients."""
+
+    def __init__(
+        self,
+        node: "Node",
+        incarnation: int,
+        agenda: Agenda,
+        watching: Watching,
+        keep: Callable[[TraceRow], None] | None,
+    ) -> None:
+        self.incarnation = incarnation
+        self.digest: Watch = watch(node, self._published)
+        self._node = node
+        self._node_id = node.broker.node_id
+        self._agenda = agenda
+        self._watching = watching
+        self._keep = keep
+        self._attached = False
+        self._recorder = TraceRecorder(self._node_id, incarnation, self._row)
+
+    def __call__(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
+        if not self._attached and self._node.listening:
+            self._attached = self.digest.attach()
+        if self._keep is not None:
+            self._everything(now, event, effects)
+            return
+        client = type(event) is Request and event.tag.role == "client"
+        if client and "request" in self._watching.rows:
+            self._recorder.request(now, event)  # type: ignore[arg-type]
+        for effect in effects:
+            kind = type(effect)
+            if kind is Note:
+                self._note(now, effect)  # type: ignore[arg-type]
+            elif kind is Reply and effect.tag.role == "client" and "reply" in self._watching.rows:  # type: ignore[union-attr]
+                self._recorder.effects(now, (effect,))
+
+    def _everything(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
+        if type(event) is Request:
+            self._recorder.request(now, event)
+        for effect in effects:
+            if type(effect) is Note:
+                self._watching.note(now.mono_us, self._node_id, effect)
+        self._recorder.effects(now, effects)
+
+    def _note(self, now: Now, note: Note) -> None:
+        self._watching.note(now.mono_us, self._node_id, note)
+        if note.what in self._watching.rows:
+            self._recorder.effects(now, (note,))
+
+    def _row(self, row: TraceRow) -> None:
+        if self._keep is not None:
+            self._keep(row)
+        self._watching.trace(row)
+
+    def _published(self, published: Published) -> None:
+        fields = published.fields()
+        self._watching.published(self._agenda.now_us, self._node_id, fields)
+        if self._keep is not None:
+            detail = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+            self._recorder.add(self._agenda.now_us, ROW, detail)

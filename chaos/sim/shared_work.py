@@ -1,0 +1,34 @@
+"""Work that all nodes of a simulated cluster do alike is done once: coding the same records of the metadata log.
+
+Only pure functions between bytes and frozen values; what a node may do with the value does not depend on who made it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from reference_broker.raft import metadata_log, operations
+from reference_broker.raft.snapshots import writer
+
+REMEMBERED = 4096
+
+_ALIKE: tuple[tuple[Any, str], ...] = (
+    (metadata_log, "read_batch"), (metadata_log, "encode"), (operations, "encode"), (writer, "encode"),
+)  # fmt: skip
+"""Where each function is called from, by module and name."""
+
+
+@contextmanager
+def shared_coding() -> Iterator[None]:
+    """While inside, what was decoded or encoded once is not decoded or encoded again. A mutant's codec stays in place:
+    it is what is remembered."""
+    own = [getattr(module, name) for module, name in _ALIKE]
+    once = {each: lru_cache(REMEMBERED)(each) for each in own}
+    for (module, name), each in zip(_ALIKE, own, strict=True):
+        setattr(module, name, once[each])
+    try:
+        yield
+    finally:
+        for (module, name), each in zip(_ALIKE, own, strict=True):
+            setattr(module, name, each)

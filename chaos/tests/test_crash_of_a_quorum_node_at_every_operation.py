@@ -1,0 +1,109 @@
+"""A node of a quorum that dies before one disk operation of its life, and soon again in the recovery that follows: it
+comes back, nobody forgets what a majority knows, and all agree in the end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from chaos.sim.disk import SimDisk, SyncedBytes
+from chaos.sim.machine import Machine, NodeDied
+from chaos.sim.world import World
+from reference_broker.log.disk import Buffer
+from scenarios import loader
+from scenarios.loader import Scenario
+
+NODES, OBSERVERS = 3, 1
+STEP = 9
+"""One in so many operations of a life; each seed begins at another one."""
+LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
+"""What is acknowledged without a sync may be lost then."""
+
+
+class MortalDisk(SimDisk):
+    """Its machine dies instead of the ``deaths``-th changes (counted from 0); half of a write may have been done."""
+
+    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], power_loss: bool) -> None:
+        super().__init__(random)
+        self.changes = 0
+        self._machine = machine
+        self._deaths = deaths
+        self._power_loss = power_loss
+
+    @property
+    def _is_due(self) -> bool:
+        return self.changes in self._deaths
+
+    def _count(self) -> None:
+        self.changes += 1
+        if self.changes - 1 in self._deaths:
+            self._machine.restart_after_us = 300_000
+            raise NodeDied(self._power_loss)
+
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        if self._is_due:
+            super().append(path, [data[: len(data) // 2]])
+        self._count()
+        return super().append(path, [data])
+
+    def truncate(self, path: str, size: int) -> None:
+        self._count()
+        super().truncate(path, size)
+
+    def write(self, path: str, data: Buffer) -> None:
+        if self._is_due:
+            super().write(path, bytes(data)[: len(data) // 2])
+        self._count()
+        super().write(path, data)
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def delete(self, path: str) -> None:
+        self._count()
+        super().delete(path)
+
+    def finish_sync(self, synced: SyncedBytes) -> None:
+        """No event of the node's: it dies beside it."""
+        try:
+            self._count()
+        except NodeDied:
+            self._machine.kill_now(self._power_loss)
+        else:
+            super().finish_sync(synced)
+
+
+def scenario() -> Scenario:
+    """Topics are made, changed and deleted; the first epoch, the bootstrap and snapshots are part of it."""
+    found = loader.find("33")
+    return replace(
+        found, faults=(), cluster=replace(found.cluster, nodes=NODES, observers=OBSERVERS),
+        load=replace(found.load, sim_seconds=1.0),
+    )  # fmt: skip
+
+
+def lived(seed: int, node: int, deaths: Sequence[int], power_loss: bool) -> MortalDisk:
+    """A whole run with all its checks."""
+    world = World(scenario(), seed)
+    machine = world.cluster.machines[node]
+    disk = machine.disk = MortalDisk(Random(seed * 1000 + sum(deaths)), machine, deaths, power_loss)
+    world.play()
+    broken = [
+        each for check in world.checks for each in check.violations
+        if not power_loss or each.guarantee not in LOST_WITH_THE_POWER
+    ]  # fmt: skip
+    assert not broken, (seed, node, deaths, broken[:3])
+    return disk
+
+
+@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
+@pytest.mark.parametrize("node", [0, NODES], ids=["voter", "observer"])
+def test_a_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(node: int, power_loss: bool) -> None:
+    seed = 2 * node + power_loss
+    deaths = seed % STEP
+    while lived(seed, node, (deaths, deaths + 4), power_loss).changes > deaths:
+        deaths += STEP
+    assert deaths > 3 * STEP

@@ -1,0 +1,37 @@
+"""The simulator judges what clients saw of metadata, finds what is planted as the Spark jobs do, and nothing else."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from bench.fleet.rows import ChangeRow, MetadataReadRow, OperationRow
+from chaos.checks.check import Check, History
+from chaos.checks.lost_metadata import LostMetadata
+from chaos.checks.torn_metadata import TornMetadata
+from reports.tests import history as recorded
+from reports.tests.planted_metadata import PLANTED_METADATA
+
+MINE = ("torn-metadata", "lost-metadata")
+FROM_HISTORY = [name for name in PLANTED_METADATA if name != "two digests"]
+"""The nodes' own content is compared by snapshot-equals-replay here."""
+
+
+def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
+    rows = History()
+    for table, row_class in (("operations", OperationRow), ("changes", ChangeRow), ("metadata_reads", MetadataReadRow)):
+        names = [each.name for each in fields(row_class)]
+        rows.add([row_class(*(row[name] for name in names)) for row in tables[table]])
+    checks: tuple[Check, ...] = (TornMetadata(), LostMetadata())
+    for check in checks:
+        check.end(rows)
+    return {check.guarantee for check in checks if check.violations}
+
+
+@pytest.mark.clause("T-5", "T-10")
+@pytest.mark.parametrize("name", ["clean", *FROM_HISTORY])
+def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
+    plant, expected = PLANTED_METADATA.get(name, (lambda _: None, set()))
+    planted = recorded.generate(3)
+    plant(planted)
+    assert broken_by(planted.tables) == {each for each in expected if each in MINE}

@@ -1,0 +1,65 @@
+"""The digest moved by deltas equals the whole image's, whatever way the image was reached."""
+
+from random import Random
+
+import pytest
+
+from chaos.metadata_digest import Digest, digest_of
+from reference_broker.model.metadata_delta import MetadataDelta
+from reference_broker.model.metadata_image import (
+    EMPTY_IMAGE,
+    TOPIC_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    Provenance,
+)
+
+
+def changed(image: MetadataImage, random: Random, offset: int) -> tuple[MetadataDelta, MetadataImage]:
+    delta = MetadataDelta(image)
+    names = list(image.topics)
+    for step in range(random.randint(1, 4)):
+        kind = random.randrange(6)
+        if kind <= 1 or not names:
+            topic_id = random.randbytes(16)
+            delta.put_topic(f"t{offset}-{step}", topic_id)
+            for index in range(random.randint(1, 3)):
+                delta.put_partition(topic_id, index, PartitionImage((0,), (0,), 0, 0, 0))
+        elif kind == 2:
+            delta.remove_topic(image.topics[names.pop(random.randrange(len(names)))].topic_id)
+        elif kind == 3:
+            topic = image.topics[random.choice(names)]
+            delta.put_partition(topic.topic_id, 0, PartitionImage((0,), (0,), -1, offset, offset))
+        elif kind == 4:
+            value = random.choice((None, str(offset)))
+            delta.set_config((TOPIC_RESOURCE, random.choice(names)), "retention.ms", value)
+        else:
+            delta.put_broker(BrokerImage(random.randrange(3), offset, bytes(16), "h", 1, random.random() < 0.5))
+            delta.set_feature("metadata.version", random.randint(0, 3))
+            delta.next_producer_id = offset
+    return delta, delta.build(Provenance(offset, 1, 0))
+
+
+@pytest.mark.clause("S-15")
+@pytest.mark.parametrize("seed", range(10))
+def test_moved_by_deltas_it_equals_the_whole_and_any_other_way(seed: int) -> None:
+    random, image, digest = Random(seed), EMPTY_IMAGE, Digest(EMPTY_IMAGE)
+    for offset in range(60):
+        before = digest.value
+        delta, image = changed(image, random, offset)
+        published = digest.follow(delta, image)
+        assert published.digest == digest.thorough() == digest_of(image)
+        assert (published.offset, published.topics) == (offset, len(image.topics))
+        assert published.partitions == sum(len(topic.partitions) for topic in image.topics.values())
+        if delta.topics:
+            assert published.digest != before
+    jump = Digest(EMPTY_IMAGE).follow(MetadataDelta.between(EMPTY_IMAGE, image), image)
+    assert jump == digest.published()
+
+
+def test_another_image_than_the_last_is_taken_whole() -> None:
+    random, digest = Random(1), Digest(EMPTY_IMAGE)
+    _, skipped = changed(EMPTY_IMAGE, random, 1)
+    delta, image = changed(skipped, random, 2)
+    assert digest.follow(delta, image).digest == digest_of(image)

@@ -1,0 +1,309 @@
+"""Each check of the quorum stays silent on a right history of replicas and speaks on one that breaks its guarantee."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.all_checks import Settings, quorum_checks
+from chaos.checks.check import Check
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.trouble import Trouble
+from chaos.checks.watching import Watching
+from reference_broker.core.effects import Note
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
+from reference_broker.raft.features import METADATA_VERSION, METADATA_VERSION_FEATURE
+from reference_broker.raft.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    NoOpRecord,
+)
+from reference_broker.raft.record_codec import encode
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+
+BASE_OFFSET_BYTES = 8
+BOOTSTRAPPED = MetadataImage(features={METADATA_VERSION_FEATURE: METADATA_VERSION})
+SECOND_US = 1_000_000
+
+
+def batch(offset: int, epoch: int, *records: MetadataRecord, time_ms: int = 0) -> bytes:
+    values = [Record(timestamp_ms=time_ms, value=encode(record)) for record in records or (NoOpRecord(),)]
+    return offset.to_bytes(BASE_OFFSET_BYTES, "big") + bytes(build(values, leader_epoch=epoch))[BASE_OFFSET_BYTES:]
+
+
+@dataclass
+class Replica:
+    """A node as the view looks at it: each batch has one record, so batch n has offset ``start + n``."""
+
+    node_id: int
+    epoch: int = 0
+    leader_id: int = -1
+    is_leader: bool = False
+    high_watermark: int = -1
+    start_offset: int = 0
+    synced_offset: int = 0
+    held: list[bytes] = field(default_factory=list)
+    incarnation: int = 0
+    snapshots: list[tuple[int, int]] = field(default_factory=list)
+    image: MetadataImage = BOOTSTRAPPED
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.start_offset + len(self.held)
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(self.held[offset - self.start_offset : end - self.start_offset])
+
+    @property
+    def node(self) -> Any:
+        log = SimpleNamespace(log=self, read=self.read, start_offset=self.start_offset)
+        loader = SimpleNamespace(last_offset=self.high_watermark - 1, image=self.image)
+        replica = SimpleNamespace(quorum=self, log=log, loader=loader, store=SimpleNamespace(ids=self.snapshots))
+        return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=self.node_id, replica=replica))
+
+
+class Quorum:
+    """Three voters and an observer, all checks on."""
+
+    def __init__(self) -> None:
+        self.trouble = Trouble()
+        self.view = QuorumView(3, 1, self.trouble)
+        self.checks = quorum_checks(Settings(session_slots=1, settled_us=6 * SECOND_US), self.view)
+        quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
+        self.watching = Watching(quiet, self.view)
+        self.nodes = [Replica(number) for number in range(4)]
+        self.now_us = 0
+
+    def look(self, number: int, thorough: bool = False) -> None:
+        self.now_us += 1
+        node = self.nodes[number]
+        self.view.nodes[number].replica = None  # The fake makes its values anew each time.
+        self.view.look(self.now_us, node.incarnation, node.node, thorough)
+
+    def note(self, number: int, what: str, **fields: int) -> None:
+        self.watching.note(self.now_us, number, Note(what, tuple(fields.items())))
+
+    def elect(self, number: int, epoch: int) -> None:
+        for node in self.nodes:
+            node.is_leader = node.node_id == number
+            node.epoch, node.leader_id = epoch, number
+        for each in range(4):
+            self.look(each)
+
+    def append(self, *written: bytes, to: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+        for number in to:
+            node = self.nodes[number]
+            node.held += written
+            node.synced_offset = node.log_end_offset
+            self.look(number)
+
+    def commit(self, offset: int, *numbers: int) -> None:
+        for number in numbers or (0, 1, 2, 3):
+            self.nodes[number].high_watermark = offset
+            self.look(number)
+
+    def broken(self) -> list[str]:
+        return [check.guarantee for check in self.checks if check.violations]
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    """Node 0 leads epoch 1 and has committed three batches."""
+    made = Quorum()
+    made.elect(0, 1)
+    made.append(*(batch(each, 1) for each in range(3)))
+    made.commit(3)
+    return made
+
+
+def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:
+    quorum.now_us += 20 * SECOND_US
+    quorum.trouble.node(0, quorum.now_us)
+    quorum.elect(1, 2)
+    quorum.append(batch(3, 2, BeginTransactionRecord()), batch(4, 2, EndTransactionRecord()))
+    quorum.commit(5)
+    for number in range(4):
+        quorum.look(number, thorough=True)
+    quorum.watching.view.end(quorum.now_us)
+    assert quorum.broken() == []
+
+
+def test_two_leaders_of_one_epoch(quorum: Quorum) -> None:
+    quorum.nodes[1].is_leader = True
+    quorum.look(1)
+    assert quorum.broken() == ["one-leader-per-epoch"]
+
+
+def test_two_beliefs_about_one_epoch(quorum: Quorum) -> None:
+    quorum.nodes[3].leader_id = 1
+    quorum.look(3)
+    assert quorum.broken() == ["one-leader-per-epoch"]
+
+
+def test_an_epoch_that_goes_back(quorum: Quorum) -> None:
+    quorum.nodes[1].epoch, quorum.nodes[1].leader_id = 0, -1
+    quorum.look(1)
+    assert quorum.broken() == ["monotonic-epoch"]
+
+
+@pytest.mark.parametrize("voted", [True, False])
+def test_an_epoch_that_a_restart_forgot(quorum: Quorum, voted: bool) -> None:
+    node = quorum.nodes[1]
+    node.epoch, node.leader_id = 2, -1
+    quorum.look(1)
+    if voted:
+        quorum.note(1, "voted", epoch=2, candidate=2)
+    node.epoch, node.incarnation = 1, 1
+    quorum.look(1)
+    assert quorum.broken() == (["monotonic-epoch"] if voted else [])
+
+
+def test_other_bytes_at_one_offset_and_epoch(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1), to=(0,))
+    quorum.append(batch(3, 1, time_ms=5), to=(1,))
+    assert quorum.broken() == ["log-matching"]
+
+
+def test_another_batch_before_the_same_one(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1), batch(4, 3), to=(0,))
+    quorum.append(batch(3, 2), batch(4, 3), to=(1,))
+    assert quorum.broken() == ["log-matching"]
+
+
+def test_a_gap_in_a_log(quorum: Quorum) -> None:
+    quorum.append(batch(5, 1), to=(0,))
+    assert quorum.broken() == ["log-matching"]
+
+
+def test_a_leader_without_a_committed_batch(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1), to=(0, 1, 3))
+    quorum.commit(4, 0)
+    quorum.trouble.node(0, quorum.now_us)
+    quorum.nodes[2].is_leader, quorum.nodes[2].epoch, quorum.nodes[2].leader_id = True, 2, 2
+    quorum.look(2)
+    assert quorum.broken() == ["leader-completeness"]
+
+
+def test_a_node_that_calls_other_things_committed(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1), to=(0, 1))
+    quorum.commit(4, 0)
+    quorum.append(batch(3, 2), to=(3,))
+    quorum.commit(4, 3)
+    assert quorum.broken() == ["leader-completeness"]
+
+
+def test_a_truncation_below_the_high_watermark(quorum: Quorum) -> None:
+    quorum.note(1, "truncated", offset=2)
+    assert quorum.broken() == ["leader-completeness"]
+
+
+def test_a_high_watermark_that_goes_back(quorum: Quorum) -> None:
+    quorum.commit(2, 1)
+    assert quorum.broken() == ["monotonic-high-watermark"]
+
+
+def test_a_new_leader_that_says_less_than_the_old_one(quorum: Quorum) -> None:
+    quorum.trouble.node(0, quorum.now_us)
+    quorum.nodes[1].incarnation, quorum.nodes[1].high_watermark = 1, -1
+    quorum.look(1)
+    quorum.elect(1, 2)
+    quorum.commit(2, 1)
+    assert quorum.broken() == ["monotonic-high-watermark"]
+
+
+def test_a_high_watermark_that_only_a_minority_holds_durably(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1))
+    quorum.nodes[1].synced_offset = quorum.nodes[2].synced_offset = 3
+    quorum.look(1)
+    quorum.look(2)
+    quorum.commit(4, 0)
+    assert quorum.broken() == ["majority-high-watermark"]
+
+
+@pytest.mark.parametrize("touched", ["", "leader", "one voter", "two voters", "links of two voters"])
+def test_a_leader_that_was_well_keeps_its_office(quorum: Quorum, touched: str) -> None:
+    quorum.now_us += 20 * SECOND_US
+    nodes = {"leader": (0,), "one voter": (1,), "two voters": (1, 2)}.get(touched, ())
+    for each in nodes:
+        quorum.trouble.node(each, quorum.now_us - SECOND_US)
+    if touched == "links of two voters":
+        quorum.trouble.link(0, 1, quorum.now_us - SECOND_US)
+        quorum.trouble.link(2, 0, quorum.now_us - SECOND_US)
+    quorum.elect(2, 2)
+    assert quorum.broken() == (["stable-leadership"] if touched in ("", "one voter") else [])
+
+
+def test_a_log_start_without_a_snapshot(quorum: Quorum) -> None:
+    node = quorum.nodes[1]
+    node.start_offset, node.held = 2, node.held[2:]
+    quorum.look(1)
+    assert quorum.broken() == ["snapshot-at-log-start"]
+
+
+@pytest.mark.parametrize(("snapshot", "right"), [((2, 1), True), ((2, 0), False), ((4, 1), False)])
+def test_where_a_snapshot_may_end(quorum: Quorum, snapshot: tuple[int, int], right: bool) -> None:
+    node = quorum.nodes[1]
+    node.snapshots = [snapshot]
+    node.start_offset, node.held = 2, node.held[2:]
+    quorum.look(1)
+    assert quorum.broken() == ([] if right else ["snapshot-at-log-start"])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_leader_that_loads_a_snapshot(quorum: Quorum, number: int) -> None:
+    quorum.note(number, "snapshot_loaded", end_offset=3, epoch=1)
+    assert quorum.broken() == (["leader-never-loads-snapshot"] if number == 0 else [])
+
+
+def test_two_contents_at_one_offset(quorum: Quorum) -> None:
+    for node, digest in ((0, "aa"), (1, "aa"), (2, "bb")):
+        quorum.watching.published(0, node, {"offset": 2, "digest": digest, "partitions": 1})
+    assert quorum.broken() == ["snapshot-equals-replay"]
+
+
+BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()
+
+
+@pytest.mark.parametrize(
+    ("markers", "right"),
+    [((BEGIN, END, BEGIN, ABORT), True), ((BEGIN, BEGIN), False), ((BEGIN, ABORT, ABORT), False), ((END,), False)],
+)
+def test_each_begin_has_one_end(quorum: Quorum, markers: tuple[MetadataRecord, ...], right: bool) -> None:
+    quorum.append(*(batch(3 + place, 1, marker) for place, marker in enumerate(markers)))
+    quorum.commit(3 + len(markers))
+    assert quorum.broken() == ([] if right else ["one-abort-per-begin"])
+
+
+@pytest.mark.clause("T-7")
+def test_a_bootstrap_that_nobody_learns_of(quorum: Quorum) -> None:
+    for number in range(4):
+        quorum.nodes[number].image = EMPTY_IMAGE
+        quorum.look(number)
+    quorum.watching.view.end(quorum.now_us)
+    assert quorum.broken() == ["bootstrapped"]
+
+
+def test_nodes_that_do_not_agree_at_the_end(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1), to=(0, 1))
+    quorum.commit(4, 0, 1)
+    quorum.view.end(quorum.now_us)
+    assert quorum.broken() == ["quorum-converges"]
+
+
+@pytest.mark.parametrize("touched", ["", "broker", "link"])
+def test_a_broker_that_was_well_is_not_fenced(quorum: Quorum, touched: str) -> None:
+    quorum.now_us += 60 * SECOND_US
+    if touched == "broker":
+        quorum.trouble.node(3, quorum.now_us)
+    if touched == "link":
+        quorum.trouble.link(3, 0, quorum.now_us)
+    quorum.note(0, "broker_fenced", broker=3)
+    assert quorum.broken() == ([] if touched else ["no-false-fencing"])

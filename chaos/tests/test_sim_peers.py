@@ -1,0 +1,294 @@
+"""Requests between simulated nodes: dialled on demand, in order, ended by whatever breaks the connection."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from chaos.sim import codec_check, network
+from chaos.sim.agenda import Agenda
+from chaos.sim.disk import SimDisk
+from chaos.sim.links import LATENCY_US, Links
+from chaos.sim.machine import Machine
+from chaos.sim.network import Network
+from reference_broker.core.effects import Effect, Reply, Send
+from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
+from reference_broker.log.now import Now
+from reference_broker.raft.channels import Channel
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.tags import Tag
+
+TIMEOUT_MS = 2000
+PATIENCE_US = 10_000
+
+
+class FakeNode:
+    """Implements chaos.sim.machine.SimulatedNode: answers each request with a number of its own, if it answers."""
+
+    listening = True
+    ready = True
+    stopped = False
+
+    def __init__(self, node_id: int, agenda: Agenda) -> None:
+        self.node_id = node_id
+        self.agenda = agenda
+        self.answers = True
+        self.seen: list[tuple[int, Event]] = []
+        self.wanted: list[Effect] = []
+
+    def start(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
+        return ()
+
+    def shutdown(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
+        self.stopped = True
+        return ()
+
+    def handle(self, now: Now, event: Event) -> Sequence[Effect]:
+        self.seen.append((now.mono_us, event))
+        wanted, self.wanted = self.wanted, []
+        if isinstance(event, Request) and self.answers:
+            wanted.append(reply_to(event))
+        return wanted
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for _, event in self.seen if type(event) is kind]
+
+
+def reply_to(event: Request) -> Reply:
+    return Reply(event.connection, event.correlation_id, event.api_key, event.api_version, FetchResponse(), event.tag)
+
+
+class Pair:
+    """Two machines; node 0 asks node 1."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.agenda = Agenda()
+        self.links = Links(self.agenda, seed)
+        self.nodes: list[FakeNode] = [FakeNode(number, self.agenda) for number in range(2)]
+        self.machines = [
+            Machine(number, self.agenda, Random(number), SimDisk(Random(number)), self.boot, *[ignore] * 4)
+            for number in range(2)
+        ]
+        self.network = Network(self.machines, self.links, Random(seed))
+        self.token = 0
+        for machine in self.machines:
+            machine.network = self.network
+            machine.start()
+
+    def boot(self, machine: Machine) -> Any:
+        node = self.nodes[machine.node_id] = FakeNode(machine.node_id, self.agenda)
+        return node, (), ignore
+
+    @property
+    def asker(self) -> FakeNode:
+        return self.nodes[0]
+
+    @property
+    def asked(self) -> FakeNode:
+        return self.nodes[1]
+
+    def ask(self, channel: Channel = Channel.RAFT, timeout_ms: int = TIMEOUT_MS) -> int:
+        self.token += 1
+        tag = Tag(ApiKey.FETCH, 17, "node-0", role="peer")
+        body = FetchRequest(session_id=0, session_epoch=-1, replica_id=0)
+        self.network.send(self.machines[0], Send(1, channel, self.token, ApiKey.FETCH, 17, body, tag, timeout_ms))
+        return self.token
+
+    def run(self, for_us: int = PATIENCE_US) -> None:
+        self.agenda.run(self.agenda.now_us + for_us)
+
+    def replies(self) -> list[int]:
+        return [event.token for event in self.asker.of(PeerReply)]
+
+
+def ignore(*_: object) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_of_a_channel_are_dialled_once_and_answered_in_order(seed: int) -> None:
+    pair = Pair(seed)
+    tokens = [pair.ask() for _ in range(10)]
+    pair.run(50_000)
+    assert pair.replies() == tokens
+    assert [type(event) for _, event in pair.asker.seen] == [PeerUp] + [PeerReply] * 10
+    requests = pair.asked.of(Request)
+    assert [each.correlation_id for each in requests] == tokens
+    assert {(each.client_id, each.tag.role) for each in requests} == {("node-0", "peer")}
+    assert len(pair.asked.of(Opened)) == 1
+
+
+def test_the_next_request_of_a_connection_comes_only_after_the_reply() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask(), pair.ask()
+    pair.run()
+    (first,) = pair.asked.of(Request)
+    pair.network.reply(reply_to(first))
+    pair.run()
+    assert [each.correlation_id for each in pair.asked.of(Request)] == [1, 2]
+    assert pair.replies() == [1]
+
+
+def test_channels_do_not_wait_for_each_other() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask(Channel.RAFT)
+    pair.run()
+    pair.asked.answers = True
+    pair.ask(Channel.CONTROLLER)
+    pair.run()
+    assert [(event.channel, event.token) for event in pair.asker.of(PeerReply)] == [(Channel.CONTROLLER, 2)]
+
+
+def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_dials_anew() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask(timeout_ms=500)
+    pair.ask(timeout_ms=100)
+    pair.run(90_000)
+    assert pair.asker.of(PeerDown) == []
+    pair.run(20_000)
+    assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
+    assert len(pair.asked.of(Closed)) == 1
+    pair.asked.answers = True
+    pair.ask()
+    pair.run(1_000_000)
+    assert pair.replies() == [3]
+    assert len(pair.asker.of(PeerDown)) == 1
+
+
+def test_a_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask()
+    pair.run()
+    pair.machines[1].kill_now(power_loss=False)
+    killed_us = pair.agenda.now_us
+    pair.run()
+    pair.ask()
+    pair.run()
+    downs = [at_us for at_us, event in pair.asker.seen if isinstance(event, PeerDown)]
+    assert len(downs) == 2
+    assert downs[0] - killed_us <= LATENCY_US[1]
+    assert downs[1] - killed_us <= PATIENCE_US + 2 * LATENCY_US[1]
+
+
+def test_a_node_that_does_not_listen_yet_refuses() -> None:
+    pair = Pair()
+    pair.asked.listening = False
+    pair.ask()
+    pair.run()
+    assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
+
+
+def test_without_power_a_peer_is_silent_until_the_timeout_or_until_it_is_back() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask()
+    pair.run()
+    pair.machines[1].kill_now(power_loss=True)
+    pair.run(1_900_000)
+    assert pair.asker.of(PeerDown) == []
+    pair.run(200_000)
+    assert len(pair.asker.of(PeerDown)) == 1
+    pair.ask()
+    pair.run(1_000_000)
+    assert len(pair.asker.of(PeerDown)) == 1, "nobody refuses"
+    pair.machines[1].start()
+    pair.run(1_100_000)
+    assert len(pair.asker.of(PeerDown)) == 2
+    pair.ask()
+    pair.run()
+    assert pair.replies() == [3]
+
+
+def test_a_connection_that_outlived_a_power_loss_is_reset_when_the_machine_is_back() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask()
+    pair.run()
+    pair.machines[1].kill_now(power_loss=True)
+    pair.run()
+    pair.machines[1].start()
+    pair.run()
+    assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
+
+
+def test_a_stopped_process_is_still_accepted_and_answers_when_it_goes_on() -> None:
+    pair = Pair()
+    pair.machines[1].pause(300_000)
+    pair.ask()
+    pair.run(200_000)
+    assert pair.asker.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
+    assert pair.replies() == []
+    pair.run(200_000)
+    assert pair.replies() == [1]
+
+
+def test_a_process_that_was_stopped_itself_takes_what_came_meanwhile_before_its_timeouts() -> None:
+    pair = Pair()
+    pair.ask(timeout_ms=100)
+    pair.run(700)
+    pair.machines[0].pause(500_000)
+    pair.run(1_000_000)
+    assert pair.replies() == [1]
+    assert pair.asker.of(PeerDown) == []
+
+
+def test_the_asking_node_s_end_closes_its_connections() -> None:
+    pair = Pair()
+    pair.asked.answers = False
+    pair.ask()
+    pair.run()
+    pair.machines[0].kill_now(power_loss=False)
+    pair.run()
+    assert len(pair.asked.of(Closed)) == 1
+    pair.machines[0].start()
+    pair.run(3_000_000)
+    assert pair.asker.seen == [], "a new process hears nothing of the old one's requests"
+
+
+@pytest.mark.parametrize("cut", ["up", "down"])
+def test_each_link_and_each_direction_is_its_own(cut: str) -> None:
+    pair = Pair()
+    getattr(pair.links.between(0, 1), cut).cuts = 1
+    pair.ask()
+    pair.run()
+    assert len(pair.asked.of(Opened)) == (0 if cut == "up" else 1)
+    assert pair.replies() == []
+    pair.run(2_000_000)
+    assert len(pair.asker.of(PeerDown)) == 1
+    other = PeerDown(0, Channel.RAFT)
+    tag = Tag(ApiKey.FETCH, 17, "node-1", role="peer")
+    pair.network.send(pair.machines[1], Send(0, Channel.RAFT, 1, ApiKey.FETCH, 17, FetchRequest(), tag, TIMEOUT_MS))
+    pair.run()
+    assert [event.token for event in pair.asked.of(PeerReply)] == [1]
+    assert other not in pair.asked.of(PeerDown)
+
+
+def test_a_clean_end_lets_the_node_finish() -> None:
+    pair = Pair()
+    pair.machines[1].terminate()
+    assert not pair.machines[1].alive
+
+
+def test_peers_messages_go_through_the_codec_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    coded = [0, 0]
+
+    def counted(place: int, inner: Callable[..., object]) -> Callable[..., object]:
+        def count(*args: Any) -> object:
+            coded[place] += 1
+            return inner(*args)
+
+        return count
+
+    monkeypatch.setattr(network, "same_after_codec_request", counted(0, codec_check.same_after_codec_request))
+    monkeypatch.setattr(network, "same_after_codec_reply", counted(1, codec_check.same_after_codec_reply))
+    pair = Pair()
+    for _ in range(1000):
+        pair.ask()
+        pair.run()
+    assert all(8 <= each <= 40 for each in coded), coded

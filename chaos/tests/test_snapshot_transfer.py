@@ -1,0 +1,67 @@
+"""What the check of snapshot downloads accepts and what it calls out, from rows of a trace."""
+
+import json
+
+import pytest
+
+from chaos.checks.snapshot_transfer import SnapshotTransfer
+from chaos.trace import TraceRow
+
+Step = tuple[str, dict[str, int]]
+SIZE = 1000
+
+
+def start(position: int = 0, leader: int = 1, end_offset: int = 70) -> Step:
+    where = {"leader": leader, "end_offset": end_offset, "epoch": 3, "position": position, "size": SIZE}
+    return "download_started", where
+
+
+def chunks(*positions: int) -> list[Step]:
+    return [("download_chunk", {"position": position, "bytes": 100, "size": SIZE}) for position in positions]
+
+
+def all_from(position: int) -> list[Step]:
+    return chunks(*range(position, SIZE, 100))
+
+
+DONE: Step = ("download_finished", {"bytes": SIZE})
+DISCARDED: Step = ("download_discarded", {})
+
+
+@pytest.mark.clause("S-8", "S-11", "S-15")
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([start(), *all_from(0), DONE], []),
+        ([start(), *chunks(0, 100), start(200), *all_from(200), DONE], []),
+        ([start(), *chunks(0, 100), start(100), *all_from(100), DONE], []),
+        ([start(), *chunks(0, 100), start(0, leader=2), *all_from(0), DONE, start(), *all_from(0)], []),
+        ([start(), *chunks(0, 100, 200), DISCARDED, start(end_offset=90), *all_from(0), DONE], []),
+        ([start(), *chunks(0, 100, 200), start(0), *all_from(0), DONE], ["in 2 starts"]),
+        ([start(), *chunks(0, 100), start(200, leader=2)], ["holds 200 bytes of", "from byte 200"]),
+        ([start(), *chunks(0, 100), start(200, end_offset=90)], ["holds 200 bytes of", "from byte 200"]),
+        ([start(), *chunks(0, 100), DISCARDED, start(200)], ["holds 0 bytes"]),
+        ([start(), *chunks(0, 100, 200), DISCARDED, start(), *all_from(0), DONE], ["in 2 starts"]),
+        ([start(200)], ["holds nothing"]),
+        ([start(), *chunks(0, 100), start(300)], ["from byte 300", "holds 200"]),
+        ([start(), *chunks(0, 100, 100)], ["holds 200", "took those at 100"]),
+        (chunks(0), ["did not ask for"]),
+        ([each for end in range(5) for each in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),
+    ],
+)
+def test_what_a_download_may_fetch(steps: list[Step], words: list[str]) -> None:
+    check = SnapshotTransfer()
+    for at, (what, fields) in enumerate(steps):
+        check.trace(TraceRow(4, 0, at, at, what, detail=json.dumps(fields)))
+    story = " ".join(violation.story for violation in check.violations)
+    assert bool(check.violations) is bool(words), story
+    for word in words:
+        assert word in story
+
+
+def test_nodes_are_judged_each_by_itself() -> None:
+    check = SnapshotTransfer()
+    for node in (3, 4):
+        for at, (what, fields) in enumerate([start(), *all_from(0), DONE]):
+            check.trace(TraceRow(node, 0, at, at, what, detail=json.dumps(fields)))
+    assert check.violations == []

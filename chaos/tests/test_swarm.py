@@ -1,0 +1,117 @@
+"""Swarm schedules: drawn from the seed, explicit, and files like any other; shrunk until little is left."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.mutants import mutant as mutants
+from chaos.search.coverage import coverage_of, coverage_table
+from chaos.search.run_sim import report, run, search
+from chaos.search.shrink import keep_as_regression, shrink
+from chaos.search.swarm import materialised
+from chaos.search.write_scenario import text_of, write_scenario
+from chaos.sim.outcome import Outcome, Verdict
+from scenarios import loader
+from scenarios.model import Admins, Cluster, Load, Scenario, Swarm, Topic
+from scenarios.vocabulary import SWARM_KINDS
+
+SCENARIOS = {each.name: each for each in loader.load_all()}
+
+
+def swarming(seconds: float = 12.0) -> Scenario:
+    """Three voters and two observers, an admin, and every kind of fault."""
+    admins = Admins("admins", 1, 1, 1.0, 1.0, 2, 2, 1, 1, (("create", 3), ("delete", 1), ("configure", 1)))
+    load = Load(seconds, seconds, (Topic("hot", 2),), (), (), admins=(admins,), request_timeout_ms=5000)
+    return replace(
+        SCENARIOS["plain-load"], name="swarming", number=None, cluster=Cluster(3, (), 2), load=load, needs=(),
+        min_fetches=0, min_acked=0, sim_min_fetches=0, sim_min_acked=0, max_schedule_slip_ms=60_000,
+        swarm=Swarm(SWARM_KINDS, 2.0, 2.0), faults=(),
+    )  # fmt: skip
+
+
+def test_a_seed_draws_the_same_schedule_and_another_seed_another() -> None:
+    first, again, other = (materialised(swarming(), seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first.faults != other.faults
+    assert first.swarm is None
+    assert all(fault.optional for fault in first.faults)
+
+
+def test_each_seed_has_only_some_of_the_kinds_and_all_seeds_have_all() -> None:
+    drawn = [{fault.kind for fault in materialised(swarming(), seed).faults} for seed in range(1, 60)]
+    assert {kind for kinds in drawn for kind in kinds} == set(SWARM_KINDS)
+    assert max(len(kinds) for kinds in drawn) < len(SWARM_KINDS)
+
+
+def test_faults_come_as_often_as_the_scenario_says() -> None:
+    counts = [len(materialised(swarming(60.0), seed).faults) for seed in range(1, 101)]
+    assert 25 <= sum(counts) / len(counts) <= 35
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_what_is_drawn_is_a_scenario_file(seed: int, tmp_path: Path) -> None:
+    drawn = replace(materialised(swarming(), seed), mutants=())
+    path = write_scenario(drawn, tmp_path / "swarming.toml", "drawn\nby hand")
+    assert loader.load(path) == replace(drawn, path=str(path))
+    assert path.read_text().startswith("# drawn\n# by hand\n")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.toml"
+    path.write_text(text_of(SCENARIOS[name]))
+    assert loader.load(path) == replace(SCENARIOS[name], path=str(path), number=None)
+
+
+@pytest.mark.clause("S-10", "T-7", "T-8")
+def test_swarms_break_nothing_and_tell_what_they_struck() -> None:
+    found = search(swarming(), range(1, 9), processes=1)
+    assert found.verdict is Verdict.PASSED, report(found)
+    coverage = coverage_of(found.outcomes)
+    assert sum(coverage.values()) >= 8
+    text = report(found)
+    assert "seeds/s" in text
+    assert "events/s" in text
+    assert "points (kind, role, state)" in text
+    assert len(coverage_table(coverage)) > 3
+
+
+def forgetful(seed: int) -> tuple[Outcome, Scenario]:
+    scenario = swarming()
+    return run(scenario, seed, FORGETFUL.name), scenario
+
+
+def _leads_for_ever(original: object) -> object:  # noqa: ARG001
+    """A leader that no longer hears a majority stays leader, and tells no higher epoch of it."""
+
+    def truncates_nothing(self: object, offset: int) -> int:
+        log = self.log  # type: ignore[attr-defined]
+        return int(log.log_end_offset) if offset < log.log_end_offset else int(log.truncate_to(offset))
+
+    return truncates_nothing
+
+
+FORGETFUL = mutants.Mutant(
+    "keeps_what_diverges", "a follower keeps what its leader does not have", "node",
+    "reference_broker.raft.metadata_log:MetadataLog.truncate_to", ("self", "offset"), _leads_for_ever,  # type: ignore[arg-type]
+)  # fmt: skip
+
+
+def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.search.run_sim.by_name", lambda _: FORGETFUL)
+    for seed in range(1, 200):
+        failing, scenario = forgetful(seed)
+        if failing.broken:
+            break
+    else:
+        pytest.fail("no seed caught the mutant")
+    small = shrink(scenario, failing, max_runs=20)
+    assert len(small.faults) < len(materialised(scenario, failing.seed).faults)
+    assert small.load.sim_seconds <= scenario.load.sim_seconds
+    path, command = keep_as_regression(small, failing, tmp_path)
+    assert command == f"./crucible sim {path} --seed {failing.seed} --mutant {failing.mutant}"
+    again = run(loader.load(path), failing.seed, failing.mutant)
+    assert failing.broken[0] in again.broken

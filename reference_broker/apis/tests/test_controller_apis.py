@@ -1,0 +1,468 @@
+"""What only the active controller does: configs, features, brokers, blocks of IDs; large changes; elsewhere refused."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
+from kio.schema.alter_configs.v2.request import AlterableConfig as PlainConfig
+from kio.schema.alter_configs.v2.request import AlterConfigsRequest
+from kio.schema.alter_configs.v2.request import AlterConfigsResource as PlainResource
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+
+from reference_broker.apis import (
+    k03_metadata,
+    k19_create_topics,
+    k20_delete_topics,
+    k22_init_producer_id,
+    k33_alter_configs,
+    k37_create_partitions,
+    k44_incremental_alter_configs,
+    k57_update_features,
+    k62_broker_registration,
+    k63_broker_heartbeat,
+    k64_unregister_broker,
+    k67_allocate_producer_ids,
+)
+from reference_broker.apis.tests.admin_world import AdminCall, AdminWorld
+from reference_broker.apis.tests.test_config_and_ids import init
+from reference_broker.apis.tests.test_topic_admin import create, delete, growth_of, named, topic
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def changes(*resources, validate_only=False):
+    """Resources as (name, [(setting, operation, value)]) or (name, settings, type)."""
+    return IncrementalAlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsResource(
+                resource_type=kind[0] if kind else 2, resource_name=name,
+                configs=tuple(
+                    AlterableConfig(name=key, config_operation=operation, value=value)
+                    for key, operation, value in configs
+                ),
+            )
+            for name, configs, *kind in resources
+        ),
+        validate_only=validate_only,
+    )  # fmt: skip
+
+
+def alter(world, *resources, validate_only=False):
+    answer = world.ask(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
+    return [one.error_code.name for one in answer.responses]
+
+
+def replace_all(world, name, pairs, kind=2):
+    resource = PlainResource(
+        resource_type=kind, resource_name=name,
+        configs=tuple(PlainConfig(name=key, value=value) for key, value in pairs),
+    )  # fmt: skip
+    answer = world.ask(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
+    return answer.responses[0].error_code.name
+
+
+def settings_of(world, name):
+    return dict(world.controller.image.topic_configs(name))
+
+
+def raised(level, upgrade_type=1, feature="metadata.version", validate_only=False):
+    update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
+    return UpdateFeaturesRequest(
+        timeout=timedelta(seconds=1), feature_updates=(update,), validate_only=validate_only
+    )
+
+
+def registration(broker_id=7, incarnation=5, cluster_id="cluster", directory=3):
+    return BrokerRegistrationRequest(
+        broker_id=broker_id, cluster_id=cluster_id, incarnation_id=UUID(int=incarnation),
+        listeners=(Listener(name="PLAINTEXT", host="h", port=1, security_protocol=0),),
+        features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),), rack=None,
+        log_dirs=(UUID(int=directory),),
+    )  # fmt: skip
+
+
+def heartbeat(broker_id, epoch, fence=False):
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=10**6, want_fence=fence, want_shut_down=False
+    )
+
+
+# Configs
+
+
+def test_settings_are_set_deleted_and_lists_grow_and_shrink():
+    world = AdminWorld()
+    create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
+    change = [("retention.ms", SET, "7"), ("segment.bytes", DELETE, None), ("cleanup.policy", APPEND, "compact")]
+    assert alter(world, ("t", change)) == ["none"]
+    assert settings_of(world, "t") == {"retention.ms": "7", "cleanup.policy": "delete,compact"}
+    assert world.broker.partitions.by_name["t", 0].log.config.retention_ms == 7
+    assert alter(world, ("t", [("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)])) == ["none"]
+    assert settings_of(world, "t") == {"cleanup.policy": "compact"}
+    assert settings_of(world.again(seed=1), "t") == {"cleanup.policy": "compact"}
+
+
+def test_alter_configs_replaces_all():
+    world = AdminWorld()
+    create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
+    assert replace_all(world, "t", [("segment.bytes", "9000"), ("flush.ms", "1")]) == "none"
+    assert settings_of(world, "t") == {"segment.bytes": "9000", "flush.ms": "1"}
+    assert replace_all(world, "t", []) == "none"
+    assert settings_of(world, "t") == {}
+
+
+@pytest.mark.parametrize(
+    ("resource", "error"),
+    [
+        (("nope", []), "unknown_topic_or_partition"),
+        (("no good", []), "invalid_topic_exception"),
+        (("1", [("fetch.max.bytes", SET, "1")], 4), "invalid_request"),
+        (("x", [], 32), "invalid_request"),
+        (("t", [("nonsense", SET, "1")]), "invalid_config"),
+        (("t", [("retention.ms", SET, "soon")]), "invalid_config"),
+        (("t", [("retention.ms", SET, None)]), "invalid_config"),
+        (("t", [("retention.ms", APPEND, "1")]), "invalid_config"),
+        (("t", [("retention.ms", 9, "1")]), "invalid_request"),
+        (("t", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")]), "invalid_request"),
+        (("t", [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "5")]), "invalid_config"),
+    ],
+)
+def test_each_bad_change_of_settings_gets_its_error_and_stops_no_other(resource, error):
+    world = AdminWorld()
+    create(world, topic("t"), topic("u"))
+    assert alter(world, resource, ("u", [("flush.ms", SET, "3")])) == [error, "none"]
+    assert (settings_of(world, "t"), settings_of(world, "u")) == ({}, {"flush.ms": "3"})
+
+
+def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing():
+    world = AdminWorld()
+    create(world, topic("t"))
+    good = ("t", [("flush.ms", SET, "3")])
+    end = world.metadata.log.end
+    assert alter(world, good, good) == ["invalid_request"] * 2
+    assert alter(world, good, validate_only=True) == ["none"]
+    assert world.metadata.log.end == end
+    assert alter(world, good) == ["none"]
+    end = world.metadata.log.end
+    assert alter(world, good) == ["none"]
+    assert world.metadata.log.end == end, "a setting that stays as it is needs no record"
+    assert replace_all(world, "t", [("flush.ms", None)]) == "invalid_config"
+    assert replace_all(world, "t", [("flush.ms", "1"), ("flush.ms", "2")]) == "invalid_request"
+
+
+# Features
+
+
+@pytest.mark.clause("T-2")
+def test_the_metadata_version_is_raised_and_then_transactions_are_allowed():
+    world = AdminWorld(crucible_bootstrap_metadata_version="12")
+    assert create(world, topic("big", 200))[0].error_code == ErrorCode.policy_violation
+    answer = world.ask(k57_update_features, raised(13))
+    assert answer.error_code == ErrorCode.none
+    assert world.controller.image.features == {"metadata.version": 13}
+    assert create(world, topic("big", 200))[0].error_code == ErrorCode.none
+    assert world.ask(k57_update_features, raised(12, upgrade_type=2)).error_code == ErrorCode.none
+    assert create(world, topic("other", 200))[0].error_code == ErrorCode.policy_violation
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (raised(26), "invalid_update_version"),
+        (raised(0), "invalid_update_version"),
+        (raised(12), "invalid_update_version"),
+        (raised(25, upgrade_type=2), "none"),
+        (raised(25, upgrade_type=9), "invalid_request"),
+        (raised(1, feature="kraft.version"), "feature_update_failed"),
+    ],
+)
+def test_each_bad_update_of_a_feature_gets_its_error(body, error):
+    world = AdminWorld()
+    end = world.metadata.log.end
+    assert world.ask(k57_update_features, body).error_code.name == error
+    assert world.ask(k57_update_features, body, 1).results[0].error_code.name == error
+    assert world.metadata.log.end == end
+
+
+def test_an_update_only_to_be_validated_writes_nothing():
+    world = AdminWorld(crucible_bootstrap_metadata_version="12")
+    assert world.ask(k57_update_features, raised(13, validate_only=True)).error_code == ErrorCode.none
+    assert world.controller.latest.features == {"metadata.version": 12}
+
+
+# Brokers
+
+
+def test_a_broker_registers_once_however_often_it_asks():
+    world = AdminWorld()
+    first, again = (world.ask(k62_broker_registration, registration()) for _ in range(2))
+    assert (first.error_code, again.error_code, first.broker_epoch) == (ErrorCode.none,) * 2 + (again.broker_epoch,)
+    assert world.controller.image.brokers[7].broker_epoch == first.broker_epoch
+    assert world.controller.image.brokers[7].fenced
+    later = world.ask(k62_broker_registration, registration(incarnation=6))
+    assert later.broker_epoch > first.broker_epoch
+    wrong = world.ask(k62_broker_registration, registration(cluster_id="other"))
+    assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
+
+
+def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent():
+    world = AdminWorld(**{"broker.session.timeout.ms": "3000"})
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    for _ in range(2):
+        assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    world.metadata.ports.advance(2000)
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=4))
+    assert (other.error_code, other.broker_epoch) == (ErrorCode.duplicate_broker_registration, -1)
+    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    world.metadata.ports.advance(2000)
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=4))
+    assert other.error_code is ErrorCode.duplicate_broker_registration
+    world.metadata.ports.advance(1001)
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=4))
+    assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
+
+
+def test_a_restarted_broker_on_its_own_directory_is_back_at_once():
+    world = AdminWorld()
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    for _ in range(2):
+        assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    again = world.ask(k62_broker_registration, registration(incarnation=6))
+    assert (again.error_code, again.broker_epoch > epoch) == (ErrorCode.none, True)
+
+
+def test_topics_are_placed_on_live_brokers_only_and_spread_over_them():
+    world = AdminWorld()
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    create(world, topic("before", 4))
+    assert {one.leader for one in world.controller.image.topics["before"].partitions} == {1}
+    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
+    assert not world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
+    create(world, topic("after", 4))
+    leaders = [one.leader for one in world.controller.image.topics["after"].partitions]
+    assert leaders in ([1, 7, 1, 7], [7, 1, 7, 1])
+    assert [name for name in world.broker.partitions.by_name if name[0] == "after"] == [
+        ("after", index) for index, leader in enumerate(leaders) if leader == 1
+    ]
+    world.ask(k37_create_partitions, growth_of("after", 6))
+    grown = [one.leader for one in world.controller.image.topics["after"].partitions]
+    assert grown == (leaders * 2)[:6]
+
+
+def test_a_broker_is_unregistered():
+    world = AdminWorld()
+    world.ask(k62_broker_registration, registration())
+    assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=7)).error_code == ErrorCode.none
+    assert list(world.controller.image.brokers) == [1]
+    unknown = world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=7))
+    assert unknown.error_code == ErrorCode.broker_id_not_registered
+
+
+def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers():
+    world = AdminWorld()
+    body = AllocateProducerIdsRequest(broker_id=1, broker_epoch=world.lifecycle.registered_epoch)
+    answers = [world.ask(k67_allocate_producer_ids, body) for _ in range(2)]
+    assert [(one.producer_id_start, one.producer_id_len) for one in answers] == [(0, 1000), (1000, 1000)]
+    refused = world.ask(k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=1, broker_epoch=1))
+    assert (refused.error_code, refused.producer_id_len) == (ErrorCode.stale_broker_epoch, 0)
+
+
+# Not the controller
+
+
+ELSEWHERE = {
+    k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=timedelta(0)), lambda a: a.topics[0]),
+    k20_delete_topics: (DeleteTopicsRequest(topics=(named("t"),), timeout=timedelta(0)), lambda a: a.responses[0]),
+    k33_alter_configs: (AlterConfigsRequest(
+        resources=(PlainResource(resource_type=2, resource_name="t", configs=()),), validate_only=False
+    ), lambda a: a.responses[0]),
+    k37_create_partitions: (growth_of("t", 5), lambda a: a.results[0]),
+    k44_incremental_alter_configs: (changes(("t", [("flush.ms", SET, "1")])), lambda a: a.responses[0]),
+    k57_update_features: (raised(13), lambda a: a),
+    k62_broker_registration: (registration(), lambda a: a),
+    k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
+    k64_unregister_broker: (UnregisterBrokerRequest(broker_id=1), lambda a: a),
+    k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), lambda a: a),
+}  # fmt: skip
+PASSED_ON = (k33_alter_configs, k44_incremental_alter_configs, k64_unregister_broker)
+"""Clients ask any broker for these; who asks for another looks for the controller."""
+
+
+@pytest.mark.clause("T-10")
+@pytest.mark.parametrize("module", ELSEWHERE, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
+def test_only_the_active_controller_changes_anything(module):
+    world = AdminWorld()
+    create(world, topic("t"))
+    world.metadata.lose(to=2)
+    body, part = ELSEWHERE[module]
+    call = world.begin(module, body)
+    for peer, _, api_key, _, asked, _, _, failed in world.outside.sent:
+        assert (peer, api_key, asked) == (2, module.CARD.api_key, body)
+        failed()
+    assert part(call.answers[0]).error_code == ErrorCode.not_controller
+    assert len(world.outside.sent) == (module in PASSED_ON)
+
+
+@pytest.mark.parametrize("module", PASSED_ON)
+def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_once(module):
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    body, part = ELSEWHERE[module]
+    call = world.begin(module, body)
+    ((_, _, _, api_version, _, _, replied, _),) = world.outside.sent
+    assert api_version == module.CARD.max_version
+    replied("the controller's answer")
+    assert call.answers == ["the controller's answer"]
+    call = AdminCall(module.CARD.max_version)
+    call.client_id = "node-3"
+    module.handle(world.broker, call, body)
+    world.settle()
+    assert part(call.answers[0]).error_code == ErrorCode.not_controller
+    world.metadata.quorum.leader_id = -1
+    assert part(world.ask(module, body)).error_code == ErrorCode.not_controller
+    assert len(world.outside.sent) == 1
+
+
+def test_another_controller_is_asked_for_topics_that_are_created_by_the_way():
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    world.metadata.ports.sent.clear()
+    wanted = MetadataRequest(
+        topics=(MetadataRequestTopic(name="new", topic_id=None),), allow_auto_topic_creation=True,
+        include_topic_authorized_operations=False,
+    )  # fmt: skip
+    world.ask(k03_metadata, wanted)
+    ((peer, _, api_key, _, body, *_),) = world.metadata.ports.sent
+    assert (peer, api_key, [one.name for one in body.topics]) == (2, 19, ["new"])
+    world.metadata.quorum.leader_id = -1
+    world.ask(k03_metadata, wanted)
+    assert len(world.metadata.ports.sent) == 1
+
+
+def test_producer_ids_come_from_another_controller_and_without_one_clients_come_again():
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    world.metadata.ports.sent.clear()
+    call = world.begin(k22_init_producer_id, init())
+    ((peer, _, api_key, _, _, _, replied, failed),) = world.metadata.ports.sent
+    assert (peer, api_key, call.answers) == (2, 67, [])
+    failed()
+    assert call.answers[0].error_code == ErrorCode.coordinator_load_in_progress
+    call = world.begin(k22_init_producer_id, init())
+    *_, replied, failed = world.metadata.ports.sent[1]
+    replied(_block(ErrorCode.not_controller))
+    assert call.answers[0].error_code == ErrorCode.coordinator_load_in_progress
+    call = world.begin(k22_init_producer_id, init())
+    *_, replied, failed = world.metadata.ports.sent[2]
+    replied(_block(ErrorCode.none, 7000))
+    assert call.answers[0].producer_id == 7000
+
+
+def _block(error, first=-1):
+    return AllocateProducerIdsResponse(
+        throttle_time=timedelta(0), error_code=error, producer_id_start=first, producer_id_len=1000
+    )
+
+
+# Large changes
+
+
+@pytest.mark.clause("T-6", "T-8")
+def test_a_topic_of_10000_partitions_is_seen_whole_and_deleted_again():
+    world = AdminWorld()
+    seen = []
+    world.metadata.loader.subscribe(
+        lambda _, image: seen.append({name: len(one.partitions) for name, one in image.topics.items()})
+    )
+    (result,) = create(world, topic("big", 10_000))
+    assert (result.error_code, result.num_partitions) == (ErrorCode.none, 10_000)
+    (again,) = create(world, topic("big", 10_000))
+    assert again.error_code == ErrorCode.topic_already_exists
+    assert seen == [{"big": 10_000}]
+    assert delete(world, named("big"))[0].error_code == ErrorCode.none
+    assert seen[1:] == [{}]
+
+
+@pytest.mark.clause("T-6")
+def test_a_request_of_500_topics_is_seen_whole():
+    world = AdminWorld()
+    seen = []
+    world.metadata.loader.subscribe(lambda _, image: seen.append(len(image.topics)))
+    results = create(world, *(topic(f"t.{number}", 3) for number in range(500)), topic("t_7"))
+    errors = [result.error_code for result in results]
+    assert (errors[:500], errors[500]) == ([ErrorCode.none] * 500, ErrorCode.invalid_topic_exception)
+    assert seen == [500]
+
+
+@pytest.mark.clause("T-6")
+def test_3000_changes_of_settings_in_one_request_are_one_change():
+    world = AdminWorld()
+    create(world, *(topic(f"t{number}") for number in range(500)))
+    keys = ("flush.ms", "flush.messages", "retention.ms", "retention.bytes", "segment.ms")
+    before = world.metadata.kinds().count("begin")
+    pairs = [(key, SET, "77") for key in keys] + [("segment.bytes", SET, "5000")]
+    assert alter(world, *((f"t{number}", pairs) for number in range(500))) == ["none"] * 500
+    assert sum(len(settings_of(world, f"t{number}")) for number in range(500)) == 3000
+    assert world.metadata.kinds().count("begin") == before + 1
+
+
+@pytest.mark.clause("T-10")
+def test_a_request_that_is_repeated_after_a_failover_has_one_effect():
+    world = AdminWorld()
+    world.auto = False
+    body = CreateTopicsRequest(topics=(topic("big", 300),), timeout=timedelta(0))
+    call = world.begin(k19_create_topics, body)
+    world.metadata.lose()
+    assert call.answers[0].topics[0].error_code == ErrorCode.not_controller
+    world.metadata.win()
+    world.settle()
+    world.auto = True
+    assert world.ask(k19_create_topics, body).topics[0].error_code == ErrorCode.topic_already_exists
+    assert len(world.controller.image.topics["big"].partitions) == 300
+
+
+# On the wire
+
+
+def bodies(world):
+    return {
+        **{module: body for module, (body, _) in ELSEWHERE.items()},
+        k63_broker_heartbeat: heartbeat(1, world.lifecycle.registered_epoch),
+    }
+
+
+NEW = (
+    k33_alter_configs, k44_incremental_alter_configs, k57_update_features, k62_broker_registration,
+    k63_broker_heartbeat, k64_unregister_broker, k67_allocate_producer_ids,
+)  # fmt: skip
+CASES = [(module, version) for module in NEW for version in range(module.CARD.min_version, module.CARD.max_version + 1)]
+
+
+@pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module, version):
+    world, key = AdminWorld(), module.CARD.api_key
+    create(world, topic("t"))
+    frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]
+    header, offset = read_request_header(frame)
+    assert (header.api_key, header.api_version) == (key, version)
+    answer = world.ask(module, decode_request(key, version, frame, offset), version)
+    written = b"".join(encode_response(key, version, 9, answer))
+    correlation_id, read = decode_response(key, version, memoryview(written)[4:])
+    assert correlation_id == 9
+    assert b"".join(encode_response(key, version, 9, read)) == written

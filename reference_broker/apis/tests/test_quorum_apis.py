@@ -1,0 +1,217 @@
+"""Vote, BeginQuorumEpoch, EndQuorumEpoch and DescribeQuorum: who answers, and with what."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
+
+from reference_broker.apis import k18_api_versions, k52_vote, k53_begin_quorum_epoch, k54_end_quorum_epoch
+from reference_broker.apis import k55_describe_quorum as k55
+from reference_broker.apis.card import Card
+from reference_broker.model.config import BrokerConfig
+from reference_broker.raft.channels import Channel
+from reference_broker.raft.quorum_values import QuorumDescription, ReplicaDescription
+from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.messages import body_class, decode_response, encode_response
+from reference_broker.wire.schema import schema_fields
+
+LEADER = ReplicaDescription(1, 50, 9_000, 9_000)
+FOLLOWER = ReplicaDescription(2, 45, 8_000, 7_000)
+SILENT = ReplicaDescription(3, -1, -1, -1)
+OBSERVER = ReplicaDescription(7, 50, 8_500, 8_400)
+DESCRIPTION = QuorumDescription(1, 6, 44, (LEADER, FOLLOWER, SILENT), (OBSERVER,))
+
+
+@dataclass
+class Asked:
+    peer: int
+    channel: Channel
+    api_key: int
+    api_version: int
+    body: object
+    timeout_ms: int
+    replied: Callable[[object], None]
+    failed: Callable[[], None]
+
+
+@dataclass
+class Quorum:
+    is_leader: bool = False
+    leader_id: int = -1
+    requests: list[tuple[str, object]] = field(default_factory=list)
+
+    def describe(self) -> QuorumDescription:
+        assert self.is_leader, "only the leader knows"
+        return DESCRIPTION
+
+    def handle_vote(self, body: object, answer: Callable[[object], None]) -> None:
+        self._answer("vote", body, answer)
+
+    def handle_begin_quorum_epoch(self, body: object, answer: Callable[[object], None]) -> None:
+        self._answer("begin", body, answer)
+
+    def handle_end_quorum_epoch(self, body: object, answer: Callable[[object], None]) -> None:
+        self._answer("end", body, answer)
+
+    def _answer(self, what: str, body: object, answer: Callable[[object], None]) -> None:
+        self.requests.append((what, body))
+        answer(f"answer to {what}")
+
+
+@dataclass
+class Call:
+    client_id: str = "admin"
+    api_version: int = 2
+    answers: list[Any] = field(default_factory=list)
+
+    def respond(self, body: object) -> None:
+        self.answers.append(body)
+
+
+class World:
+    def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:
+        self.quorum = Quorum(is_leader, leader_id)
+        self.sent: list[Asked] = []
+        brokers = [SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each) for each in (1, 2, 7)]
+        self.broker: Any = SimpleNamespace(
+            node_id=1, quorum=self.quorum, config=BrokerConfig.parse({}), metadata=SimpleNamespace(brokers=brokers),
+            outside=SimpleNamespace(send=lambda *words: self.sent.append(Asked(*words))),
+        )  # fmt: skip
+        self.call = Call()
+
+    def describe(self, body: DescribeQuorumRequest | None = None, client_id: str = "admin") -> Any:
+        """The answer given at once, or None."""
+        self.call = Call(client_id)
+        answer = k55.handle(self.broker, self.call, body or asking(("__cluster_metadata", [0])))  # type: ignore[arg-type]
+        if answer is not None:
+            frame = b"".join(encode_response(ApiKey.DESCRIBE_QUORUM, 2, 1, answer))
+            assert decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame[4:]) == (1, answer)
+        return answer
+
+
+def asking(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
+    return DescribeQuorumRequest(
+        topics=tuple(
+            TopicData(topic_name=name, partitions=tuple(PartitionData(partition_index=each) for each in partitions))  # type: ignore[arg-type]
+            for name, partitions in topics
+        )
+    )
+
+
+def only_partition(answer: Any) -> Any:
+    ((partition,),) = (topic.partitions for topic in answer.topics)
+    return partition
+
+
+def test_the_leader_describes_its_quorum() -> None:
+    answer = World(is_leader=True, leader_id=1).describe()
+    partition = only_partition(answer)
+    assert (answer.error_code, partition.error_code, partition.error_message) == (0, 0, None)
+    assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 6, 44)
+    assert [replica_fields(each) for each in partition.current_voters] == [
+        (1, 50, 9_000, 9_000), (2, 45, 8_000, 7_000), (3, -1, -1, -1),
+    ]  # fmt: skip
+    assert [replica_fields(each) for each in partition.observers] == [(7, 50, 8_500, 8_400)]
+    assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes] == [
+        (1, "h1", 9001), (2, "h2", 9002),
+    ]  # fmt: skip
+
+
+def replica_fields(replica: Any) -> tuple[int, int, int, int]:
+    return (
+        replica.replica_id, replica.log_end_offset, replica.last_fetch_timestamp, replica.last_caught_up_timestamp,
+    )  # fmt: skip
+
+
+def test_another_node_asks_the_leader_and_passes_its_answer_on() -> None:
+    world = World(leader_id=3)
+    assert world.describe() is None
+    (asked,) = world.sent
+    assert (asked.peer, asked.channel, asked.api_key, asked.api_version) == (3, Channel.CONTROLLER, 55, 2)
+    assert asked.body == asking(("__cluster_metadata", [0]))
+    assert asked.timeout_ms == 2000
+    assert world.call.answers == []
+    asked.replied("what the leader said")
+    assert world.call.answers == ["what the leader said"]
+
+
+def test_no_answer_of_the_leader_is_an_error_to_ask_again_after() -> None:
+    world = World(leader_id=3)
+    world.describe()
+    world.sent[0].failed()
+    (answer,) = world.call.answers
+    assert only_partition(answer).error_code == Error.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, "node-2")])
+def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
+    """No leader known; itself until a moment ago; asked by another node that takes this one for the leader."""
+    world = World(leader_id=leader_id)
+    answer = world.describe(client_id=client_id)
+    assert only_partition(answer).error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert world.sent == []
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [("t", [0])],
+        [("__cluster_metadata", [1])],
+        [("__cluster_metadata", [0, 0])],
+        [("__cluster_metadata", [0]), ("t", [0])],
+        [("__cluster_metadata", [])],
+        [],
+    ],
+)
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_only_the_metadata_partition_has_a_quorum(topics: list[tuple[str, list[int]]], is_leader: bool) -> None:
+    answer = World(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(asking(*topics))
+    named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in answer.topics]
+    assert named == topics
+    codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+    assert set(codes) <= {Error.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@pytest.mark.parametrize(
+    ("module", "what", "key"),
+    [
+        (k52_vote, "vote", ApiKey.VOTE),
+        (k53_begin_quorum_epoch, "begin", ApiKey.BEGIN_QUORUM_EPOCH),
+        (k54_end_quorum_epoch, "end", ApiKey.END_QUORUM_EPOCH),
+    ],
+)
+def test_the_quorum_answers(module: Any, what: str, key: ApiKey) -> None:
+    world = World()
+    request = body_class(key, "request")
+    body = request(**{each.name: each.default for each in schema_fields(request)})
+    assert module.handle(world.broker, world.call, body) is None
+    assert world.quorum.requests == [(what, body)]
+    assert world.call.answers == [f"answer to {what}"]
+    assert (module.CARD.min_version, module.CARD.max_version) == VERSIONS[key]
+
+
+@pytest.mark.clause("D-3")
+def test_drafts_are_announced_as_features_of_nodes_that_serve_them() -> None:
+    def announced(*keys: ApiKey) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
+        cards = tuple(Card(key, *VERSIONS[key], "") for key in keys)
+        controller = SimpleNamespace(
+            supported_features=lambda: (("metadata.version", 7, 25),), finalized_features=lambda: (),
+            finalized_features_epoch=3,
+        )  # fmt: skip
+        broker: Any = SimpleNamespace(cards=cards, controller=controller)
+        request = body_class(ApiKey.API_VERSIONS, "request")
+        body = request(client_software_name="a", client_software_version="1")
+        answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
+        features = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        return features, {each.api_key: each.max_version for each in answer.api_keys}
+
+    features, ranges = announced(ApiKey.FETCH_SNAPSHOT, ApiKey.VOTE)
+    assert features == {"metadata.version": (7, 25), "crucible.FetchSnapshot.1000": (1, 1)}
+    assert ranges == {ApiKey.FETCH_SNAPSHOT: 1, ApiKey.VOTE: 2}
+    assert announced(ApiKey.VOTE)[0] == {"metadata.version": (7, 25)}
+    assert Card(ApiKey.FETCH_SNAPSHOT, 0, 1, "").serves(1000)
+    assert not any(Card(ApiKey.VOTE, 0, 2, "").serves(version) for _, version in DRAFTS)

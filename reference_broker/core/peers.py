@@ -1,0 +1,59 @@
+"""Requests to other nodes: each Send is answered exactly once, by its reply or by the loss of its channel."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reference_broker.core.effects import Effect, Send
+from reference_broker.core.events import PeerDown, PeerReply
+from reference_broker.raft.channels import Channel
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.tags import Tag
+
+
+class _Asked(NamedTuple):
+    replied: Callable[[object], None]
+    failed: Callable[[], None]
+
+
+@dataclass(slots=True)
+class Peers:
+    """``asked``: by (peer, channel) the sends without an answer, by token, oldest first."""
+
+    node_id: int
+    effects: list[Effect]
+    asked: dict[tuple[int, Channel], dict[int, _Asked]] = field(default_factory=dict)
+    last: int = 0
+
+    def send(
+        self,
+        peer: int,
+        channel: Channel,
+        api_key: int,
+        api_version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
+        self.last += 1
+        self.asked.setdefault((peer, channel), {})[self.last] = _Asked(replied, failed)
+        position = _position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
+        tag = Tag(api_key, api_version, f"node-{self.node_id}", position=position, role="peer")
+        self.effects.append(Send(peer, channel, self.last, api_key, api_version, body, tag, timeout_ms))
+
+    def replied(self, event: PeerReply) -> None:
+        """A reply that nobody waits for (its channel broke meanwhile) is ignored."""
+        asked = self.asked.get((event.peer, event.channel), {}).pop(event.token, None)
+        if asked is not None:
+            asked.replied(event.body)
+
+    def down(self, event: PeerDown) -> None:
+        for asked in self.asked.pop((event.peer, event.channel), {}).values():
+            asked.failed()
+
+
+def _position(body: object) -> int:
+    """Of a snapshot fetch, for the tag."""
+    topics = getattr(body, "topics", None)
+    return int(topics[0].partitions[0].position) if isinstance(topics, tuple) and topics else -1

@@ -1,0 +1,102 @@
+"""One node of several, driven by hand: what the others say is given to it, what it does with it is looked at."""
+
+from typing import Any
+
+from reference_broker.core.effects import Effect, Send, Sync
+from reference_broker.core.events import PeerReply
+from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.raft.fetch_messages import fetched
+from reference_broker.raft.metadata_log import VALID
+from reference_broker.raft.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+VOTERS = "1@one:9092,2@two:9092,3@three:9092"
+LEADER, EPOCH = 1, 5
+
+
+class Member(NodeWorld):
+    """Node ``node_id`` of a quorum whose leader is node 1. Everything that it asks of others waits in ``asked``."""
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__(
+            node_id=node_id, start=False, controller_quorum_voters=VOTERS, crucible_cluster_id="cluster"
+        )
+        self.asked: list[Send] = []
+        self.start()
+
+    def _take(self, effects: Any) -> None:
+        effects = list(effects)
+        self.asked.extend(effect for effect in effects if isinstance(effect, Send))
+        super()._take(effects)
+
+    def question(self, api_key: int) -> Send:
+        """The next one of this kind, after the time that it takes; others are forgotten."""
+        self.settle_until(lambda: any(each.api_key == api_key for each in self.asked))
+        found = next(each for each in self.asked if each.api_key == api_key)
+        self.asked.clear()
+        return found
+
+    def reply(self, question: Send, body: object) -> None:
+        self.give(PeerReply(question.peer, question.channel, question.token, body))
+
+    def follow(self) -> Send:
+        """Finds the leader; its first fetch as a follower."""
+        unknown = self.question(ApiKey.FETCH)
+        self.reply(unknown, fetched(Error.NOT_LEADER_OR_FOLLOWER, LEADER, EPOCH, -1, 0))
+        return self.question(ApiKey.FETCH)
+
+    def first_records(self, question: Send) -> None:
+        """One batch, committed already."""
+        batch = build([Record(timestamp_ms=0, value=b"")], leader_epoch=EPOCH, is_control=True)
+        self.reply(question, fetched(Error.NONE, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
+
+
+def synced_paths(effects: list[Effect]) -> list[str]:
+    return [path for effect in effects if isinstance(effect, Sync) for path in effect.paths]
+
+
+def test_a_member_owns_its_directory_only_once_its_log_is_durable() -> None:
+    """Else a power loss leaves the identity without the log, and the node refuses to start for ever."""
+    for node_id in (2, 9):
+        member = Member(node_id)
+        question = member.follow()
+        member.hold_syncs = True
+        member.first_records(question)
+        log = member.node.broker.replica.log
+        assert member.node.broker.quorum.high_watermark == 1
+        while META_PROPERTIES + TEMPORARY_SUFFIX not in synced_paths(member.effects):
+            assert log.synced_offset == 0 or not member.syncs
+            member.complete_sync()
+        assert log.synced_offset == 1
+
+
+def test_a_member_registers_only_once_its_directory_is_its_own() -> None:
+    """The registration tells the directory's ID, which must not be another one after a power loss."""
+    member = Member(9)
+    question = member.follow()
+    member.hold_syncs = True
+    member.first_records(question)
+    while not member.disk.exists(META_PROPERTIES):
+        assert not [each for each in member.asked if each.api_key == ApiKey.BROKER_REGISTRATION]
+        member.complete_sync()
+    assert member.question(ApiKey.BROKER_REGISTRATION).peer == LEADER
+
+
+def test_a_node_that_can_wait_no_longer_leaves_its_quorum_before_its_logs_are_called_whole() -> None:
+    """The others do not answer, and may for longer than the node has."""
+    world = NodeWorld(controller_quorum_request_timeout_ms="60000")
+    world.create("t")
+    log = world.node.broker.replica.log
+    world.hold_syncs = True
+    world.shut_down()
+    world.advance(5_000)
+    quorum = world.node.broker.quorum
+    assert quorum.stopped
+    assert not quorum.is_leader or not quorum.state.live
+    end = log.end
+    world.complete_syncs()
+    assert world.node.stopped
+    assert log.end == end

@@ -1,0 +1,34 @@
+"""Which topic a partition's directory belongs to: Kafka's ``partition.metadata`` file, version 0 (KIP-516).
+
+Names are used again: without the ID, records of a deleted topic would come back as those of a new one.
+"""
+
+import base64
+import binascii
+
+from reference_broker.log.disk import Disk
+
+FILE_NAME = "partition.metadata"
+TOPIC_ID_BYTES = 16
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
+    """Returns the path, which is to be synced with the first records. Raises DiskError."""
+    text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    path = f"{directory}/{FILE_NAME}"
+    disk.write(path, f"version: 0\ntopic_id: {text}".encode())
+    return path
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
+    """The topic's ID; None where nothing says so, also after a power loss before the first sync. Raises DiskError."""
+    path = f"{directory}/{FILE_NAME}"
+    if not disk.exists(path):
+        return None
+    lines = disk.read(path, 0, disk.size(path)).decode(errors="replace").splitlines()
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    try:
+        topic_id = base64.urlsafe_b64decode(values.get("topic_id", "") + "==")
+    except (binascii.Error, ValueError):
+        return None
+    return topic_id if len(topic_id) == TOPIC_ID_BYTES else None

@@ -1,0 +1,182 @@
+"""Who lives: the sessions of brokers, kept by the active controller in memory.
+
+A heartbeat is answered at once, whatever the controller is busy with; what it leads to (fencing, unfencing, a
+controlled shutdown) is queued as a change. A broker is fenced when it was silent for ``broker.session.timeout.ms``,
+but never for our own slowness: time in which this node did not run is not counted, and a queued fencing looks again
+when its turn comes. A new active controller gives every broker a whole session (KIP-631; KAFKA-15441).
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_image import BrokerImage, MetadataImage
+from reference_broker.raft.broker_changes import Change, fencing, is_shut_down, shutting_down, unfencing
+from reference_broker.raft.operations import Answered, Plan, Planning
+from reference_broker.raft.ports import Surroundings
+from reference_broker.raft.refusal import NOT_CONTROLLER, Refusal
+
+CHECKS_PER_SESSION = 6
+"""Sessions are looked at so many times within one session timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """``metadata_offset``: what the broker has published of the metadata log."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    want_fence: bool
+    want_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """Of the published state. ``is_caught_up``: the broker knows its own registration."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+class Changes(Protocol):
+    """The controller, as far as it is needed here."""
+
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def latest(self) -> MetadataImage: ...
+    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
+    def spend(self, units: int) -> bool: ...
+
+
+@dataclass(slots=True)
+class BrokerHeartbeats:
+    """``deadlines_us``: by broker ID, when its session ends unless it is heard; empty while not active.
+
+    ``asked``: brokers for which a change is queued, so that heartbeats do not pile up more of the same.
+    """
+
+    surroundings: Surroundings
+    config: BrokerConfig
+    controller: Changes
+    deadlines_us: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, None] = field(default_factory=dict)
+    _check_at_us: int = 0
+    _timer: int | None = None
+
+    def activated(self) -> None:
+        """Every broker that is not fenced has a whole session from now on."""
+        for broker_id in sorted(self.controller.latest.brokers):
+            if not self.controller.latest.brokers[broker_id].fenced:
+                self.heard(broker_id)
+        self._plan_check()
+
+    def deactivated(self) -> None:
+        self.deadlines_us.clear()
+        self.asked.clear()
+        if self._timer is not None:
+            self.surroundings.ports.cancel_timer(self._timer)
+            self._timer = None
+
+    def heard(self, broker_id: int) -> None:
+        """Its session begins anew."""
+        self.deadlines_us[broker_id] = self._now_us() + self.config.broker_session_timeout_ms * 1000
+
+    def has_session(self, broker_id: int) -> bool:
+        """It was heard in time."""
+        return not self._is_silent(broker_id)
+
+    def forget(self, broker_id: int) -> None:
+        """It is no longer registered."""
+        self.deadlines_us.pop(broker_id, None)
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
+        """At once. Refuses where this is not the active controller or the registration is not the latest."""
+        if not self.controller.is_active:
+            return NOT_CONTROLLER
+        broker = self.controller.latest.brokers.get(beat.broker_id)
+        if broker is None:
+            return Refusal(ErrorCode.broker_id_not_registered, f"Broker {beat.broker_id} is not registered.")
+        if broker.broker_epoch != beat.broker_epoch:
+            return Refusal(
+                ErrorCode.stale_broker_epoch,
+                f"Broker {beat.broker_id} has epoch {broker.broker_epoch}, not {beat.broker_epoch}.",
+            )
+        self.heard(beat.broker_id)
+        self._change(broker, beat)
+        published = self.controller.image.brokers.get(beat.broker_id)
+        return HeartbeatAnswer(
+            is_caught_up=beat.metadata_offset >= broker.broker_epoch,
+            is_fenced=published is None or published.fenced,
+            should_shut_down=beat.want_shut_down and is_shut_down(published, beat.broker_epoch),
+        )
+
+    def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
+        """Queues what the heartbeat asks for, judged again when its turn comes."""
+        if beat.want_shut_down:
+            if not is_shut_down(broker, broker.broker_epoch):
+                self._submit(broker, "controlled shutdown", shutting_down)
+        elif beat.want_fence:
+            if not broker.fenced:
+                self._submit(broker, "fence a broker", fencing)
+        elif broker.fenced and beat.metadata_offset >= broker.broker_epoch:
+            self._submit(broker, "unfence a broker", unfencing)
+
+    def _submit(self, broker: BrokerImage, name: str, change: Change, only_if_silent: bool = False) -> None:
+        broker_id = broker.broker_id
+        if broker_id in self.asked:
+            return
+        self.asked[broker_id] = None
+
+        done: list[str] = []
+
+        def plan() -> Planning:
+            latest = self.controller.latest
+            now = latest.brokers.get(broker_id)
+            if now is None or now.broker_epoch != broker.broker_epoch:
+                return ()
+            if only_if_silent and not self._is_silent(broker_id):
+                return ()
+            records = yield from change(latest, now, self.controller.spend)
+            if records:
+                done.append("broker_unfenced" if change is unfencing else "broker_fenced")
+            return records
+
+        def answered(refusal: Refusal | None) -> None:
+            self.asked.pop(broker_id, None)
+            for what in done if refusal is None else ():
+                self.surroundings.ports.note(what, ("broker", broker_id))
+
+        self.controller.submit(plan(), answered, name=name, atomic=False)
+
+    def _is_silent(self, broker_id: int) -> bool:
+        deadline_us = self.deadlines_us.get(broker_id)
+        return deadline_us is None or deadline_us <= self._now_us()
+
+    def _plan_check(self) -> None:
+        interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
+        self._check_at_us = self._now_us() + interval_us
+        self._timer = self.surroundings.ports.set_timer(self._check_at_us, self._check)
+
+    def _check(self) -> None:
+        """Late by more than an interval: this node did not run, heartbeats may wait in its sockets."""
+        late_us = self._now_us() - self._check_at_us
+        interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
+        if late_us > interval_us:
+            for broker_id in self.deadlines_us:
+                self.deadlines_us[broker_id] += late_us
+        brokers = self.controller.latest.brokers
+        for broker_id in sorted(self.deadlines_us):
+            broker = brokers.get(broker_id)
+            if broker is not None and not broker.fenced and self._is_silent(broker_id):
+                self._submit(broker, "fence a silent broker", fencing, only_if_silent=True)
+        self._plan_check()
+
+    def _now_us(self) -> int:
+        return self.surroundings.ports.now().mono_us

@@ -1,0 +1,47 @@
+"""How long the quorum waits for what; random where nodes must not act at the same moment."""
+
+from random import Random
+
+from reference_broker.model.config import BrokerConfig
+
+GONE_DELAY_US = 50_000
+"""Between the leader's end being noticed and the first election, at random up to this much: all notice at once."""
+FIRST_BACKOFF_US = 50_000
+
+
+class QuorumTiming:
+    """``check_quorum_us``: 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
+
+    __slots__ = (
+        "_backoff_max_us",
+        "_random",
+        "check_quorum_us",
+        "election_timeout_ms",
+        "fetch_timeout_us",
+        "request_timeout_ms",
+    )
+
+    def __init__(self, config: BrokerConfig, random: Random) -> None:
+        self._random = random
+        self._backoff_max_us = config.controller_quorum_election_backoff_max_ms * 1000
+        self.election_timeout_ms = config.controller_quorum_election_timeout_ms
+        self.request_timeout_ms = config.controller_quorum_request_timeout_ms
+        self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
+        self.check_quorum_us = self.fetch_timeout_us * 3 // 2
+
+    @property
+    def request_timeout_us(self) -> int:
+        return self.request_timeout_ms * 1000
+
+    def election_us(self) -> int:
+        """Of one election, and of waiting for somebody else's: between one and two timeouts."""
+        timeout_us = self.election_timeout_ms * 1000
+        return timeout_us + self._random.randrange(timeout_us)
+
+    def backoff_us(self, attempts: int) -> int:
+        """After an election without a winner: longer with each."""
+        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(attempts, 10), self._backoff_max_us))
+
+    def gone_us(self, attempts: int) -> int:
+        """Before an election because the leader is gone."""
+        return 1 + self._random.randrange(min(GONE_DELAY_US << min(attempts, 10), self.fetch_timeout_us))

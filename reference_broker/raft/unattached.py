@@ -1,0 +1,80 @@
+"""Without a known leader: looks for one, and as a voter seeks to become one when none is found in time."""
+
+from typing import TYPE_CHECKING
+
+from reference_broker.raft.discovery import Discovery
+from reference_broker.raft.quorum_messages import end_epoch, read_epoch_answer
+from reference_broker.raft.quorum_values import NO_NODE, Role
+from reference_broker.raft.role_state import RoleState
+from reference_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from reference_broker.raft.quorum import Quorum
+
+END_EPOCH_VERSION = 1
+
+
+class Unattached(RoleState):
+    """Also after this node voted for another, until that one is known to lead. Observers know no other waiting."""
+
+    __slots__ = ("_discovery",)
+
+    role = Role.UNATTACHED
+
+    def __init__(self, quorum: "Quorum") -> None:
+        super().__init__(quorum)
+        self._discovery = Discovery(self)
+
+    def start(self) -> None:
+        quorum = self.quorum
+        if quorum.is_voter:
+            self.after(quorum.timing.election_us(), quorum.become_prospective)
+        self._discovery.start()
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
+        if pre_vote or self.quorum.voted_id == NO_NODE:
+            return up_to_date
+        return self.quorum.voted_id == candidate_id
+
+
+class Resigned(RoleState):
+    """Led this epoch and does no more: tells the others whom it would like to follow, then waits for a new leader.
+
+    ``successors``: the other voters, the longest log first. Asks for votes itself when nobody else has for the time of
+    an election, unless the node is leaving.
+    """
+
+    __slots__ = ("_untold", "successors")
+
+    role = Role.RESIGNED
+
+    def __init__(self, quorum: "Quorum", successors: tuple[int, ...]) -> None:
+        super().__init__(quorum)
+        self.successors = successors
+        self._untold = dict.fromkeys(quorum.others)
+
+    def start(self) -> None:
+        quorum = self.quorum
+        for peer in quorum.others:
+            self._tell(peer)
+        if not quorum.leaving:
+            self.after(quorum.timing.election_us(), quorum.become_prospective)
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
+        """Its vote in this epoch was its own."""
+        return pre_vote and up_to_date
+
+    def _tell(self, peer: int) -> None:
+        quorum = self.quorum
+        self.ask(
+            peer, (ApiKey.END_QUORUM_EPOCH, END_EPOCH_VERSION),
+            end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
+            quorum.timing.request_timeout_ms,
+            read_epoch_answer, lambda _: self._heard(peer), lambda: self._heard(peer),
+        )  # fmt: skip
+
+    def _heard(self, peer: int) -> None:
+        """It knows, or cannot be told."""
+        self._untold.pop(peer, None)
+        if not self._untold:
+            self.quorum.all_told()

@@ -1,0 +1,282 @@
+"""Connections to other nodes: one for each (peer, channel), made when a Send asks for it, requests pipelined in order.
+
+No task and no future for a request; one short task for each dial. What the node is told is in core.events: PeerUp when
+a connection was accepted, PeerReply for each reply, one PeerDown that ends whatever has no reply.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
+
+from reference_broker.core.effects import Send
+from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
+from reference_broker.raft.channels import Channel
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.refusals import FIXES, refusal
+from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import Error, ProtocolError
+from reference_broker.wire.frames import FrameReader
+from reference_broker.wire.messages import decode_response, encode_request
+
+MAX_OUTSTANDING = 1024
+"""Requests of a channel without a reply; one more breaks the connection."""
+MAX_UNSENT_BYTES = 16 << 20
+"""Bytes of requests that a peer does not read; more breaks the connection."""
+SHORTEST_LIFE_S = 0.02
+"""From a dial to its PeerDown: a peer that refuses, and a node that asks again at once, must not spin."""
+
+
+class _Outstanding(NamedTuple):
+    token: int
+    correlation_id: int
+    api_key: int
+    api_version: int
+    deadline_s: float
+    """On the event loop's clock."""
+
+
+class Peers:
+    """``addresses``: (host, port) by node ID, this node's dial map. ``give`` takes events one at a time; it is never
+    called while ``send`` runs."""
+
+    def __init__(
+        self,
+        node_id: int,
+        addresses: Mapping[int, tuple[str, int]],
+        loop: asyncio.AbstractEventLoop,
+        log: LogLines,
+        give: Callable[[Event], None],
+        max_frame_bytes: int,
+    ) -> None:
+        self.client_id = f"node-{node_id}"
+        self.addresses = addresses
+        self.loop = loop
+        self.log = log
+        self.give = give
+        self.max_frame_bytes = max_frame_bytes
+        self._channels: dict[tuple[int, Channel], PeerChannel] = {}
+
+    def send(self, effect: Send) -> None:
+        """Connects first if need be. A peer without an address is down."""
+        key = (effect.peer, effect.channel)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = PeerChannel(self, *key)
+        channel.send(effect)
+
+    def close(self) -> None:
+        """Ends all connections; no event is given any more."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+
+class PeerChannel:
+    """``outstanding``: sends without a reply, oldest first, of the connection that is up, being made or just broken.
+
+    At most one of ``_dialling`` (a connection is being made), ``_link`` (it stands) and ``_resting`` (it broke, and
+    PeerDown is on its way) is set; none of them: the next send dials.
+    """
+
+    __slots__ = (
+        "_channel", "_closed", "_correlation_id", "_dialled_s", "_dialling", "_link", "_owner", "_peer", "_refusals",
+        "_resting", "_timer", "_told_down", "_unsent", "_unsent_bytes", "outstanding",
+    )  # fmt: skip
+
+    def __init__(self, owner: Peers, peer: int, channel: Channel) -> None:
+        self.outstanding: deque[_Outstanding] = deque()
+        self._owner = owner
+        self._peer = peer
+        self._channel = channel
+        self._correlation_id = 0
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._dialled_s = 0.0
+        self._dialling: asyncio.Task[None] | None = None
+        self._link: _Link | None = None
+        self._resting: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusals: dict[int, Error | None] = {}
+        """By API key, what stands in the log."""
+        self._told_down = False
+        """Its failure stands in the log; the next line follows the next reply."""
+        self._closed = False
+
+    def send(self, effect: Send) -> None:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        deadline_s = self._owner.loop.time() + effect.timeout_ms / 1000
+        self.outstanding.append(
+            _Outstanding(effect.token, self._correlation_id, effect.api_key, effect.api_version, deadline_s)
+        )
+        if self._resting is not None:
+            return  # The PeerDown that is on its way ends this one too.
+        frame = b"".join(
+            encode_request(
+                effect.api_key, effect.api_version, self._correlation_id, self._owner.client_id, effect.body
+            )
+        )
+        self._await_replies(deadline_s)
+        if self._link is not None:
+            self._link.transport.write(frame)
+            unsent_bytes = self._link.transport.get_write_buffer_size()
+        else:
+            self._unsent.append(frame)
+            self._unsent_bytes += len(frame)
+            unsent_bytes = self._unsent_bytes
+        if len(self.outstanding) > MAX_OUTSTANDING or unsent_bytes > MAX_UNSENT_BYTES:
+            self.broke(f"{len(self.outstanding)} requests without a reply, {unsent_bytes} bytes not taken")
+        elif self._link is None and self._dialling is None:
+            self._dial()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._resting is not None:
+            self._resting.cancel()
+        self._let_go()
+
+    # Connecting
+
+    def _dial(self) -> None:
+        self._dialled_s = self._owner.loop.time()
+        address = self._owner.addresses.get(self._peer)
+        if address is None:
+            self.broke("no address is known for it")
+            return
+        self._dialling = self._owner.loop.create_task(self._connect(*address))
+
+    async def _connect(self, host: str, port: int) -> None:
+        link = _Link(self, self._owner.max_frame_bytes)
+        try:
+            await self._owner.loop.create_connection(lambda: link, host, port)
+        except OSError as failure:
+            if self._dialling is asyncio.current_task():
+                self.broke(failure.strerror or str(failure))
+
+    def connected(self, link: "_Link") -> None:
+        """The peer, or a proxy before it, has accepted."""
+        if self._closed or self._dialling is None:
+            link.transport.abort()  # Given up in the same instant.
+            return
+        self._dialling = None
+        self._link = link
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        link.transport.writelines(unsent)
+        self._owner.give(PeerUp(self._peer, self._channel))
+
+    # Replies
+
+    def received(self, frame: memoryview) -> None:
+        """Raises ProtocolError."""
+        if not self.outstanding:
+            raise ProtocolError("a reply to nothing")
+        asked = self.outstanding[0]
+        correlation_id, body = _decoded(asked, frame)
+        if correlation_id != asked.correlation_id:
+            raise ProtocolError(f"a reply to request {correlation_id}, not {asked.correlation_id}")
+        self.outstanding.popleft()
+        self._tell_refusal(refusal(body), asked.api_key)
+        if self._told_down:
+            self._told_down = False
+            self._owner.log.info("peer_answers", peer=self._peer, channel=self._channel.name)
+        self._owner.give(PeerReply(self._peer, self._channel, asked.token, body))
+
+    def _tell_refusal(self, error: Error | None, api_key: int) -> None:
+        """One line, until something else is refused or it was accepted."""
+        known = self._refusals.get(api_key)
+        if error is known:
+            return
+        self._refusals[api_key] = error
+        if error is not None:
+            facts = {"peer": self._peer, "channel": self._channel.name, "api": api_name(api_key)}
+            self._owner.log.warn("peer_refuses", error=error.name, reason=FIXES[error], **facts)
+
+    def stands(self, link: "_Link") -> bool:
+        return self._link is link
+
+    def _await_replies(self, deadline_s: float) -> None:
+        if self._timer is None or deadline_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._owner.loop.call_at(deadline_s, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if not self.outstanding:
+            return
+        earliest_s = min(asked.deadline_s for asked in self.outstanding)
+        if earliest_s <= self._owner.loop.time():
+            self.broke("no reply in time")
+        else:
+            self._await_replies(earliest_s)
+
+    # The end of a connection
+
+    def broke(self, reason: str) -> None:
+        """The connection is given up, whatever its state; PeerDown follows in an event of its own."""
+        if self._closed or self._resting is not None:
+            return
+        if not self._told_down:
+            self._told_down = True
+            facts = {"peer": self._peer, "channel": self._channel.name, "unanswered": len(self.outstanding)}
+            self._owner.log.warn("peer_down", reason=reason, **facts)
+        self._let_go()
+        rest_s = max(0.0, self._dialled_s + SHORTEST_LIFE_S - self._owner.loop.time())
+        self._resting = self._owner.loop.call_later(rest_s, self._down)
+
+    def _down(self) -> None:
+        self._resting = None
+        self.outstanding.clear()
+        self._owner.give(PeerDown(self._peer, self._channel))
+
+    def _let_go(self) -> None:
+        self._unsent, self._unsent_bytes = [], 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._dialling is not None:
+            dialling, self._dialling = self._dialling, None
+            dialling.cancel()
+        if self._link is not None:
+            link, self._link = self._link, None
+            link.transport.abort()
+
+
+def _decoded(asked: _Outstanding, frame: memoryview) -> tuple[int, object]:
+    try:
+        return decode_response(asked.api_key, asked.api_version, frame)
+    except ProtocolError:
+        raise
+    except Exception as bug:
+        # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
+        raise ProtocolError(f"our codec failed: {type(bug).__name__}: {bug}") from bug
+
+
+class _Link(asyncio.Protocol):
+    """One connection of a channel. What it brings counts for as long as the channel has not given it up."""
+
+    __slots__ = ("_channel", "_reader", "transport")
+
+    def __init__(self, channel: PeerChannel, max_frame_bytes: int) -> None:
+        self._channel = channel
+        self._reader = FrameReader(max_frame_bytes)
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._channel.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while self._channel.stands(self):
+                frame = self._reader.next_frame()
+                if frame is None:
+                    return
+                self._channel.received(frame)
+        except ProtocolError as broken:
+            self._channel.broke(f"malformed: {broken}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._channel.stands(self):
+            self._channel.broke("closed" if exc is None else f"lost ({exc})")

@@ -1,0 +1,51 @@
+"""For the log: what others answer that only a person can put right, and what a node that is not ready waits for."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from reference_broker.wire.errors import Error
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+FIXES: Mapping[int, str] = {
+    Error.INCONSISTENT_CLUSTER_ID: "it belongs to another cluster: give every node the same crucible.cluster.id, or "
+    "this one another data directory",
+    Error.INCONSISTENT_VOTER_SET: "it knows other voters: give every node the same IDs in controller.quorum.voters",
+    Error.INVALID_VOTER_KEY: "it is another voter than this node takes it for: correct its address in "
+    "controller.quorum.voters",
+    Error.DUPLICATE_BROKER_REGISTRATION: "another broker with this node's ID is alive: give each node an ID of its own "
+    "(one that has just ended is forgotten after broker.session.timeout.ms)",
+    Error.INVALID_REGISTRATION: "it refuses this broker's registration: both must be of one version of Crucible",
+    Error.UNSUPPORTED_VERSION: "it speaks or uses newer versions: both must be of one version of Crucible",
+}
+
+
+def refusal(body: object) -> Error | None:
+    """An error of the answer as a whole, or of its only partition, that asking again will not change."""
+    code = _code(body)
+    if code == Error.NONE:
+        topics = getattr(body, "topics", None)
+        partitions = getattr(topics[0], "partitions", None) if topics else None
+        code = _code(partitions[0]) if partitions else code
+    return Error(code) if code in FIXES else None
+
+
+def _code(part: Any) -> int:
+    return int(getattr(part, "error_code", Error.NONE))
+
+
+def waits_for(node: "Node") -> str:
+    """Why it does not serve clients yet, and who can change that."""
+    if not node.listening:
+        return "its logs are being recovered"
+    quorum = node.broker.quorum
+    if quorum.leader_id < 0:
+        voters = ", ".join(str(voter) for voter in quorum.voters)
+        return (
+            f"no leader is known: a majority of the voters {voters} must run, and be reached at their addresses in "
+            "controller.quorum.voters"
+        )
+    if not node.broker.replica.lifecycle.is_registered:
+        return f"the controller, node {quorum.leader_id}, must register it, which takes a majority of the voters"
+    return "its partitions are being opened, or the controller has not let it in"

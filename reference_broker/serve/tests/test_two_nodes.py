@@ -1,0 +1,180 @@
+"""Two drivers on one loop with nodes that only ask and answer: what a Send becomes at the other node, and back."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from reference_broker.core.effects import Effect, Note, Reply, Send, Sync
+from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request, Synced
+from reference_broker.log.now import Now
+from reference_broker.raft.channels import Channel
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.driver import Driver
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.messages import body_class
+from reference_broker.wire.tags import Tag
+
+KEY, VERSION = int(ApiKey.HEARTBEAT), 4
+
+
+def ask(peer: int, number: int) -> Send:
+    body = body_class(KEY, "request")(group_id="g", generation_id=number, member_id="m")
+    return Send(peer, Channel.RAFT, number, KEY, VERSION, body, Tag(KEY, VERSION, "", role="peer"), 2000)
+
+
+class Node:
+    """Implements Drivable. ``first``: its effects at the start; answers each request at once."""
+
+    listening = ready = True
+    stopped = False
+
+    def __init__(self, first: Sequence[Effect] = ()) -> None:
+        self.first = first
+        self.events: list[Event] = []
+        self.inside = False
+
+    def start(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
+        return self.first
+
+    def shutdown(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
+        return (Note("farewell"),)
+
+    def handle(self, now: Now, event: Event) -> Sequence[Effect]:  # noqa: ARG002
+        assert not self.inside
+        self.inside = True
+        try:
+            self.events.append(event)
+            if not isinstance(event, Request):
+                return ()
+            asked: Any = event.body
+            answer = body_class(KEY, "response")(
+                throttle_time=timedelta(milliseconds=asked.generation_id), error_code=Error.NONE
+            )
+            return (Reply(event.connection, event.correlation_id, KEY, VERSION, answer, event.tag),)
+        finally:
+            self.inside = False
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def effects(self, now: Now, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self.seen += [effect.what for effect in effects if isinstance(effect, Note)]
+
+
+Scene = Callable[[list[Driver]], Any]
+
+
+def play(tmp_path: Path, nodes: Sequence[Node], scene: Scene) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in nodes]
+        addresses = dict(enumerate(sock.getsockname() for sock in sockets))
+        failures: list[str] = []
+        drivers = []
+        for number, node in enumerate(nodes):
+            disk = FileDisk(tmp_path / str(number), 16)
+            (tmp_path / str(number)).mkdir()
+            driver = Driver(
+                node, disk, Clock(), LogLines(number), loop, {KEY: (0, VERSION)}, 1 << 20, 100, lambda: None,
+                failures.append, failures.append, number, addresses,
+            )  # fmt: skip
+            drivers.append(driver)
+        servers = [
+            await loop.create_server(driver.protocol, sock=sock) for driver, sock in zip(drivers, sockets, strict=True)
+        ]
+        try:
+            for driver in drivers:
+                driver.start()
+            await scene(drivers)
+        finally:
+            for driver in drivers:
+                driver.end()
+            for server in servers:
+                server.close()
+            await asyncio.sleep(0.01)
+        assert failures == []
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen")
+
+
+def test_a_send_is_a_request_there_and_its_reply_an_event_here(tmp_path: Path) -> None:
+    asking, answering = Node([ask(1, 5), ask(1, 6)]), Node()
+
+    async def scene(_: list[Driver]) -> None:
+        await until(lambda: len(asking.of(PeerReply)) == 2)
+
+    play(tmp_path, [asking, answering], scene)
+    assert asking.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
+    assert [(each.token, each.body.throttle_time.total_seconds()) for each in asking.of(PeerReply)] == [
+        (5, 0.005), (6, 0.006),
+    ]  # fmt: skip
+    requests = answering.of(Request)
+    assert [each.client_id for each in requests] == ["node-0", "node-0"]
+    assert {each.tag.role for each in requests} == {"peer"}
+
+
+def test_a_node_that_ends_is_a_peer_down_at_once(tmp_path: Path) -> None:
+    asking, answering = Node([ask(1, 5)]), Node()
+
+    async def scene(drivers: list[Driver]) -> None:
+        await until(lambda: len(asking.of(PeerReply)) == 1)
+        drivers[1].end()
+        await until(lambda: len(asking.of(PeerDown)) == 1)
+
+    play(tmp_path, [asking, answering], scene)
+    assert asking.events[-1] == PeerDown(1, Channel.RAFT)
+
+
+def test_who_watches_sees_what_no_event_led_to(tmp_path: Path) -> None:
+    node, watching = Node([Note("awake")]), Watching()
+
+    async def scene(drivers: list[Driver]) -> None:
+        drivers[0].watchers = (watching,)
+        drivers[0].start()
+        drivers[0].shut_down()
+
+    play(tmp_path, [node], scene)
+    assert watching.seen == ["awake", "farewell"]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.2])
+def test_a_slow_disk_delays_syncs_alone(tmp_path: Path, delay_s: float) -> None:
+    node, other = Node(), Node()
+
+    async def scene(drivers: list[Driver]) -> None:
+        loop = asyncio.get_running_loop()
+        (tmp_path / "0" / "file").write_bytes(b"x")
+        drivers[0].sync_delay_s = delay_s
+        node.first = [Sync(1, ("file",)), ask(1, 5)]
+        started = loop.time()
+        drivers[0].start()
+        await until(lambda: len(node.of(PeerReply)) == 1)
+        assert loop.time() - started < 0.15 or not delay_s
+        await until(lambda: len(node.of(Synced)) == 1)
+        assert loop.time() - started >= delay_s
+        assert drivers[0].syncs_delayed == (1 if delay_s else 0)
+
+    play(tmp_path, [node, other], scene)

@@ -1,0 +1,58 @@
+"""A scenario for one seed: alternatives chosen, sweeps at their place. Both worlds play what comes out of here.
+
+Nothing is random: the seeds go through the alternatives and the swept ranges in order, the first in the file fastest,
+so that N seeds cover the first N combinations. All other ranges are drawn where they are used.
+"""
+
+from dataclasses import replace
+from math import prod
+
+from scenarios.model import Fault, Range, Scenario
+
+
+def drawn(scenario: Scenario, seed: int) -> Scenario:
+    """The same scenario with one fault of each ``either`` group and a fixed ``nth`` for each swept fault.
+
+    Drawing what is drawn already changes nothing.
+    """
+    wheel = _Wheel(seed)
+    chosen: dict[str, str] = {}
+    for fault in scenario.faults:
+        if fault.either and fault.either not in chosen:
+            names = [each.name for each in scenario.faults if each.either == fault.either]
+            chosen[fault.either] = names[wheel.turn(len(names))]
+    kept = [fault for fault in scenario.faults if not fault.either or chosen[fault.either] == fault.name]
+    return replace(scenario, faults=tuple(_placed(fault, wheel) for fault in kept))
+
+
+def combinations(scenario: Scenario) -> int:
+    """How many seeds in a row go through all alternatives and sweeps, if each alternative has the widest sweep."""
+    groups: dict[str, list[Fault]] = {}
+    for fault in scenario.faults:
+        groups.setdefault(fault.either or f"alone/{fault.name}", []).append(fault)
+    return prod(len(group) * max(_span(fault) for fault in group) for group in groups.values())
+
+
+class _Wheel:
+    """The digits of the seed, each in the base that is asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._rest = seed
+
+    def turn(self, base: int) -> int:
+        digit = self._rest % base
+        self._rest //= base
+        return digit
+
+
+def _placed(fault: Fault, wheel: _Wheel) -> Fault:
+    """As an ordinary fault, which stays what it is when others are dropped."""
+    fault = replace(fault, either="")
+    if not fault.swept:
+        return fault
+    at = fault.nth.low + wheel.turn(_span(fault))
+    return replace(fault, nth=Range(at, at), swept=False)
+
+
+def _span(fault: Fault) -> int:
+    return fault.nth.high - fault.nth.low + 1 if fault.swept else 1

@@ -1,0 +1,151 @@
+"""The words of the scenario language: what may stand where in a file. Nothing else."""
+
+NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
+"""What a scenario may ask of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
+own broker's process; ``signals`` need a process that we started; ``proxy`` needs the links through Toxiproxy."""
+
+CLIENT_GUARANTEES = (
+    "inconsistent-offsets",
+    "duplicate",
+    "lost-write",
+    "unseen",
+    "poll-skip",
+    "nonmonotonic-poll",
+    "int-poll-skip",
+    "int-nonmonotonic-poll",
+    "nonmonotonic-send",
+    "unrequested-partition",
+    "fetch-gap",
+    "torn-metadata",
+    "lost-metadata",
+)
+"""Judged from what clients saw. Names as in Jepsen's Kafka workload; the last two judge the metadata."""
+
+FROM_WITHIN = (
+    "session-epoch-order",
+    "session-lost",
+    "eviction-rules",
+    "metrics-exact",
+    "one-leader-per-epoch",
+    "log-matching",
+    "leader-completeness",
+    "monotonic-high-watermark",
+    "monotonic-epoch",
+    "majority-high-watermark",
+    "stable-leadership",
+    "snapshot-at-log-start",
+    "leader-never-loads-snapshot",
+    "snapshot-equals-replay",
+    "snapshot-transfer-bounded",
+    "one-abort-per-begin",
+    "markers-gated",
+    "bootstrapped",
+    "quorum-converges",
+    "no-false-fencing",
+)
+"""Guarantees judged from a node's own trace, which only our broker writes."""
+
+GUARANTEES = (*CLIENT_GUARANTEES, *FROM_WITHIN)
+
+NODE_ROLES = ("leader", "follower", "observer", "any")
+"""Of a node, resolved when a fault strikes: the active controller, a voter that is not, a node without a vote; any: at
+a state whichever node comes to it first, at a time one drawn from the seed."""
+
+CONNECTION_ROLES = ("client", "peer")
+"""Who sent a request: a client, or another node."""
+
+LINK_ENDS = ("client", "leader", "follower", "observer", "any", "all")
+"""Ends of a link beside node numbers. ``A>B``: A dials B; ``all`` is every node but the other end."""
+
+_NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
+
+PLACES: dict[str, tuple[str, ...]] = {
+    "request": ("request_dropped", "request_duplicated", "request_delayed", *_NODE_STRIKES, "clock_stepped"),
+    "reply": ("response_dropped", "response_delayed", *_NODE_STRIKES, "clock_stepped"),
+    "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
+    "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_write_failed"),
+    "note": _NODE_STRIKES,
+}
+"""Where a fault at a state strikes (``on``), and which kinds it can be there. ``request`` and ``reply``: at the node
+that answers; ``peer_reply``: at the node that asked another; ``note``: when the node tells what happened inside it."""
+
+STATE_KINDS = tuple(dict.fromkeys(kind for kinds in PLACES.values() for kind in kinds))
+
+TIMED_KINDS = (
+    "node_killed",
+    "node_paused",
+    "node_powered_off",
+    "node_terminated",
+    "node_isolated",
+    "disk_slowed",
+    "disk_full",
+    "link_cut",
+    "link_delayed",
+    "link_reset",
+    "link_truncated",
+    "link_sliced",
+    "link_slowed",
+    "link_down",
+)
+"""Faults done from outside at a time (``at_s = ...``): signals, links by Toxiproxy or the simulator, and the node's
+disk. ``node_isolated``: all links between this node and the other nodes, both ways."""
+
+NEEDED_BY_KIND = {
+    "clock_stepped": "clock",
+    "disk_write_failed": "disk",
+    "disk_slowed": "disk",
+    "disk_full": "disk",
+    "node_isolated": "proxy",
+}
+"""Where it is not ``interceptor`` at a state, ``signals`` or (for links) ``proxy`` at a time."""
+
+BEHAVIOURS = ("full", "incremental", "forgetting", "rotating", "resending", "presuming")
+"""What a fetcher does: only full fetches without a session; incremental; incremental that forgets and takes back
+partitions; that reads some from the start again; that after a lost answer re-sends epoch N; that presumes N + 1."""
+
+ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade")
+"""What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
+``metadata.version`` by one level."""
+
+API_KEYS = {
+    "produce": 0,
+    "fetch": 1,
+    "list_offsets": 2,
+    "metadata": 3,
+    "api_versions": 18,
+    "create_topics": 19,
+    "delete_topics": 20,
+    "init_producer_id": 22,
+    "describe_configs": 32,
+    "alter_configs": 33,
+    "create_partitions": 37,
+    "incremental_alter_configs": 44,
+    "vote": 52,
+    "begin_quorum_epoch": 53,
+    "end_quorum_epoch": 54,
+    "describe_quorum": 55,
+    "update_features": 57,
+    "fetch_snapshot": 59,
+    "describe_cluster": 60,
+    "broker_registration": 62,
+    "broker_heartbeat": 63,
+    "unregister_broker": 64,
+    "allocate_producer_ids": 67,
+}
+
+DIRECTIONS = ("upstream", "downstream", "both")
+
+SWARM_KINDS = (
+    "node_killed",
+    "node_paused",
+    "node_powered_off",
+    "node_isolated",
+    "disk_slowed",
+    "disk_full",
+    "link_cut",
+    "link_delayed",
+    "link_reset",
+    "link_slowed",
+    "link_down",
+)
+"""Kinds that ``[swarm]`` can draw."""
