@@ -1,0 +1,145 @@
+"""The failover measurement: its client, and one round of each kind with real nodes."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bench.failover import RetryingAdmin, run
+from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA
+from bench.peers.errors import PeerError
+from reference_broker.wire.errors import Error
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import body_class, decode_request, encode_response
+
+
+class Broker:
+    """One node that answers Metadata and CreateTopics as told. ``errors``: of the next creations; ``silent``: it takes
+    requests and says nothing. ``controller``: the node ID that it names; itself is 1."""
+
+    def __init__(self) -> None:
+        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.sock.getsockname()[1]
+        self.errors: list[Error] = []
+        self.controller = 1
+        self.controller_port = self.port
+        self.silent = False
+        self.asked: list[str] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self.sock.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._converse, args=(client,), daemon=True).start()
+
+    def _converse(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as stream:
+            while length := stream.read(4):
+                frame = stream.read(int.from_bytes(length, "big"))
+                if not self.silent:
+                    client.sendall(self._answer(frame))
+
+    def _answer(self, frame: bytes) -> bytes:
+        header, offset = read_request_header(frame)
+        key, version = header.api_key, header.api_version
+        body = decode_request(key, version, frame, offset)
+        if key == METADATA:
+            answer = self._metadata()
+        else:
+            assert key == CREATE_TOPICS
+            answer = self._created(body)
+        return b"".join(encode_response(key, version, header.correlation_id, answer))
+
+    def _metadata(self) -> object:
+        from datetime import timedelta
+
+        from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
+
+        broker = MetadataResponseBroker(
+            node_id=max(self.controller, 1), host="127.0.0.1", port=self.controller_port, rack=None  # type: ignore[arg-type]
+        )
+        return MetadataResponse(
+            throttle_time=timedelta(0), brokers=(broker,), cluster_id="c", controller_id=self.controller, topics=(),  # type: ignore[arg-type]
+            error_code=Error.NONE,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _created(self, body: object) -> object:
+        from datetime import timedelta
+
+        name = body.topics[0].name  # type: ignore[attr-defined]
+        self.asked.append(name)
+        error = self.errors.pop(0) if self.errors else Error.NONE
+        response = body_class(CREATE_TOPICS, "response")
+        result = __import__(response.__module__, fromlist=["x"]).CreatableTopicResult
+        topic = result(
+            name=name, topic_id=None, error_code=error, error_message=None, num_partitions=1, replication_factor=1,
+            configs=(),
+        )  # fmt: skip
+        return response(throttle_time=timedelta(0), topics=(topic,))
+
+
+@contextmanager
+def brokers(count: int) -> Iterator[list[Broker]]:
+    made = [Broker() for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.sock.close()
+
+
+def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
+    with brokers(1) as (only,):
+        only.errors = [Error.NOT_CONTROLLER, Error.REQUEST_TIMED_OUT]
+        admin = RetryingAdmin([only.port])
+        admin.create("t", 5)
+        admin.close()
+        assert only.asked == ["t", "t", "t"]
+
+
+def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
+    with brokers(1) as (only,):
+        only.errors = [Error.TOPIC_ALREADY_EXISTS]
+        admin = RetryingAdmin([only.port])
+        admin.create("t", 5)
+        admin.close()
+        assert only.asked == ["t"]
+
+
+def test_a_silent_controller_that_others_still_name_is_left_alone_until_it_is_replaced() -> None:
+    with brokers(2) as (silent, other):
+        silent.silent = True
+        other.controller, other.controller_port = 7, silent.port
+        admin = RetryingAdmin([other.port])
+        replaced = threading.Timer(0.6, lambda: setattr(other, "controller_port", other.port))
+        replaced.start()
+        admin.create("t", 5)
+        admin.close()
+        replaced.join()
+        assert other.asked == ["t"]
+
+
+def test_a_cluster_that_never_recovers_is_an_error() -> None:
+    with brokers(1) as (only,):
+        only.controller = -1
+        admin = RetryingAdmin([only.port])
+        with pytest.raises(PeerError, match="no topic could be created"):
+            admin.create("t", 0.2)
+        admin.close()
+
+
+@pytest.mark.live
+def test_one_round_of_each_kind() -> None:
+    said: list[str] = []
+    results = run(said.append, rounds=1)
+    assert [row.work.partition(":")[0] for row in results.rows] == ["controller killed", "controller paused"]
+    killed, paused = (row.reference.values for row in results.rows)
+    assert len(killed) == len(paused) == 1
+    assert 0 < killed[0] < 20
+    assert 0.5 < paused[0] < 20
+    assert len(said) == 2
