@@ -54,8 +54,9 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Thousands of seeds of every scenario in the simulator, then every scenario live."""
-    _crucible(session, "sim", "--all", "--seeds", "1000", "--with-mutants")
+    """Random schedules and every scenario in the simulator, with the seed that catches each mutant; then all live."""
+    _crucible(session, "sim", "swarm", "--seeds", "10000")
+    _crucible(session, "sim", "--all", "--seeds", "500", "--with-mutants")
     _crucible(session, "run", "--all", "--with-mutants")
 
 
