@@ -21,6 +21,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusa
 from reference_broker.apis.topic_creation import PlannedTopic, TopicPlanner, WantedTopic
 from reference_broker.model.config import BrokerConfig
 from reference_broker.raft.operations import Planning
+from reference_broker.raft.refusal import NOT_CONTROLLER
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -84,7 +85,8 @@ def _wanted(topic: CreatableTopic) -> WantedTopic:
 def _result(
     name: str, plan: PlannedTopic | Refusal | None, refused: Refusal | None, config: BrokerConfig
 ) -> CreatableTopicResult:
-    refusal = plan if isinstance(plan, Refusal) else refused
+    # A plan was judged by what was on its way: with the leadership that is gone, and the verdict with it.
+    refusal = plan if isinstance(plan, Refusal) and refused is not NOT_CONTROLLER else refused
     if refusal is not None or not isinstance(plan, PlannedTopic):
         assert refusal is not None, "a topic without a plan was refused with all others"
         return _refused(name, refusal)

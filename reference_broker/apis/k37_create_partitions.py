@@ -22,6 +22,7 @@ from reference_broker.apis.topic_creation import (
 from reference_broker.model.metadata_image import MetadataImage, TopicImage
 from reference_broker.raft.metadata_records import PartitionRecord
 from reference_broker.raft.operations import Planning
+from reference_broker.raft.refusal import NOT_CONTROLLER
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -118,7 +119,8 @@ def _start(image: MetadataImage, topic: TopicImage) -> int:
 
 
 def _result(name: str, plan: _Plan | Refusal | None, refused: Refusal | None) -> CreatePartitionsTopicResult:
-    refusal = plan if isinstance(plan, Refusal) else refused
+    # A plan was judged by what was on its way: with the leadership that is gone, and the verdict with it.
+    refusal = plan if isinstance(plan, Refusal) and refused is not NOT_CONTROLLER else refused
     if refusal is None:
         return CreatePartitionsTopicResult(name=TopicName(name), error_code=ErrorCode.none)
     return CreatePartitionsTopicResult(

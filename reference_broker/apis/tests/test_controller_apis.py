@@ -423,6 +423,18 @@ def test_3000_changes_of_settings_in_one_request_are_one_change():
 
 
 @pytest.mark.clause("T-10")
+def test_a_repeated_request_is_not_told_that_the_topic_exists_by_a_leader_that_loses_it():
+    """The first one was on its way, and went with the leadership: the second one was judged by what never was."""
+    world = AdminWorld()
+    world.auto = False
+    body = CreateTopicsRequest(topics=(topic("t", 1),), timeout=timedelta(0))
+    calls = [world.begin(k19_create_topics, body) for _ in range(2)]
+    assert [call.answers for call in calls] == [[], []]
+    world.metadata.lose()
+    assert [call.answers[0].topics[0].error_code for call in calls] == [ErrorCode.not_controller] * 2
+
+
+@pytest.mark.clause("T-10")
 def test_a_request_that_is_repeated_after_a_failover_has_one_effect():
     world = AdminWorld()
     world.auto = False
