@@ -92,6 +92,7 @@ class World:
         self._load([self._client(each) for each in writers], readers)
         self._converge()
         self._last_look(fleet)
+        self._converge()  # Once more: a record of the controller's own upkeep may have come during that look.
         self.stage = "end"
         self.cluster.compare_all()
         self._watching.end(self.agenda.now_us, self.history)
