@@ -296,3 +296,13 @@ def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records()
     again = world.again(seed=2)
     partition = again.broker.partitions.by_name["t", 0]
     assert (partition.leader_epoch, partition.log.latest_epoch, partition.log.high_watermark) == (1, 1, 5)
+
+
+@pytest.mark.clause("T-10")
+def test_a_repeated_growth_is_not_told_that_it_is_done_by_a_leader_that_loses_it():
+    world = AdminWorld()
+    create(world, topic())
+    world.auto = False
+    calls = [world.begin(k37_create_partitions, growth_of("t", 2)) for _ in range(2)]
+    world.metadata.lose()
+    assert [call.answers[0].results[0].error_code for call in calls] == [ErrorCode.not_controller] * 2
