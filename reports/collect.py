@@ -15,11 +15,15 @@ from reports.jobs import (
     controller_failover,
     facts,
     fault_log,
+    fetch_costs,
+    generator,
     latency_distribution,
     latency_heatmap,
     latency_over_time,
     latency_percentiles,
+    leadership,
     offered_load,
+    recovery,
     snapshot_transfers,
     throughput,
 )
@@ -58,7 +62,23 @@ _SERIES: Mapping[str, Callable[[Tables, JobConfig], DataFrame]] = {
     "broker": broker_internals.transform,
     "transfers": lambda tables, cfg: tables.once("transfers", lambda each: snapshot_transfers.transform(each, cfg)),
     "failovers": controller_failover.transform,
+    "generator": generator.transform,
+    "leadership": leadership.transform,
+    "leaderships": leadership.by_second,
+    "costs": fetch_costs.transform,
+    "costs_by_size": fetch_costs.by_partitions_sent,
+    "recoveries": recovery.transform,
+    "sent_again": recovery.sent_again,
 }
+
+_NEEDS: Mapping[str, str] = {
+    "generator": "load",
+    "leadership": "trace",
+    "leaderships": "trace",
+    "costs": "fetch_costs",
+    "costs_by_size": "fetch_costs",
+}
+"""The table without which there is nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +109,13 @@ class Findings:
     broker: Sequence[Row]
     transfers: Sequence[Row]
     failovers: Sequence[Row]
+    generator: Sequence[Row] = ()
+    leadership: Sequence[Row] = ()
+    leaderships: Sequence[Row] = ()
+    costs: Sequence[Row] = ()
+    costs_by_size: Sequence[Row] = ()
+    recoveries: Sequence[Row] = ()
+    sent_again: Sequence[Row] = ()
 
 
 def collect(
@@ -98,7 +125,8 @@ def collect(
     with ThreadPoolExecutor(jobs_at_once) as pool:
         judged = [one for one in GUARANTEES if _can_be_judged(one, tables, runs)]
         breaches = [pool.submit(_breaches, one, tables, cfg, progress) for one in judged]
-        series = {name: pool.submit(_rows, name, job, tables, cfg, progress) for name, job in _SERIES.items()}
+        measured = {name: job for name, job in _SERIES.items() if _can_be_measured(name, tables, runs)}
+        series = {name: pool.submit(_rows, name, job, tables, cfg, progress) for name, job in measured.items()}
         examples = _with_faults([row for one in breaches for row in one.result()], tables)
         found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in GUARANTEES}
         rows = {name: future.result() for name, future in series.items()}
@@ -108,6 +136,10 @@ def collect(
 def _can_be_judged(one: Guarantee, tables: Tables, runs: int) -> bool:
     """A query costs its planning even over nothing."""
     return any(tables.has(run, *one.needs) for run in range(runs))
+
+
+def _can_be_measured(name: str, tables: Tables, runs: int) -> bool:
+    return name not in _NEEDS or any(tables.has(run, _NEEDS[name]) for run in range(runs))
 
 
 def _breaches(one: Guarantee, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:

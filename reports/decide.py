@@ -9,6 +9,10 @@ from reports.guarantees import GUARANTEES, Guarantee
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
+LIMITED_SHARE = 0.1
+LEAST_LIMITED_SECONDS = 3
+"""A worker that was its own limit for longer makes the run INVALID."""
+
 
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
     """A crash outweighs broken guarantees (its history is cut short), those outweigh missing evidence."""
@@ -62,10 +66,28 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
             f"The load generator fell {slip_us / 1e3:,.0f} ms behind its schedule; "
             f"{expected.max_schedule_slip_ms:,} ms are allowed."
         )
+    if not expected.faults:
+        reasons += generator_limits(findings)
     if unread := findings.facts.get("unended_partitions", 0):
         reasons.append(f"{unread:,} written partitions were not read to their end.")
     if "operations" not in findings.present:
         reasons.append("The run left no history of client operations.")
+    return reasons
+
+
+def generator_limits(findings: Findings) -> list[str]:
+    """A load whose generator was the limit says nothing about the broker. Under faults a run is about guarantees, and
+    a generator that was late breaks none: there the page says so beside the latencies, and the schedule's slip has
+    its own limit."""
+    reasons = []
+    for row in findings.generator:
+        limited, seconds = int(row["limited_seconds"]), int(row["seconds"])
+        if limited >= LEAST_LIMITED_SECONDS and limited > seconds * LIMITED_SHARE:
+            reasons.append(
+                f"The load generator was the limit, not the broker: {row['worker']} had no processor time left and ran "
+                f"late in {limited} of {seconds} seconds (by up to {row['worst_lag_us'] / 1e3:,.0f} ms); "
+                "use more workers, or less load."
+            )
     return reasons
 
 

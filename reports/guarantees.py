@@ -17,6 +17,7 @@ from reports.jobs import (
     nonmonotonic_send,
     one_abort_per_begin,
     one_leader_per_epoch,
+    one_partition_leader_per_epoch,
     poll_skip,
     session_epoch_order,
     session_lost,
@@ -44,6 +45,7 @@ class Guarantee:
     about: tuple[str, ...] = ()
 
 
+REPLICATION = ("F-22",)
 _LOG = ("operations", "runs")
 _POLL = ("operations", "runs", "assignments")
 _ADMIN = ("operations", "changes")
@@ -87,6 +89,9 @@ GUARANTEES: tuple[Guarantee, ...] = (
               lost_metadata.transform),
     Guarantee("one-leader-per-epoch", "Two nodes led the quorum in one epoch.",
               ("trace",), "leader_elections", "elections won", one_leader_per_epoch.transform),
+    Guarantee("one-partition-leader-per-epoch", "Two nodes led a partition in one leader epoch.",
+              ("trace",), "partition_leaderships", "leaderships of replicated partitions begun",
+              one_partition_leader_per_epoch.transform, about=REPLICATION),
     Guarantee("one-abort-per-begin", "A metadata transaction was closed twice, or not before the next one.",
               ("trace",), "metadata_markers", "committed markers noted", one_abort_per_begin.transform),
     Guarantee("snapshot-transfer-bounded", "A download fetched again what it held already.",

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
+MIN_EVICTION = "min.incremental.fetch.session.eviction.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    manifest: Manifest
+    findings: "Findings"
+    verdict: Verdict
 
 
 def judge(
@@ -50,19 +58,31 @@ def judge_many(
 
     ``baseline``: a run to compare with; it is read, not judged. ``progress`` gets short texts, from several threads.
     """
+    return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress)]
+
+
+def judge_whole(
+    run_dirs: Sequence[Path],
+    out: Path | None = None,
+    baseline: Path | None = None,
+    spark: "SparkSession | None" = None,
+    progress: Progress | None = None,
+) -> "list[Judged]":
+    """As ``judge_many``, with what the verdicts came from."""
     tell = progress or _silent
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
     manifests = [read_manifest(one) for one in folders]
     findings = _findings(folders, manifests, spark, tell)
     compared = (manifests[-1], findings[-1]) if baseline else None
-    verdicts = []
+    judged = []
     for number, run_dir in enumerate(folders[: len(run_dirs)]):
         target = _target(run_dir, number, len(run_dirs), out)
-        verdicts.append(_report(manifests[number], findings[number], run_dir, target, compared))
+        verdict = _report(manifests[number], findings[number], run_dir, target, compared)
+        judged.append(Judged(manifests[number], findings[number], verdict))
         tell(f"wrote {target / 'index.html'}")
-    tell(f"judged {len(verdicts)} run{'s' * (len(verdicts) != 1)} in {time.monotonic() - started:.1f} s")
-    return verdicts
+    tell(f"judged {len(judged)} run{'s' * (len(judged) != 1)} in {time.monotonic() - started:.1f} s")
+    return judged
 
 
 def _findings(
@@ -79,11 +99,15 @@ def _findings(
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
         from reports.collect import JOBS_AT_ONCE, collect
-        from reports.jobs.config import JobConfig, RunConfig
+        from reports.jobs.config import MIN_EVICTION_MS, JobConfig, RunConfig
         from reports.read_tables import read_tables, release
 
         settings = {
-            run: RunConfig(warm_up_us=one.warm_up_us, cache_slots=int(one.config.get(CACHE_SLOTS, "0")))
+            run: RunConfig(
+                warm_up_us=one.warm_up_us,
+                cache_slots=int(one.config.get(CACHE_SLOTS, "0")),
+                first_min_eviction_ms=int(one.config.get(MIN_EVICTION, MIN_EVICTION_MS)),
+            )
             for run, one in enumerate(manifests)
         }
         with sized_for(session, size):

@@ -58,6 +58,7 @@ class Manifest:
     title: str = ""
     run_id: str = ""
     target: str = "reference"  # "reference" or HOST:PORT
+    revision: str = ""  # of the fetch sessions: final, first or none; empty: not chosen for the run
     mutant: str = ""  # name of the planted defect, empty if none
     mutant_calls: int = -1  # how often the patched function ran; -1 unknown, 0 makes the run INVALID
     command: str = ""  # the command that was typed

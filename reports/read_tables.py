@@ -42,6 +42,7 @@ class Tables:
     trace: DataFrame
     latency: DataFrame
     load: DataFrame
+    fetch_costs: DataFrame
     broker: DataFrame
     reads: DataFrame
     sends: DataFrame
@@ -107,18 +108,17 @@ def _read(spark: SparkSession, run_dirs: Sequence[Path], table: schema.Table) ->
         return spark.createDataFrame([], empty)
     frame = spark.read.schema(struct_type(table)).parquet(*paths)
     used = [run for run, one in enumerate(files) if one]
-    run = F.lit(used[0]).cast("long") if len(used) == 1 else _run_of_file(run_dirs)
-    return frame.select(run.alias("run"), *names)
+    run = F.lit(used[0]) if len(used) == 1 else _run_of_file(files)
+    return frame.select(run.cast("long").alias("run"), *names)
 
 
-def _run_of_file(run_dirs: Sequence[Path]) -> Column:
-    """Which run folder a row's file lies in. (Spark writes paths as URLs.)"""
+def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
+    """Which run a row's file belongs to, by the folder that it lies in: looked up in a map, since a condition for each
+    run takes minutes to plan for sixty of them. (Spark writes paths as URLs.)"""
     path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
-    longest_first = sorted(enumerate(run_dirs), key=lambda one: -len(str(one[1].resolve())))
-    found = F.lit(-1).cast("long")
-    for run, folder in reversed(longest_first):
-        found = F.when(F.contains(path, F.lit(f"{folder.resolve()}/")), F.lit(run).cast("long")).otherwise(found)
-    return found
+    runs = {str(Path(each).resolve().parent): run for run, one in enumerate(files) for each in one}
+    known = F.create_map(*(F.lit(each) for pair in runs.items() for each in pair))
+    return F.element_at(known, F.regexp_extract(path, r"^(?:[a-z]+:)?/*(/.*)/[^/]*$", 1))
 
 
 def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:

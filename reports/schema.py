@@ -75,6 +75,7 @@ RUNS = Table(
         Column("writer", "string", "who made the values; empty: not a value of ours (foreign or corrupt)"),
         Column("first_sequence", "int64", "the writer's number of the first value; rises by one along the run"),
         Column("valid", "bool", "every value's CRC was right"),
+        Column("acks", "int64", "send: as the request asked, -1 all in-sync replicas, 1 the leader; read: 0", True),
     ),
 )
 
@@ -234,6 +235,28 @@ LOAD = Table(
         Column("failed", "int64", "operations ended fail or info in it"),
         Column("max_slip_us", "int64", "worst invoke - intended of an operation sent in it"),
         Column("cpu_permille", "int64", "worker process's processor time, 1000 = one core busy"),
+        Column("wanted_permille", "int64", "its loop's processor time and waiting for one, 1000 = never asleep", True),
+        Column("lag_us", "int64", "how late its own timer was at worst", True),
+    ),
+)
+
+FETCH_COSTS = Table(
+    "fetch_costs",
+    "trace/fetch_costs*.parquet",
+    "What each fetch cost the node that served it: one row an answer, followers' fetches too. Laid side by side by the "
+    "comparison of the session's revisions.",
+    (
+        Column("at_us", "int64", "when the answer was handed to the connection"),
+        Column("node", "int64", "who served it"),
+        Column("client_id", "string", "who asked; node-N for a follower, as it names itself"),
+        Column("revision", "string", "final: Fetch with 32-bit epochs; first: with 64-bit sequences; none: no session"),
+        Column("full", "bool", "the request named all that is wanted (it opened a session, or there is none)"),
+        Column("request_bytes", "int64", "size of the request frame with its length"),
+        Column("response_bytes", "int64", "size of the response frame with its length, records included"),
+        Column("named", "int64", "partitions named in the request; forgotten ones not counted"),
+        Column("sent", "int64", "partitions in the response"),
+        Column("record_bytes", "int64", "bytes of record batches in the response"),
+        Column("service_us", "int64", "the node's time for it (decode, look up, encode), without the wait for data"),
     ),
 )
 
@@ -250,7 +273,8 @@ BROKER = Table(
 )
 
 TABLES: tuple[Table, ...] = (
-    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, CHANGES, METADATA_READS, FAULTS, TRACE, LATENCY, LOAD, BROKER,
+    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, CHANGES, METADATA_READS, FAULTS, TRACE, LATENCY, LOAD,
+    FETCH_COSTS, BROKER,
 )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """eviction-rules: a session was evicted without one of KIP-227's three reasons, or more sessions stood than slots.
 
 (a) a follower's takes a consumer's; (b) idle longer than the minimum; (c) older than the minimum and smaller than
-the newcomer. The reason that the node names must be true of the values that it names.
+the newcomer. The reason that the node names must be true of the values that it names. The minimum is that of the
+evicted session's revision: a constant in the final one, the run's setting in the first.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -10,10 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.anomaly import sentence
 from reports.jobs.config import JobConfig
 from reports.jobs.session_epoch_order import session_anomalies
-from reports.jobs.sessions import noted
+from reports.jobs.sessions import SESSION, noted
 from reports.read_tables import Tables
 
 NAME = "eviction-rules"
+_NOTES = ("session_created", "session_closed", "session_evicted")
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
@@ -22,14 +24,15 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
 
 def _without_reason(tables: Tables, cfg: JobConfig) -> DataFrame:
     rule = F.get_json_object("detail", "$.rule")
-    old_enough = noted("age_ms") > cfg.min_eviction_ms
+    minimum = F.when(F.col("revision") == "first", cfg.per_run("first_min_eviction_ms")).otherwise(cfg.min_eviction_ms)
+    old_enough = noted("age_ms") > minimum
     allowed = (
         F.when(rule == "a", _flag("by_privileged") & ~_flag("privileged"))
-        .when(rule == "b", noted("idle_ms") > cfg.min_eviction_ms)
+        .when(rule == "b", noted("idle_ms") > minimum)
         .when(rule == "c", old_enough & (noted("by_partitions") > noted("partitions")))
         .otherwise(F.lit(False))
     )
-    evicted = tables.trace.where(F.col("what") == "session_evicted")
+    evicted = _with_revision(tables).where(F.col("what") == "session_evicted")
     wrong = evicted.where(~F.coalesce(allowed, F.lit(False)))
     detail = sentence(
         "Node %s evicted session %s by rule (%s), but it was idle for %s ms, %s ms old, with %s partitions "
@@ -40,9 +43,17 @@ def _without_reason(tables: Tables, cfg: JobConfig) -> DataFrame:
     return session_anomalies(wrong, NAME, detail)
 
 
+def _with_revision(tables: Tables) -> DataFrame:
+    """Notes on sessions, each with what the note on the session's creation called its revision."""
+    life = Window.partitionBy(*SESSION).orderBy("seq").rowsBetween(Window.unboundedPreceding, 0)
+    named = F.when(F.col("what") == "session_created", F.get_json_object("detail", "$.revision"))
+    notes = tables.trace.where(F.col("what").isin(*_NOTES)).withColumn("session", noted("session_id"))
+    return notes.withColumn("revision", F.last(named, ignorenulls=True).over(life))
+
+
 def _too_many(tables: Tables, cfg: JobConfig) -> DataFrame:
     change = F.when(F.col("what") == "session_created", 1).otherwise(-1)
-    notes = tables.trace.where(F.col("what").isin("session_created", "session_closed", "session_evicted"))
+    notes = tables.trace.where(F.col("what").isin(*_NOTES))
     in_order = Window.partitionBy("run", "node", "incarnation").orderBy("seq")
     counted = notes.withColumn("sessions", F.sum(change).over(in_order.rowsBetween(Window.unboundedPreceding, 0)))
     slots = cfg.per_run("cache_slots")

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import PARTITION
 from reports.jobs.intervals import merged
+from reports.jobs.notes import LEADS, text
 from reports.read_tables import Tables
 
 _VALUE = (
@@ -23,6 +24,17 @@ def placed_values(tables: Tables) -> DataFrame:
 
 def acknowledged(tables: Tables) -> DataFrame:
     return tables.sends.where((F.col("type") == "ok") & (F.col("first_offset") >= 0))
+
+
+def durably_acknowledged(tables: Tables) -> DataFrame:
+    """Without what only a leader had acknowledged (acks=1) that had replicas: its death may take that along."""
+    led = tables.notes.where(F.col("what") == LEADS).select("run", text("partition").alias("replicated")).distinct()
+    named = F.concat(F.col("topic"), F.lit("-"), F.col("partition").cast("string"))
+    leader_only = F.coalesce(F.col("acks") == 1, F.lit(False))
+    return acknowledged(tables).join(
+        F.broadcast(led.withColumnRenamed("run", "led_run")),
+        leader_only & (F.col("run") == F.col("led_run")) & (named == F.col("replicated")), "left_anti",
+    )  # fmt: skip
 
 
 def ok_reads(tables: Tables) -> DataFrame:

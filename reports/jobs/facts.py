@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.config import JobConfig
-from reports.jobs.notes import LEADER_ELECTED, METADATA_COMMITTED, METADATA_IMAGE
+from reports.jobs.notes import ISR_CHANGED, LEADER_ELECTED, LEADS, METADATA_COMMITTED, METADATA_IMAGE
 from reports.jobs.sessions import FETCH
 from reports.jobs.snapshot_transfers import CHUNK
 from reports.read_tables import Tables
@@ -35,6 +35,8 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         _counts(tables.notes, [
             ("leader_elections", (F.col("what") == LEADER_ELECTED).cast("int")),
             ("metadata_images", (F.col("what") == METADATA_IMAGE).cast("int")),
+            ("partition_leaderships", (F.col("what") == LEADS).cast("int")),
+            ("isr_changes", (F.col("what") == ISR_CHANGED).cast("int")),
             ("download_chunks", (F.col("what") == CHUNK).cast("int")),
             ("metadata_markers", ((F.col("what") == METADATA_COMMITTED) & _is_marker()).cast("int")),
         ]),

@@ -1,4 +1,4 @@
-"""The trace's notes on the quorum, the metadata log and snapshots, with the fields that jobs ask for as columns."""
+"""The trace's notes on quorum, metadata log, snapshots and replicas, with the fields that jobs ask for as columns."""
 
 from typing import Final
 
@@ -12,6 +12,8 @@ LEADER_RESIGNED: Final = "leader_resigned"
 CONTROLLER_ACTIVATED: Final = "controller_activated"
 METADATA_COMMITTED: Final = "metadata_committed"
 METADATA_IMAGE: Final = "metadata_image"
+LEADS: Final = "leads"
+ISR_CHANGED: Final = "isr_changed"
 
 
 def notes(tables: Tables, *names: str) -> DataFrame:

@@ -2,7 +2,8 @@
 
 Accepting another one and refusing the expected one (INVALID_FETCH_SESSION_EPOCH) are both breaches. A request whose
 answer the trace does not tell may or may not have advanced the epoch; both continuations are allowed. A preset
-(FAULTS, kind ``preset...``) names the epoch that each new session expects first, instead of 1.
+(FAULTS, kind ``preset...``) names the epoch that each new session expects first, instead of 1. In the first revision
+numbers only grow, and the last accepted one may come again: a retransmission.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -35,7 +36,8 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     after_untold = untold & (
         (epoch == F.col("last_moved.session_epoch")) | (epoch == _next("last_moved.session_epoch"))
     )
-    wrong_accepted = (F.col("outcome") == "accepted") & (epoch != F.col("expected")) & ~after_untold
+    resent = F.col("resends") & F.coalesce(epoch == F.col("last_accepted"), F.lit(False))
+    wrong_accepted = (F.col("outcome") == "accepted") & (epoch != F.col("expected")) & ~after_untold & ~resent
     right_refused = (F.col("outcome") == "wrong_epoch") & (epoch == F.col("expected")) & ~untold
     told = F.when(wrong_accepted, "accepted").otherwise("refused")
     detail = sentence(
@@ -55,4 +57,5 @@ def session_anomalies(found: DataFrame, name: str, detail: Column) -> DataFrame:
 
 
 def _next(name: str) -> Column:
-    return F.when(F.col(name) == LARGEST_EPOCH, F.lit(1)).otherwise(F.col(name) + 1)
+    wraps = (F.col(name) == LARGEST_EPOCH) & ~F.col("resends")
+    return F.when(wraps, F.lit(1)).otherwise(F.col(name) + 1)

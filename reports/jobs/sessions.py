@@ -14,10 +14,17 @@ FETCH = 1
 LARGEST_EPOCH = 2**31 - 1
 SESSION_ID_NOT_FOUND = 70
 INVALID_SESSION_EPOCH = 71
+INVALID_FETCH_SESSION = 10001
+"""The first revision's answer to an unknown session and to a wrong number alike."""
+FIRST_REVISION = 1000
+"""Version of Fetch that the first revision is spoken under."""
 SESSION = ("run", "node", "incarnation", "session")
 
 _NOTES = ("session_created", "session_closed", "session_evicted")
-_ROW = (*SESSION, "seq", "at_us", "what", "connection", "client_id", "session_epoch", "answered_session_id", "error")
+_ROW = (
+    *SESSION, "seq", "at_us", "what", "connection", "client_id", "api_version", "session_epoch", "answered_session_id",
+    "error",
+)  # fmt: skip
 
 
 def session_rows(tables: Tables) -> DataFrame:
@@ -35,7 +42,8 @@ def noted(field: str) -> Column:
 
 def answered_requests(tables: Tables) -> DataFrame:
     """One row per incremental fetch request: SESSION, seq, at_us, client_id, session_epoch, ``outcome``
-    (accepted, wrong_epoch, unknown_id, untold), ``alive`` (the session stood in the cache when it was asked)."""
+    (accepted, wrong_epoch, unknown_id, untold), ``alive`` (the session stood in the cache when it was asked),
+    ``resends`` (of the first revision, in which the last number may be sent again)."""
     in_order = Window.partitionBy(*SESSION).orderBy("seq")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
     life = F.when(F.col("what") == "session_created", 1).when(F.col("what").isin(*_NOTES[1:]), 0)
@@ -43,7 +51,7 @@ def answered_requests(tables: Tables) -> DataFrame:
     rows = (
         session_rows(tables)
         .withColumn("alive", F.coalesce(F.last(life, ignorenulls=True).over(so_far), F.lit(0)))
-        .withColumn("at_once", (F.lag("what").over(in_order) == "request") & (_lagged("session_epoch", in_order)))
+        .withColumn("at_once", _lagged_is_its_request(in_order))
         .withColumn("nth", F.row_number().over(same))
         .where((F.col("session_epoch") > 0) & F.col("what").isin("request", "reply"))
     )
@@ -51,14 +59,20 @@ def answered_requests(tables: Tables) -> DataFrame:
     replies = rows.where(F.col("what") == "reply").select(*key, "error", "at_once", "answered_session_id")
     requests = rows.where(F.col("what") == "request").drop("error", "at_once", "what", "answered_session_id")
     at_once = F.coalesce("at_once", F.lit(False))
+    either = at_once & (F.col("error") == INVALID_FETCH_SESSION)
     outcome = (
         F.when(F.col("error") == 0, "accepted")
+        .when(either & (F.col("alive") == 1), "wrong_epoch")
+        .when(either, "unknown_id")
         .when(at_once & (F.col("error") == INVALID_SESSION_EPOCH), "wrong_epoch")
         .when(at_once & (F.col("error") == SESSION_ID_NOT_FOUND), "unknown_id")
         .otherwise("untold")
     )
-    return requests.join(replies, key, "left").withColumn("outcome", outcome)
+    found = requests.join(replies, key, "left").withColumn("outcome", outcome)
+    return found.withColumn("resends", F.col("api_version") == FIRST_REVISION).drop("api_version")
 
 
-def _lagged(name: str, window: WindowSpec) -> Column:
-    return F.lag(name).over(window) == F.col(name)
+def _lagged_is_its_request(window: WindowSpec) -> Column:
+    """On the same connection: in the first revision a request ends the one that it repeats, which still waited."""
+    same = [F.lag(name).over(window) == F.col(name) for name in ("connection", "session_epoch")]
+    return (F.lag("what").over(window) == "request") & same[0] & same[1]

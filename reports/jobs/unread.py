@@ -2,14 +2,14 @@
 
 Jepsen's ``unseen`` is both together; here lost-write holds those that reads overtook, unseen the rest, so that each
 breach is told once. Values of an operation with unknown end count if a part of their run was read: a batch is
-written whole or not at all.
+written whole or not at all. What only a leader acknowledged (acks=1) while it had replicas may be lost with it.
 """
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import PARTITION
-from reports.jobs.evidence import acknowledged, log_starts, ok_reads
+from reports.jobs.evidence import durably_acknowledged, log_starts, ok_reads
 from reports.jobs.intervals import merged, subtracted
 from reports.read_tables import Tables
 
@@ -51,7 +51,7 @@ def unread(tables: Tables) -> DataFrame:
 
 def _written(tables: Tables) -> DataFrame:
     reads = ok_reads(tables).where(F.col("valid") & (F.col("writer") != ""))
-    return acknowledged(tables).select(*_SEND).unionByName(_proven(tables, reads))
+    return durably_acknowledged(tables).select(*_SEND).unionByName(_proven(tables, reads))
 
 
 def _proven(tables: Tables, reads: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reports.collect import Findings
+from reports.decide import generator_limits
 from reports.manifest import Manifest
 from reports.page import control_plane, words
 from reports.page.compare import comparisons, rows_for_page
@@ -17,7 +18,7 @@ from reports.page.notes import notes
 from reports.plots.catalogue import draw_all
 from reports.verdict import Outcome, Verdict
 
-_FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent
 _SAYS = {
     Outcome.PASSED: "Passed",
     Outcome.FAILED: "Failed",
@@ -39,7 +40,7 @@ def write_page(
     drawings = draw_all(findings, baseline[1] if baseline else None, seconds, folder)
     page = folder / "index.html"
     context = _context(manifest, findings, verdict, baseline)
-    page.write_text(_environment().get_template("page.html.j2").render(drawings=drawings, **context), encoding="utf-8")
+    page.write_text(environment().get_template("page.html.j2").render(drawings=drawings, **context), encoding="utf-8")
     return page
 
 
@@ -51,9 +52,9 @@ def run_seconds(manifest: Manifest, findings: Findings) -> int:
     return max(1, -(-min(last_us, longest) // 1_000_000))
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -79,6 +80,8 @@ def _context(
         "tiles": _tiles(findings, costs),
         "identity": _identity(manifest),
         "load": _load(findings),
+        "generator_limits": generator_limits(findings),
+        "generator": sorted(findings.generator, key=lambda row: row["worker"]),
         "latency_columns": ["count", "min", *(title for _, title, _ in COLUMNS), "max"],
         "latency": latency_rows(findings.percentiles),
         "faults": sorted(findings.faults, key=lambda row: (row["from_us"], row["name"])),
@@ -90,8 +93,8 @@ def _context(
         "baseline": baseline[0] if baseline else None,
         "comparisons": rows_for_page(comparisons(findings, baseline[1]), words.micros, words.count) if baseline else [],
         "notes": notes(manifest, findings, verdict.guarantees),
-        "style": (_FOLDER / "style.css").read_text(encoding="utf-8"),
-        "script": (_FOLDER / "script.js").read_text(encoding="utf-8"),
+        "style": (FOLDER / "style.css").read_text(encoding="utf-8"),
+        "script": (FOLDER / "script.js").read_text(encoding="utf-8"),
         "broker_table": _broker_table(findings),
         "failovers": failovers,
         "failover_summary": control_plane.summary(failovers),
@@ -135,7 +138,7 @@ def _identity(manifest: Manifest) -> list[tuple[str, list[tuple[str, str]]]]:
     run = [
         ("run", manifest.run_id), ("scenario", manifest.scenario), ("seed", str(manifest.seed)),
         ("world", {"live": "real processes", "sim": "simulated"}.get(manifest.world, manifest.world)),
-        ("target", manifest.target), ("mutant", manifest.mutant),
+        ("target", manifest.target), ("session revision", manifest.revision), ("mutant", manifest.mutant),
         ("started", started if manifest.start_wall_us else ""),
         ("length", words.seconds(manifest.duration_us) if manifest.duration_us else ""),
         ("commit", commit), ("trace hash", manifest.trace_hash), ("clauses", ", ".join(manifest.clauses)),
@@ -163,12 +166,13 @@ def _load(findings: Findings) -> dict[str, Any]:
 
 
 def _outcomes(findings: Findings) -> list[dict[str, Any]]:
-    """Operations by kind and end, with the errors that were named."""
+    """Operations by kind and end, with the errors that were named; those that did not end well first."""
     table: dict[tuple[str, str, str], int] = {}
     for row in findings.throughput:
         key = (row["f"], row["type"], row["error"])
         table[key] = table.get(key, 0) + row["operations"]
-    return [{"f": f, "type": end, "error": error, "operations": n} for (f, end, error), n in sorted(table.items())]
+    in_order = sorted(table.items(), key=lambda one: (one[0][1] == "ok", one[0]))
+    return [{"f": f, "type": end, "error": error, "operations": n} for (f, end, error), n in in_order]
 
 
 def _broker_table(findings: Findings) -> list[dict[str, Any]]:

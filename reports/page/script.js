@@ -25,7 +25,7 @@ document.getElementById("theme").addEventListener("click", () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 });
-document.getElementById("copy").addEventListener("click", async (event) => {
+document.getElementById("copy")?.addEventListener("click", async (event) => {
   const command = document.getElementById("command");
   try { await navigator.clipboard.writeText(command.textContent); event.target.textContent = "copied"; }
   catch { getSelection().selectAllChildren(command); }

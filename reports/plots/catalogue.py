@@ -13,6 +13,7 @@ from reports.plots import (
     controller,
     heatmap,
     latency_over_time,
+    leadership,
     load,
     percentiles,
     style,
@@ -38,6 +39,8 @@ _CAPTIONS = {
     "availability": "Whether operations of a kind succeeded in each second.",
     "controller": "Which node was the active controller, and the time without one; below, the snapshots that nodes "
     "fetched from each other.",
+    "leadership": "Who led the replicated partitions that changed most, and where replicas were missing in the in-sync "
+    "set; below, how many partitions changed in each second.",
     "broker": "The broker's own metrics on the same time axis.",
 }
 
@@ -53,6 +56,7 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "throughput": lambda: throughput.draw(findings.throughput, hits, seconds),
         "availability": lambda: availability.draw(findings.throughput, hits, seconds),
         "controller": lambda: controller.draw(findings.failovers, findings.transfers, hits, seconds),
+        "leadership": lambda: leadership.draw(findings.leadership, findings.leaderships, hits, seconds),
         "broker": lambda: broker.draw(findings.broker, hits, seconds),
     }
     drawings = {}

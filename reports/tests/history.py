@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from reports import schema
 from reports.manifest import Expectations, Manifest, write_manifest
 from reports.tests.control_plane import add_control_plane
+from reports.tests.replicas import add_replicas
 
 END = 2**63 - 1
 TOPIC = "orders"
@@ -64,7 +65,10 @@ class History:
             "scenario": "generated", "title": "A generated history", "seed": self.seed, "world": "sim",
             "repeat_command": f"crucible sim generated --seed {self.seed}", "run_id": f"generated-{self.seed}",
             "duration_us": self.shape.seconds * 1_000_000,
-            "config": {"max.incremental.fetch.session.cache.slots": "1000"},
+            "config": {
+                "max.incremental.fetch.session.cache.slots": "1000",
+                "min.incremental.fetch.session.eviction.ms": "60000",
+            },
             "expectations": Expectations(
                 faults=tuple(one.name for one in self.shape.faults), min_fetches=10, min_acked=10
             ),
@@ -91,6 +95,7 @@ def generate(seed: int, shape: Shape = Shape()) -> History:
     history = History(shape, seed)
     _Player(history, Random(seed)).play()
     add_control_plane(history.tables)
+    add_replicas(history.tables)
     return history
 
 
@@ -323,7 +328,8 @@ class _Player:
             slot = seconds[invoke // 1_000_000]
             slot["max_slip_us"] = max(slot["max_slip_us"], invoke - intended)
         for second, counts in sorted(seconds.items()):
-            self.h.tables["load"].append({"worker": "worker-0", "second": second, **counts, "cpu_permille": 310})
+            self.h.tables["load"].append({"worker": "worker-0", "second": second, **counts, "cpu_permille": 310,
+                                          "wanted_permille": 400, "lag_us": 2_000})  # fmt: skip
 
     def _broker(self) -> None:
         for second in range(self.shape.seconds):

@@ -11,6 +11,7 @@ from reports.judge import _findings, _silent
 from reports.manifest import Expectations, read_manifest
 from reports.tests.history import END, TOPIC, History, Row, generate
 from reports.tests.planted_metadata import PLANTED_METADATA
+from reports.tests.planted_replicas import planted_replicas
 from reports.verdict import Outcome, Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -166,14 +167,68 @@ def plant_session_refused(history: History) -> None:
     mine[-1].update(error=71, answered_session_id=0)
 
 
+def _first_revision(history: History, shift: int) -> list[Row]:
+    """Its longest session in that revision; from the fifth fetch on each number is ``shift`` more."""
+    mine = _session(history)
+    for row in mine:
+        row["api_version"] = 1000
+    for row in mine[8:]:
+        row["session_epoch"] = _int(row, "session_epoch") + shift
+    return mine
+
+
+def legal_retransmission(history: History) -> None:
+    """The fourth number of a first revision's session comes twice, and is accepted twice."""
+    _first_revision(history, -1)
+
+
+def legal_overtaking(history: History) -> None:
+    """A number comes again on another connection while it waits: who waits is refused then, the other is served."""
+    answer = _first_revision(history, 0)[-1]
+    for row in history.tables["trace"]:
+        row["seq"] = 4 * _int(row, "seq")
+    at = _int(answer, "seq")
+    again = {**answer, "connection": -6}
+    asked = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
+    history.tables["trace"] += [asked, {**again, "seq": at + 1}]
+    answer.update(error=10001, answered_session_id=0)
+
+
+def plant_number_skipped(history: History) -> None:
+    """A number of the first revision that is neither the last nor the next one is accepted."""
+    _first_revision(history, 1)
+
+
+def plant_number_refused(history: History) -> None:
+    """The next number is refused at once, by the error that stands for unknown sessions too."""
+    _first_revision(history, 0)[-1].update(error=10001, answered_session_id=0)
+
+
 def plant_session_lost(history: History) -> None:
     last = _session(history)[-1]
     last.update(error=70, answered_session_id=0)
 
 
 def plant_eviction_rules(history: History) -> None:
+    """In the final revision the minimum is a constant, whatever the run's setting."""
+    _evict(history, "final", 119_999)
+
+
+def legal_eviction(history: History) -> None:
+    """The same in the first revision, where the run's setting is 60 s."""
+    _evict(history, "first", 60_001)
+
+
+def plant_early_eviction(history: History) -> None:
+    _evict(history, "first", 60_000)
+
+
+def _evict(history: History, revision: str, idle_ms: int) -> None:
+    """By rule (b)."""
     created = history.rows("trace", what="session_created")[0]
-    detail = {"session_id": json.loads(str(created["detail"]))["session_id"], "rule": "b", "idle_ms": 119_999,
+    made = json.loads(str(created["detail"]))
+    created["detail"] = json.dumps({**made, "revision": revision}, sort_keys=True)
+    detail = {"session_id": made["session_id"], "rule": "b", "idle_ms": idle_ms,
               "age_ms": 500_000, "partitions": 5, "by_partitions": 5, "privileged": 0, "by_privileged": 0}  # fmt: skip
     last = max(_int(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
     history.tables["trace"].append({**created, "what": "session_evicted", "seq": last + 1,
@@ -222,6 +277,7 @@ def legal_wrap_and_untold_fetch(history: History) -> None:
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     **PLANTED_METADATA,
+    **planted_replicas(plant_lost_write, plant_unseen, plant_duplicate),
     "clean": (no_plant, set()),
     "seek": (legal_seek, set()),
     "log start moved": (legal_log_start_move, set()),
@@ -241,8 +297,14 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "fetch-gap": (plant_fetch_gap, {"fetch-gap"}),
     "session-epoch-order": (plant_session_epoch_order, {"session-epoch-order"}),
     "session refused": (plant_session_refused, {"session-epoch-order"}),
+    "number sent again": (legal_retransmission, set()),
+    "number overtaken": (legal_overtaking, set()),
+    "number skipped": (plant_number_skipped, {"session-epoch-order"}),
+    "number refused": (plant_number_refused, {"session-epoch-order"}),
     "session-lost": (plant_session_lost, {"session-lost"}),
     "eviction-rules": (plant_eviction_rules, {"eviction-rules"}),
+    "evicted as configured": (legal_eviction, set()),
+    "evicted too early": (plant_early_eviction, {"eviction-rules"}),
 }
 
 

@@ -15,6 +15,7 @@ from reports.manifest import Manifest, read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
 from reports.tests.history import History, Row, Shape, generate
+from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}
@@ -112,6 +113,63 @@ def test_few_failovers_get_no_median() -> None:
     assert "the median is 0.500 s" in summary([one] * 5)
 
 
+def test_what_fetches_cost_is_summed_by_kind(run: tuple[History, list[Findings], list[Path]]) -> None:
+    history, (_, measured), _ = run
+    rows = {(row["follower"], row["full"]): row for row in measured.costs}
+    clients = [row for row in history.rows("fetch_costs") if str(row["client_id"]).startswith("fetcher-")]
+    for full in (True, False):
+        mine = [row for row in clients if row["full"] is full]
+        assert rows[False, full]["fetches"] == len(mine) > 0
+        assert rows[False, full]["response_bytes"] == sum(_int(row, "response_bytes") for row in mine)
+        assert rows[False, full]["p99_us"] == (FULL_US if full else INCREMENTAL_US)
+    follower = history.rows("fetch_costs", client_id=FOLLOWER, full=False)
+    fetched = history.rows("operations", f="fetch")
+    bounds = min(_int(row, "invoke_us") for row in fetched), max(_int(row, "complete_us") for row in fetched)
+    during = [row for row in follower if bounds[0] <= _int(row, "at_us") <= bounds[1]]
+    assert rows[True, False]["fetches"] == len(during) > 0
+    assert (True, True) not in rows or rows[True, True]["fetches"] <= 1
+
+
+def test_a_lost_answer_is_recovered_from_by_the_next_good_one_at_that_node(
+    run: tuple[History, list[Findings], list[Path]],
+) -> None:
+    history, (measured, _), _ = run
+    lost = history.rows("operations", f="fetch", type="info")
+    expected = []
+    for row in lost:
+        mine = history.rows("operations", f="fetch", process=row["process"])
+        after = [one for one in mine if _int(one, "index") > _int(row, "index")]
+        good = next(one for one in after if one["type"] == "ok")
+        refused = [one for one in after[: after.index(good)] if one["type"] == "fail"]
+        asking = sum(_int(one, "complete_us") - _int(one, "invoke_us") for one in (*refused, good))
+        expected.append((row["process"], _int(good, "complete_us") - _int(row, "complete_us"), asking))
+    found = [(row["process"], row["recovered_us"], row["asking_us"]) for row in measured.recoveries]
+    assert sorted(found) == sorted(expected)
+    assert found
+
+
+def test_full_fetches_after_the_first_bring_partitions_again(
+    run: tuple[History, list[Findings], list[Path]],
+) -> None:
+    history, (measured, _), _ = run
+    (sums,) = measured.sent_again
+    full = [row for row in history.rows("operations", f="fetch", type="ok") if row["session_epoch"] == 0]
+    first = {row["process"]: row for row in reversed(full)}
+    again = [row for row in full if row is not first[row["process"]]]
+    assert (sums["requests_again"], len(first)) == (len(again), 3)
+    assert sums["answered_again"] == sum(_int(row, "partitions_answered") for row in again)
+
+
+def test_the_leaders_of_a_partition_are_told_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
+    _, (measured, _), _ = run
+    first = [row for row in sorted(measured.leadership, key=lambda row: row["n"]) if row["place"] == 1]
+    assert [(row["partition"], row["node"], row["isr"]) for row in first] == [
+        ("orders-0", 0, "0,1,2"), ("orders-0", 1, "1,2"), ("orders-0", 1, "1,2,0"),
+    ]  # fmt: skip
+    seconds = {row["second"]: row for row in measured.leaderships}
+    assert (seconds[3]["elected"], seconds[3]["shrunk"], seconds[4]["grown"]) == (1, 3, 3)
+
+
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +217,7 @@ def test_the_page_stands_alone_and_holds_every_section(
     assert "<b>A & B" not in text
     for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
         assert shown in text, shown
-    figures = ("load", "percentiles", "latency", "throughput", "availability", "controller", "broker")
+    figures = ("load", "percentiles", "latency", "throughput", "availability", "controller", "leadership", "broker")
     assert {path.name for path in tmp_path.glob("*.png")} == {f"{name}.png" for name in figures}
     assert (tmp_path / "verdict.json").exists()
     assert (tmp_path / "junit.xml").exists()

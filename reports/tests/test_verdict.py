@@ -57,6 +57,20 @@ def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -
     assert "3 written partitions were not read to their end." in verdict.reasons
 
 
+def test_a_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
+    worker = {"worker": "worker-1", "seconds": 20, "limited_seconds": 2, "cpu_permille": 980, "worst_lag_us": 420_000}
+    assert outcome(MANIFEST, findings(generator=[worker])).outcome is Outcome.PASSED
+    verdict = outcome(MANIFEST, findings(generator=[{**worker, "limited_seconds": 5}]))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reasons == (
+        "The load generator was the limit, not the broker: worker-1 had no processor time left and ran late in 5 of 20 "
+        "seconds (by up to 420 ms); use more workers, or less load.",
+    )
+    struck = [{"name": "cut", "kind": "link_cut", "hits": 1}]
+    under_faults = findings(generator=[{**worker, "limited_seconds": 5}], faults=struck)
+    assert outcome(expecting(faults=("cut",)), under_faults).outcome is Outcome.PASSED
+
+
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [

@@ -1,0 +1,49 @@
+"""What fetches cost the nodes that served them: by revision, full or incremental, client or follower."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+
+FOLLOWER, FETCHER = "node-", "fetcher-"
+"""So begin the names by which followers and fetchers fetch. Others (the final read) are left out."""
+_SUMS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "service_us")
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
+    """Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time),
+    first_us, last_us. Only while fetchers were at work: before, followers meet new partitions, and afterwards leaders
+    move away from nodes that end. The warm-up is left out, too."""
+    follower = F.startswith("client_id", F.lit(FOLLOWER))
+    costs = _under_load(tables, cfg).where(follower | _fetcher())
+    return costs.groupBy("run", follower.alias("follower"), "revision", "full").agg(
+        F.count(F.lit(1)).alias("fetches"),
+        *(F.sum(name).alias(name) for name in _SUMS),
+        F.percentile_approx("service_us", 0.5, 1_000).alias("p50_us"),
+        F.percentile_approx("service_us", 0.99, 1_000).alias("p99_us"),
+        F.min("at_us").alias("first_us"),
+        F.max("at_us").alias("last_us"),
+    )
+
+
+def by_partitions_sent(tables: Tables, cfg: JobConfig) -> DataFrame:
+    """How the service time grows with the answer. Columns: run, bucket (partitions sent, the next power of two, 0
+    none), fetches, mean_us."""
+    costs = _under_load(tables, cfg).where(_fetcher())
+    power = F.pow(F.lit(2), F.ceil(F.log2(F.greatest("sent", F.lit(1))))).cast("long")
+    bucket = F.when(F.col("sent") == 0, F.lit(0)).otherwise(power)
+    return costs.groupBy("run", bucket.alias("bucket")).agg(
+        F.count(F.lit(1)).alias("fetches"), F.avg("service_us").alias("mean_us")
+    )
+
+
+def _under_load(tables: Tables, cfg: JobConfig) -> DataFrame:
+    fetched = tables.operations.where(F.col("f") == "fetch").groupBy("run")
+    bounds = fetched.agg(F.min("invoke_us").alias("from_us"), F.max("complete_us").alias("until_us"))
+    within = F.col("at_us").between(F.col("from_us"), F.col("until_us")) & (F.col("at_us") >= cfg.per_run("warm_up_us"))
+    return tables.fetch_costs.join(F.broadcast(bounds), "run").where(within)
+
+
+def _fetcher() -> Column:
+    return F.contains("client_id", F.lit(FETCHER))

@@ -1,0 +1,26 @@
+"""How hard each load worker worked, and for how long it was itself the limit.
+
+A second counts as limited when the worker's loop wanted a processor nearly all the time, had one for half of it at
+least, and its own timer came late: then what it sent was late by its own fault. A worker that only waits for the
+broker sleeps; one that others keep from the processor wants it and hardly has it.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
+    """Columns: run, worker, seconds (of load), limited_seconds, cpu_permille, wanted_permille (means), worst_lag_us."""
+    measured = tables.load.where((F.col("offered") > 0) & F.col("wanted_permille").isNotNull())
+    busy = (F.col("wanted_permille") >= cfg.busy_permille) & (F.col("cpu_permille") >= cfg.working_permille)
+    limited = busy & (F.col("lag_us") >= cfg.late_us)
+    return measured.groupBy("run", "worker").agg(
+        F.count(F.lit(1)).alias("seconds"),
+        F.sum(limited.cast("long")).alias("limited_seconds"),
+        F.round(F.avg("cpu_permille")).cast("long").alias("cpu_permille"),
+        F.round(F.avg("wanted_permille")).cast("long").alias("wanted_permille"),
+        F.max("lag_us").alias("worst_lag_us"),
+    )

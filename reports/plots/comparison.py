@@ -1,0 +1,130 @@
+"""The comparison's pictures: one colour for each revision in all of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from reports.plots import style
+
+if TYPE_CHECKING:
+    from reports.comparison import Measured
+
+COLOURS: Mapping[str, str] = {"final": style.BLUE, "first": style.ORANGE, "none": style.MUTED}
+_BAR = 0.25
+LEAST_FETCHES = 10
+_Value = float | int | None
+
+
+def colour_of(revision: str) -> str:
+    return COLOURS.get(revision, style.PURPLE)
+
+
+def bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
+    return _bars(runs, {
+        "request": [one.clients.request_bytes for one in runs],
+        "response without records": [one.clients.overhead_bytes for one in runs],
+        "follower's request": [one.followers.request_bytes for one in runs],
+        "follower's response\nwithout records": [one.followers.overhead_bytes for one in runs],
+    }, "bytes a fetch", lambda value: f"{value:,.0f} B")  # fmt: skip
+
+
+def partitions(runs: "Sequence[Measured]") -> Figure | None:
+    return _bars(runs, {
+        "named a fetch": [one.named / one.fetches if one.fetches else None for one in runs],
+        "answered a fetch": [one.answered / one.fetches if one.fetches else None for one in runs],
+        "named again, in all": [one.named_again for one in runs],
+        "sent again, in all": [one.sent_again for one in runs],
+    }, "partitions", lambda value: f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}")  # fmt: skip
+
+
+def service(runs: "Sequence[Measured]") -> Figure | None:
+    return _bars(runs, {
+        "mean": [one.clients.mean_us for one in runs],
+        "median": [one.clients.p50_us for one in runs],
+        "99 %": [one.clients.p99_us for one in runs],
+        "follower's, mean": [one.followers.mean_us for one in runs],
+    }, "the node's time a fetch", style.micros)  # fmt: skip
+
+
+def _bars(
+    runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], title: str, text: Any
+) -> Figure | None:
+    """Logarithmic, since full fetches cost many times an incremental one; every bar says its number."""
+    shown = {name: values for name, values in groups.items() if any(values)}
+    if not shown:
+        return None
+    figure, (axes,) = style.canvas([0.42 * len(shown) * max(2, len(runs)) + 0.3])
+    least = min(value for values in shown.values() for value in values if value)
+    for place, values in enumerate(shown.values()):
+        for number, (run, value) in enumerate(zip(runs, values, strict=True)):
+            y = place + (number - (len(runs) - 1) / 2) * _BAR
+            axes.barh(y, value or 0, _BAR * 0.9, color=colour_of(run.revision), linewidth=0,
+                      label=run.revision if not place else None)  # fmt: skip
+            axes.text(max(value or 0, least / 2), y, f"  {text(value) if value is not None else '–'}", va="center")
+    _plain_log(axes, lambda value: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    axes.set_xlim(left=least / 2)
+    axes.margins(x=0.15)
+    axes.set_yticks(range(len(shown)), list(shown))
+    axes.set_ylim(len(shown) - 0.45, -0.55)
+    axes.set_title(title)
+    axes.grid(False, axis="y")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(runs), borderaxespad=0.1)
+    return figure
+
+
+def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
+    """Labels as people write numbers, at 1, 2 and 5."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def recovery(runs: "Sequence[Measured]") -> Figure | None:
+    """Each lost answer a dot; the line is the median."""
+    if not any(one.asking_us for one in runs):
+        return None
+    figure, (axes,) = style.canvas([0.5 * len(runs) + 0.5])
+    for place, one in enumerate(runs):
+        _dots(axes, place, one)
+    every = [each for one in runs for each in one.asking_us]
+    _plain_log(axes, style.micros)
+    axes.set_xlim(max(1, min(every)) * 0.8, max(every) * 1.25)
+    axes.set_yticks(range(len(runs)), [one.revision for one in runs])
+    axes.set_ylim(len(runs) - 0.4, -0.6)
+    axes.set_title("after a lost answer: asking until the next good one")
+    axes.grid(False, axis="y")
+    return figure
+
+
+def _dots(axes: Axes, place: int, one: "Measured") -> None:
+    count = len(one.asking_us)
+    spread = [place + ((number * 7) % 11 - 5) * 0.04 for number in range(count)]
+    axes.plot(one.asking_us, spread, "o", color=colour_of(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
+    middle = one.asking_median_us
+    if middle is not None:
+        axes.plot([middle, middle], [place - 0.32, place + 0.32], color=style.INK, linewidth=1.6)
+
+
+def growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
+    """The node's time against the partitions of the answer, by revision; means of LEAST_FETCHES and more."""
+    lines = {
+        name: sorted((row["bucket"], row["mean_us"]) for row in rows if row["fetches"] >= LEAST_FETCHES)
+        for name, rows in curves.items()
+    }
+    if not any(len(points) >= 2 for points in lines.values()):
+        return None
+    figure, (axes,) = style.canvas([2.4])
+    for name, points in lines.items():
+        if points:
+            axes.plot(*zip(*points, strict=True), "o-", color=colour_of(name), markersize=4, label=name)
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    style.micros_axis(axes)
+    axes.set_xlabel("partitions in the answer, up to")
+    axes.set_title("the node's time a fetch")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+    return figure

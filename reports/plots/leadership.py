@@ -1,0 +1,69 @@
+"""Who led each replicated partition, and how many of its replicas were in sync; below, changes per second of all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from reports.plots import style, timeline
+
+_COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
+_BELOW = 0.13
+"""Height of the strip that shows a reduced in-sync set."""
+
+
+def draw(
+    leadership: Sequence[dict[str, Any]], by_second: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]],
+    seconds: int,
+) -> Figure | None:  # fmt: skip
+    """None if there are no replicated partitions."""
+    if not leadership or seconds < timeline.LEAST_SECONDS:
+        return None
+    partitions = list(dict.fromkeys(row["partition"] for row in sorted(leadership, key=lambda row: row["place"])))
+    figure, panels = timeline.frame([0.3 * len(partitions) + 0.3, 1.0], hits, seconds)
+    nodes = sorted({row["node"] for row in leadership})
+    for place, name in enumerate(partitions):
+        _partition(panels[0], place, [row for row in leadership if row["partition"] == name], nodes, seconds)
+    panels[0].set_yticks(range(len(partitions)), partitions)
+    panels[0].set_ylim(len(partitions) - 0.4, -0.6)
+    panels[0].set_title("leader by partition; the red strip: replicas missing in the in-sync set")
+    style.no_lines(panels[0])
+    handles = [Patch(color=colour_of(node, nodes), label=f"node {node}") for node in nodes]
+    panels[0].legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=6, borderaxespad=0.1)
+    _changes(panels[1], by_second, seconds)
+    return figure
+
+
+def colour_of(node: int, nodes: Sequence[int]) -> str:
+    return _COLOURS[nodes.index(node) % len(_COLOURS)]
+
+
+def _partition(axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
+    in_order = sorted(rows, key=lambda row: row["n"])
+    largest = max(members(row) for row in in_order)
+    ends = [row["at_us"] / 1e6 for row in in_order[1:]] + [float(seconds)]
+    for row, end in zip(in_order, ends, strict=True):
+        start = row["at_us"] / 1e6
+        length = max(end - start, seconds * 0.001)
+        axes.broken_barh([(start, length)], (place - 0.32, 0.5), color=colour_of(row["node"], nodes), linewidth=0)
+        missing = largest - members(row)
+        if missing > 0:
+            axes.broken_barh([(start, length)], (place + 0.2, _BELOW * missing), color=style.RED, linewidth=0)
+
+
+def members(row: dict[str, Any]) -> int:
+    """Of the in-sync set; 0 where the note did not say."""
+    return len(row["isr"].split(",")) if row["isr"] else 0
+
+
+def _changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> None:
+    kinds = (("elected", "leaders elected", style.BLUE), ("shrunk", "in-sync sets shrunk", style.RED),
+             ("grown", "in-sync sets grown", style.GREEN))  # fmt: skip
+    for name, label, colour in kinds:
+        points = {row["second"]: row[name] for row in by_second}
+        axes.step(*timeline.dense(points, seconds, 0), where="mid", color=colour, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_title("changes per second, all partitions")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
