@@ -1,14 +1,11 @@
 """Crucible's command line: parses and dispatches; each command imports what it needs, so that help is instant."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from bench.options import Options
     from bench.results import Results
-    from reports.verdict import Verdict
-    from scenarios.model import Scenario
 
 ROOT = Path(__file__).resolve().parent
-USAGE_ERROR = 2
 SUITE_CRASHED = 4
 CHILD_ENDS_WITHIN_S = 30
 
@@ -73,20 +68,6 @@ def _examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  ./crucible {line}" for line in lines)
 
 
-@contextmanager
-def _one_sentence(*errors: type[BaseException]) -> Iterator[None]:
-    """Turns errors that a person can put right into one sentence and exit code 2."""
-    try:
-        yield
-    except errors as error:
-        click.echo(f"crucible: {error}", err=True)
-        sys.exit(USAGE_ERROR)
-
-
-def _progress(line: str) -> None:
-    click.echo(f"  {line}", err=True)
-
-
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="crucible-kafka", prog_name="crucible")
 def main() -> None:
@@ -104,7 +85,9 @@ def main() -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
 def demo(out: Path | None, seed: int) -> None:
     """The main job, small: node, fleet through Toxiproxy, faults, Spark, report."""
-    sys.exit(_worst(_play_live([(each, "") for each in _found(["demo"], False)], "reference", out, seed)))
+    from playing import find_scenarios, play_live, worst
+
+    sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
 
 
 CHECKS: dict[str, tuple[str, list[str]]] = {
@@ -120,7 +103,9 @@ CHECKS: dict[str, tuple[str, list[str]]] = {
 @click.argument("pytest_words", nargs=-1)
 def run_tests(only: Sequence[str], pytest_words: Sequence[str]) -> None:
     """Everything that CI runs. Words after -- go to pytest."""
-    _need_java()
+    from playing import need_java
+
+    need_java()
     failed = []
     for name, (what, command) in CHECKS.items():
         if only and name not in only:
@@ -194,6 +179,9 @@ def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, c
 
 _SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...")
 _ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
+_REVISION = click.option(
+    "--revision", type=click.Choice(["final", "first"]), help="Of fetch sessions (default: each that a scenario has)."
+)
 _MUTANT = click.option("--mutant", help="Plant this defect first; the scenario must turn red (exit code 1).")
 _WITH_MUTANTS = click.option(
     "--with-mutants", is_flag=True, help="The control and every mutant of each scenario; 0 if all are as they must."
@@ -203,28 +191,32 @@ _WITH_MUTANTS = click.option(
 @main.command(epilog=_examples("run 1 2", "run 27 --mutant counted_session_ids", "run plain-load --target HOST:PORT"))
 @_SCENARIOS
 @_ALL
+@_REVISION
 @click.option("--target", default="reference", show_default=True, metavar="reference|HOST:PORT")
 @_MUTANT
 @_WITH_MUTANTS
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True)
 def run(
-    scenarios: Sequence[str], everything: bool, target: str, mutant: str | None, with_mutants: bool,
-    out: Path | None, seed: int,
+    scenarios: Sequence[str], everything: bool, revision: str | None, target: str, mutant: str | None,
+    with_mutants: bool, out: Path | None, seed: int,
 ) -> None:  # fmt: skip
     """Scenarios with real processes: Locust, Toxiproxy, signals; then Spark judges.
 
     SCENARIO is a file, its stem, or the scenario's number.
     """
+    from playing import as_they_must, find_scenarios, in_revisions, play_live, worst
+
     _one_of(mutant, with_mutants)
     plays = [
-        (scenario, planted)
-        for scenario in _found(scenarios, everything)
+        (spoken, planted)
+        for scenario in find_scenarios(scenarios, everything)
         if not (everything and scenario.swarm)  # Drawn from seeds: only the simulator plays those.
+        for spoken in in_revisions(scenario, revision)
         for planted in (("", *scenario.mutants) if with_mutants else (mutant or "",))
     ]
-    verdicts = _play_live(plays, target, out, seed)
-    sys.exit(_as_they_must(plays, verdicts) if with_mutants else _worst(verdicts))
+    verdicts = play_live(plays, target, out, seed)
+    sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
 
 
 def _one_of(mutant: str | None, with_mutants: bool) -> None:
@@ -232,90 +224,76 @@ def _one_of(mutant: str | None, with_mutants: bool) -> None:
         raise click.UsageError("give --mutant or --with-mutants, not both")
 
 
-def _found(names: Sequence[str], everything: bool) -> "list[Scenario]":
-    from scenarios import loader
+@main.command(epilog=_examples("compare fetch-revisions", "compare 1 --seed 7 --out runs/compared"))
+@click.argument("scenario")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
+@click.option("--seed", type=int, default=1, show_default=True)
+def compare(scenario: str, out: Path | None, seed: int) -> None:
+    """A scenario in both revisions of fetch sessions and with full fetches: same load, faults and seed.
 
-    with _one_sentence(loader.ScenarioError):
-        if everything and names:
-            raise loader.ScenarioError("name scenarios or give --all, not both")
-        if everything:
-            return list(loader.load_all())
-        if not names:
-            raise loader.ScenarioError("name a scenario (a file, its stem or its number), or give --all")
-        return [loader.find(name) for name in names]
+    Played one after the other with real processes, judged, and laid side by side.
+    """
+    from playing import command_line, find_scenarios, need_java, one_sentence, progress, run_folder, shown, tell, worst
 
-
-def _play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
-    """Plays one after the other, then judges all in one Spark session; one line a verdict."""
-    _need_java()
+    need_java()
+    from chaos.live.comparison import compare as play_all
     from chaos.live.errors import SetupError
-    from chaos.live.runner import check_playable, play
+    from reports.comparison import compare_runs
+    from reports.errors import SetupError as NoSpark
 
-    folders: list[Path] = []
-    with _one_sentence(SetupError):
-        for scenario, mutant in plays:
-            check_playable(scenario, target, mutant)
-        for number, (scenario, mutant) in enumerate(plays):
-            name = f"{scenario.name}{'-' + mutant if mutant else ''}"
-            folder = _run_folder(out, name, len(plays) > 1)
-            planted = f" (mutant {mutant})" if mutant else ""
-            click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{planted}", err=True)
-            play(scenario, folder, seed=seed, target=target, mutant=mutant, command=_command(), progress=_progress)
-            folders.append(folder)
-    return _judge(folders)
+    (found,) = find_scenarios([scenario], False)
+    with one_sentence(SetupError):
+        folder = run_folder(out, f"compare-{found.name}", False)
+        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
+    with one_sentence(NoSpark):
+        compared = compare_runs([run for _, run in played], folder, progress=progress)
+    tell(compared.verdicts)
+    click.echo(f"comparison: {shown(compared.page)}")
+    sys.exit(worst(compared.verdicts))
 
 
-def _run_folder(out: Path | None, name: str, several: bool) -> Path:
-    if out is None:
-        return ROOT / "runs" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    return out / name if several else out
+@main.command(epilog=_examples("fleet plain-load --web", "fleet plain-load --clients 1000 --workers 3 --shape step"))
+@click.argument("scenario", default="plain-load")
+@click.option("--target", default="reference", show_default=True, metavar="reference|HOST:PORT")
+@click.option("--web", is_flag=True, help="Locust's web page starts and stops the load, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8089, show_default=True, help="Of that page.")
+@click.option("--clients", type=click.IntRange(1), help="How many fetchers (default: the scenario's).")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Locust's processes.")
+@click.option("--seconds", type=click.IntRange(1), help="How long (default: the scenario's).")
+@click.option("--shape", type=click.Choice(["step", "spike", "soak"]), help="How the clients come (default: at once).")
+@click.option("--revision", type=click.Choice(["final", "first", "none"]), default="final", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: in runs/).")
+@click.option("--seed", type=int, default=1, show_default=True)
+def fleet(
+    scenario: str, target: str, web: bool, port: int, clients: int | None, workers: int, seconds: int | None,
+    shape: str | None, revision: str, out: Path | None, seed: int,
+) -> None:  # fmt: skip
+    """A scenario's load alone, without its faults, straight to the brokers; judged at its end.
 
+    INVALID if the fleet, and not the broker, was what limited it.
+    """
+    from playing import command_line, find_scenarios, judge, need_java, one_sentence, progress, run_folder, worst
 
-def _command() -> str:
-    return " ".join(["./crucible", *sys.argv[1:]])
+    need_java()
+    from chaos.live.errors import NodeDied, SetupError
+    from chaos.live.load_alone import LoadPlan, drive
+    from scenarios.revisions import in_revision
 
-
-def _judge(folders: Sequence[Path], out: Path | None = None, baseline: Path | None = None) -> "list[Verdict]":
-    from reports.errors import SetupError
-    from reports.judge import judge_many
-    from reports.manifest import ManifestError
-
-    with _one_sentence(SetupError, ManifestError):
-        verdicts = judge_many(folders, out=out, baseline=baseline, progress=_progress)
-    for verdict in verdicts:
-        click.echo(f"{verdict.outcome.name}: {verdict.summary}")
-        if verdict.report is not None:
-            click.echo(f"  report: {_shown(verdict.report)}")
-        if verdict.exit_code:
-            click.echo(f"  repeat with: {verdict.repeat_command}")
-    return verdicts
-
-
-def _shown(path: Path) -> Path:
-    """Relative to where one is, if it lies below."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _worst(verdicts: "Sequence[Verdict]") -> int:
-    from reports.verdict import worst_exit_code
-
-    return worst_exit_code(verdicts)
-
-
-def _as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
-    """Controls pass, mutants break a guarantee."""
-    wrong = [
-        f"{scenario.name}{' with ' + mutant if mutant else ''}: {verdict.outcome.name}"
-        for (scenario, mutant), verdict in zip(plays, verdicts, strict=True)
-        if verdict.exit_code != (1 if mutant else 0)
-    ]
-    click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
-    return 1 if wrong else 0
+    (found,) = find_scenarios([scenario], False)
+    spoken = in_revision(found, revision)
+    plan = LoadPlan(
+        run_folder(out, f"fleet-{spoken.name}", False), target, seed, seconds or 0, clients or 0, workers,
+        shape or "", port if web else 0,
+    )  # fmt: skip
+    with one_sentence(SetupError, NodeDied):
+        folder = drive(spoken, plan, command_line(), progress)
+    sys.exit(worst(judge([folder.path])))
 
 
 @main.command(epilog=_examples("sim 1 --seeds 1000", "sim 6 --seed 42", "sim --all --seeds 200 --with-mutants"))
 @_SCENARIOS
 @_ALL
+@_REVISION
 @click.option("--seeds", type=click.IntRange(1), help="How many seeds (default 100, or the one given with --seed).")
 @click.option("--seed", type=click.IntRange(0), help="The first seed; alone: just this one, with its trace hash.")
 @_MUTANT
@@ -323,17 +301,19 @@ def _as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[V
 @click.option("--out", type=click.Path(path_type=Path), help="Write a single seed's run here, for Spark.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def sim(
-    scenarios: Sequence[str], everything: bool, seeds: int | None, seed: int | None, mutant: str | None,
-    with_mutants: bool, out: Path | None, processes: int,
+    scenarios: Sequence[str], everything: bool, revision: str | None, seeds: int | None, seed: int | None,
+    mutant: str | None, with_mutants: bool, out: Path | None, processes: int,
 ) -> None:  # fmt: skip
     """The same scenarios in the simulator: one process, virtual time, one seed, one trace."""
     _one_of(mutant, with_mutants)
     if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
-    names = [scenario.path for scenario in _found(scenarios, everything)]
     from chaos.search.run_sim import simulate
+    from playing import find_scenarios
+    from scenarios.revisions import marked, revision_of
 
-    sys.exit(simulate(names, seeds, seed, mutant, processes=processes, out=out, with_mutants=with_mutants))
+    names = [marked(each.path, revision_of(each)) for each in find_scenarios(scenarios, everything)]
+    sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or ""))
 
 
 @main.command(epilog=_examples("report runs/demo-20260101-120000", "report RUN_DIR --baseline OTHER_RUN_DIR"))
@@ -342,48 +322,66 @@ def sim(
 @click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
 def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) -> None:
     """Spark judges and draws; can be repeated on old runs."""
-    _need_java()
-    sys.exit(_worst(_judge(run_dirs, out, baseline)))
+    from playing import judge, need_java, worst
+
+    need_java()
+    sys.exit(worst(judge(run_dirs, out, baseline)))
 
 
-@main.command(epilog=_examples("bench", "bench --peer kafka", "bench --failover", "bench --metadata"))
+@main.command(epilog=_examples("bench", "bench --peer kafka", "bench --peer kafka --row fetch", "bench --failover"))
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker beside ours, in alternation.")
+@click.option("--row", "rows", multiple=True, metavar="NAME", help="Only this measurement (a file of bench/rows).")
+@click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Only clusters of this size.")
+@click.option("--quick", is_flag=True, help="Little of everything: shows that it works; no figure is worth quoting.")
 @click.option("--failover", is_flag=True, help="Instead: how long three nodes are without a controller.")
 @click.option("--metadata", is_flag=True, help="Instead: large topics, snapshots, and starting from them.")
-def bench(peer: str | None, failover: bool, metadata: bool) -> None:
-    """The figures of a whole node: fetch ladder, start, memory; beside a peer also produce."""
+def bench(
+    peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, failover: bool, metadata: bool
+) -> None:
+    """Figures of one node and of three, alone or beside a peer, and a page that shows them."""
     if sum((peer is not None, failover, metadata)) > 1:
         raise click.UsageError("give one of --peer, --failover and --metadata")
     from rich.console import Console
     from rich.table import Table
 
+    from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.errors import PeerError
+    from bench.report import write
     from bench.results import table
+    from playing import USAGE_ERROR, one_sentence, shown
 
-    with _one_sentence(PeerError):
-        results = _measured(peer, failover, metadata)
+    with one_sentence(ValueError):
+        wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
+    with one_sentence(PeerError):
+        results = _measured(wanted, failover, metadata)
     drawn = Table("work", "reference", peer or "", "ratio" if peer else "", "goal")
     for cells in table(results.rows):
         drawn.add_row(*cells)
     Console(width=None if sys.stdout.isatty() else 160).print(drawn)
-    click.echo(f"stored: {_shown(results.store())}")
+    stored = results.store()
+    click.echo(f"stored: {shown(stored)}, drawn: {shown(write(results, stored))}")
+    for row, why in results.missing.items():
+        click.echo(f"crucible: {row} could not be measured: {why}", err=True)
+    sys.exit(USAGE_ERROR if results.missing else 0)
 
 
-def _measured(peer: str | None, failover: bool, metadata: bool) -> "Results":
+def _measured(wanted: "Options", failover: bool, metadata: bool) -> "Results":
+    from playing import progress
+
     if failover:
         from bench.failover import run as measure_failover
 
-        return measure_failover(_progress)
+        return measure_failover(progress)
     if metadata:
         from bench.metadata import run as measure_metadata
 
-        return measure_metadata(_progress)
+        return measure_metadata(progress)
     from bench.compare import run as measure
     from bench.peers.jars import kafka_classpath
 
-    if peer:
+    if wanted.peer:
         kafka_classpath()  # What is missing is told now, not after minutes of measuring.
-    return measure(peer, _progress)
+    return measure(wanted.peer, progress, wanted)
 
 
 @main.command()
@@ -398,25 +396,25 @@ def mutants() -> None:
 @main.command(epilog=_examples("clauses", "clauses --tests"))
 @click.option("--tests", "show_tests", is_flag=True, help="Also the name of every test.")
 def clauses(show_tests: bool) -> None:
-    """One line a clause: status, code that names it, how many tests prove it, scenarios that exercise it."""
+    """One line a clause: status, code that names it, how many tests prove it, scenarios that exercise it. Then one line
+    for each behaviour that Kafka's own tests assert: status, how many tests show it or why it does not apply."""
     from scenarios.clauses import all_clauses
+    from scenarios.conformance import all_behaviours
 
     for each in all_clauses():
         proof = f"{len(each.tests)} tests" if each.tests else "no test"
         used = f" | scenarios {', '.join(each.scenarios)}" if each.scenarios else ""
         click.echo(f"{each.id:5} {each.status:20} {each.text} | {', '.join(each.code) or 'no code'} | {proof}{used}")
-        if show_tests:
-            for test in each.tests:
-                click.echo(f"        {test}")
+        _list_tests(each.tests, show_tests)
+    for behaviour in all_behaviours():
+        proof = "" if behaviour.unlike else f" | {len(behaviour.tests)} tests"
+        click.echo(f"{behaviour.id} {behaviour.status}: {behaviour.text}{proof}")
+        _list_tests(behaviour.tests, show_tests)
 
 
-def _need_java() -> None:
-    if shutil.which("java") is None:
-        click.echo(
-            "crucible: Spark needs a Java runtime, 17 or newer; install one "
-            "(Debian: apt-get install openjdk-17-jre-headless) and try again.", err=True,
-        )  # fmt: skip
-        sys.exit(USAGE_ERROR)
+def _list_tests(tests: tuple[str, ...], shown: bool) -> None:
+    for test in tests if shown else ():
+        click.echo(f"        {test}")
 
 
 if __name__ == "__main__":

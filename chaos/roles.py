@@ -2,24 +2,49 @@
 
 from typing import Any
 
-from scenarios.model import NodeChoice
+from scenarios.model import NodeChoice, Scenario
+from scenarios.vocabulary import PARTITION_ROLES
 
 
-def role_of(node: Any, is_voter: bool) -> str:
+def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
     """``leader`` (it is the active controller, or leads the quorum and will be), ``follower`` or ``observer``.
 
-    ``node``: a core.node.Node, or None while it is being built (then it leads nothing).
+    With a ``topic`` also what it is to that topic's first partition, behind a space: ``partition_leader`` or
+    ``partition_follower``, if it is one. ``node``: a core.node.Node, or None while it is being built.
     """
-    if not is_voter:
-        return "observer"
-    return "leader" if node is not None and _leads(node) else "follower"
+    role = "observer" if not is_voter else "leader" if node is not None and _leads(node) else "follower"
+    of_partition = partition_role(node, topic) if topic and node is not None else ""
+    return f"{role} {of_partition}" if of_partition else role
+
+
+def is_role(role: str, wanted: str) -> bool:
+    """Whether ``wanted`` is among what ``role_of`` told."""
+    return wanted == role or wanted in role.split()
 
 
 def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
     """Whether a node with this number and role is one that ``wanted`` names; a role ``""`` is not known yet."""
     if isinstance(wanted, int):
         return wanted == node_id
-    return wanted == "any" or wanted == role
+    return wanted == "any" or is_role(role, wanted)
+
+
+def topic_of_roles(scenario: Scenario) -> str:
+    """The hot topic, if a fault names a node by its part in a partition; else empty."""
+    choices = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
+    return scenario.load.topics[0].name if any(choice in PARTITION_ROLES for choice in choices) else ""
+
+
+def partition_role(node: Any, topic: str, index: int = 0) -> str:
+    """What the node's own metadata and log say; ``""``: it has no replica of it."""
+    broker = getattr(node, "broker", None)
+    if broker is None:
+        return ""
+    if (topic, index) in broker.partitions.by_name:
+        return "partition_leader"
+    found = broker.metadata.topics.get(topic)
+    replicas = found.partitions[index].replicas if found is not None else ()
+    return "partition_follower" if broker.node_id in replicas else ""
 
 
 def _leads(node: Any) -> bool:

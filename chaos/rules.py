@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from random import Random
 
 from chaos.claims import Claims
-from chaos.roles import plays
+from chaos.roles import is_role, plays
 from reference_broker.core.effects import Note
 from reference_broker.wire.tags import Tag
 from scenarios.model import NOTHING, Fault, Match, NodeChoice, Range, Scenario
@@ -74,7 +74,7 @@ def matches_frame(match: Match, tag: Tag, node_role: str) -> bool:
         and (match.session is None or match.session == (tag.session_id != 0))
         and _within(match.session_epoch, tag.session_epoch)
         and (match.error is None or match.error == tag.error)
-        and (match.role is None or match.role == (tag.role if match.role in CONNECTION_ROLES else node_role))
+        and (match.role is None or _is_role(match.role, tag, node_role))
         and _within(match.position, tag.position)
         and (match.client_id is None or fnmatchcase(tag.client_id, match.client_id))
         and (match.from_node is None or tag.client_id == f"node-{match.from_node}")
@@ -86,7 +86,7 @@ def matches_peer_reply(match: Match, tag: Tag, peer: int, node_role: str) -> boo
     return (
         (match.api is None or match.api == tag.api_key)
         and _within(match.position, tag.position)
-        and (match.role is None or match.role == node_role)
+        and (match.role is None or is_role(node_role, match.role))
         and (match.from_node is None or match.from_node == peer)
     )
 
@@ -95,14 +95,14 @@ def matches_write(match: Match, path: str, position: int, node_role: str) -> boo
     return (
         (match.path is None or fnmatchcase(path, match.path))
         and _within(match.position, position)
-        and (match.role is None or match.role == node_role)
+        and (match.role is None or is_role(node_role, match.role))
     )
 
 
 def matches_note(match: Match, note: Note, node_role: str) -> bool:
     """A field that the note does not have matches nothing. ``remaining``: ``of`` minus ``number``, or of a chunk the
     bytes of ``size`` behind it."""
-    if match.note != note.what or (match.role is not None and match.role != node_role):
+    if match.note != note.what or (match.role is not None and not is_role(node_role, match.role)):
         return False
     values: dict[str, int | str | None] = dict(note.fields)
     for whole, parts in (("of", ("number",)), ("size", ("position", "bytes"))):
@@ -110,6 +110,10 @@ def matches_note(match: Match, note: Note, node_role: str) -> bool:
         if all(isinstance(number, int) for number in numbers):
             values["remaining"] = int(numbers[0] or 0) - sum(int(number or 0) for number in numbers[1:])
     return all(_is(wanted, values.get(name)) for name, wanted in match.fields)
+
+
+def _is_role(wanted: str, tag: Tag, node_role: str) -> bool:
+    return wanted == tag.role if wanted in CONNECTION_ROLES else is_role(node_role, wanted)
 
 
 def _is(wanted: Range | str, value: int | str | None) -> bool:

@@ -35,22 +35,36 @@ class Clause:
 
 def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
     """Every clause of ``reference_broker/clauses.toml`` in its order."""
-    code: dict[str, list[str]] = {}
-    tests: dict[str, list[str]] = {}
-    for path in _sources(root):
-        relative = path.relative_to(root).as_posix()
-        if path.name.startswith(("test_", "bench_")):
-            for name, ids in _marked(ast.parse(path.read_text())):
-                for each in ids:
-                    tests.setdefault(each, []).append(f"{relative}::{name}")
-        elif "/tests/" not in relative:
-            for each in sorted({f"{room}-{number}" for room, number in _ID.findall(path.read_text())}):
-                code.setdefault(each, []).append(relative)
-    used = _used_by_scenarios(root)
+    code, tests, used = _naming_code(root), marked_tests(root), _used_by_scenarios(root)
     return tuple(
         Clause(each, text, tuple(code.get(each, ())), tuple(tests.get(each, ())), tuple(used.get(each, ())))
         for each, text in texts(root).items()
     )
+
+
+def marked_tests(root: Path = ROOT) -> dict[str, list[str]]:
+    """What ``pytest.mark.clause`` names -> the tests (path::name) that are marked so."""
+    tests: dict[str, list[str]] = {}
+    for path in _sources(root):
+        if _is_test(path):
+            for name, ids in _marked(ast.parse(path.read_text())):
+                for each in ids:
+                    tests.setdefault(each, []).append(f"{path.relative_to(root).as_posix()}::{name}")
+    return tests
+
+
+def _naming_code(root: Path) -> dict[str, list[str]]:
+    code: dict[str, list[str]] = {}
+    for path in _sources(root):
+        relative = path.relative_to(root).as_posix()
+        if not _is_test(path) and "/tests/" not in relative:
+            for each in sorted({f"{room}-{number}" for room, number in _ID.findall(path.read_text())}):
+                code.setdefault(each, []).append(relative)
+    return code
+
+
+def _is_test(path: Path) -> bool:
+    return path.name.startswith(("test_", "bench_"))
 
 
 def texts(root: Path = ROOT) -> dict[str, str]:

@@ -17,6 +17,7 @@ def needed_by(fault: Fault) -> str:
 def check(scenario: Scenario, file: str) -> None:
     """Raises ScenarioError."""
     _check_load(scenario, file)
+    _check_revisions(scenario, file)
     _check_names([fault.name for fault in scenario.faults], file, "fault: two faults are")
     for fault in scenario.faults:
         if needed_by(fault) not in scenario.needs:
@@ -34,6 +35,11 @@ def _check_load(scenario: Scenario, file: str) -> None:
     topics = {topic.name for topic in load.topics}
     if len(load.topics) != 1:
         raise ScenarioError(f"{file}: load.topics: give exactly one; the idle partitions have a topic of their own")
+    if load.topics[0].replicas > scenario.cluster.total:
+        raise ScenarioError(
+            f"{file}: load.topics: {load.topics[0].replicas} replicas need so many nodes; "
+            f"there are {scenario.cluster.total}"
+        )
     of_topic: tuple[Fetchers | Producers, ...] = (*load.fetchers, *load.producers)
     for group in of_topic:
         if isinstance(group, Producers) and group.acks == 0:
@@ -50,6 +56,13 @@ def _check_load(scenario: Scenario, file: str) -> None:
     _check_names([group.name for group in groups], file, "load: two groups are")
 
 
+def _check_revisions(scenario: Scenario, file: str) -> None:
+    if not scenario.revisions or len(dict.fromkeys(scenario.revisions)) < len(scenario.revisions):
+        raise ScenarioError(f"{file}: revisions: give at least one, each once")
+    if "first" in scenario.revisions and "drafts" not in scenario.needs:
+        raise ScenarioError(f"{file}: needs: the first revision is spoken under a draft version and needs 'drafts'")
+
+
 def _check_names(names: list[str], file: str, two: str) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
@@ -64,3 +77,5 @@ def _check_node(scenario: Scenario, file: str, fault: Fault, node: NodeChoice) -
         raise ScenarioError(f"{file}: fault {fault.name!r}: there is no observer; give cluster.observers")
     if node == "follower" and cluster.nodes == 1:
         raise ScenarioError(f"{file}: fault {fault.name!r}: there is no follower; give cluster.nodes more than 1")
+    if node == "partition_follower" and scenario.load.topics[0].replicas == 1:
+        raise ScenarioError(f"{file}: fault {fault.name!r}: there is no such follower; give the topic more replicas")

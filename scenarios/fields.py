@@ -43,8 +43,10 @@ class Reader:
             raise self.refusal(key, f"is {value!r}; allowed: {', '.join(each for each in allowed if each)}")
         return value
 
-    def texts(self, key: str, allowed: Sequence[str] | None = None) -> tuple[str, ...]:
-        value = self._take(key, None)
+    def texts(
+        self, key: str, allowed: Sequence[str] | None = None, default: Sequence[str] | None = None
+    ) -> tuple[str, ...]:
+        value = self._take(key, None if default is None else list(default))
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise self.refusal(key, f"must be a list of texts, not {_shown(value)}")
         for each in value:

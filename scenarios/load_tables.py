@@ -2,7 +2,7 @@
 
 from scenarios.fields import Reader
 from scenarios.model import Admins, Fetchers, Load, MetadataReaders, Producers, Topic
-from scenarios.vocabulary import ADMIN_OPERATIONS, BEHAVIOURS
+from scenarios.vocabulary import ADMIN_OPERATIONS, BEHAVIOURS, FETCHER_REVISIONS
 
 
 def read_load(reader: Reader) -> Load:
@@ -30,6 +30,7 @@ def _topic(reader: Reader) -> Topic:
         name=reader.text("name"),
         partitions=reader.integer("partitions", low=1, high=10_000),
         config=reader.table("config", required=False).pairs(),
+        replicas=reader.integer("replicas", 1, low=1, high=9),
     )
     reader.end()
     return topic
@@ -49,6 +50,7 @@ def _fetchers(reader: Reader) -> Fetchers:
         min_bytes=reader.integer("min_bytes", 1, low=0),
         max_bytes=reader.integer("max_bytes", 8 << 20, low=1),
         partition_max_bytes=reader.integer("partition_max_bytes", 1 << 20, low=1),
+        revision=reader.text("revision", "final", allowed=FETCHER_REVISIONS),
     )
     reader.end()
     return group

@@ -11,7 +11,8 @@ from scenarios.consistency import check, needed_by
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.load_tables import read_load
-from scenarios.model import GUARANTEES, NEEDS, Cluster, Scenario, Swarm
+from scenarios.model import GUARANTEES, NEEDS, REVISIONS, Cluster, Scenario, Swarm
+from scenarios.revisions import MARK, in_revision, marked, revision_of
 from scenarios.vocabulary import SWARM_KINDS
 
 __all__ = ["Scenario", "ScenarioError", "find", "load", "load_all", "needed_by", "parse", "typed"]
@@ -25,7 +26,14 @@ def load_all() -> tuple[Scenario, ...]:
 
 
 def find(wanted: str) -> Scenario:
-    """The scenario with this file, stem (with or without its number), or number in the list of scenarios."""
+    """The scenario with this file, stem (with or without its number), or number in the list of scenarios; what ends in
+    ``@first``, ``@final`` or ``@none`` is meant in that revision."""
+    wanted, mark, revision = wanted.partition(MARK)
+    scenario = _find(wanted)
+    return in_revision(scenario, revision) if mark else scenario
+
+
+def _find(wanted: str) -> Scenario:
     path = Path(wanted)
     if path.suffix == ".toml":
         candidates = (path, FOLDER / path.name, FOLDER / "regressions" / path.name)
@@ -46,7 +54,9 @@ def find(wanted: str) -> Scenario:
 def typed(scenario: Scenario) -> str:
     """What to type for it on a command line: its name, or its file if it lies elsewhere."""
     ours = (FOLDER, FOLDER / "regressions")
-    return scenario.name if Path(scenario.path).resolve().parent in ours else scenario.path
+    if Path(scenario.path).resolve().parent in ours:
+        return scenario.name
+    return marked(scenario.path, revision_of(scenario))
 
 
 def load(path: Path) -> Scenario:
@@ -89,6 +99,7 @@ def parse(table: Mapping[str, object], path: Path) -> Scenario:
         faults=tuple(read_fault(reader) for reader in top.tables("fault")),
         state=top.table("state", required=False).integers(),
         swarm=_swarm(top.table("swarm")) if top.has("swarm") else None,
+        revisions=top.texts("revisions", allowed=REVISIONS, default=("final",)),
     )
     top.end()
     check(scenario, path.name)

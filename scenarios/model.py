@@ -14,6 +14,7 @@ from scenarios.vocabulary import (
     GUARANTEES,
     NEEDS,
     PLACES,
+    REVISIONS,
     STATE_KINDS,
     TIMED_KINDS,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "NOTHING",
     "ONCE",
     "PLACES",
+    "REVISIONS",
     "STATE_KINDS",
     "TIMED_KINDS",
     "Admins",
@@ -86,11 +88,18 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``config``: topic settings by Kafka's names."""
+    """``config``: topic settings by Kafka's names. ``replicas``: replication factor; the idle partitions and the topics
+    that admins make have the same."""
 
     name: str
     partitions: int
     config: tuple[tuple[str, str], ...] = ()
+    replicas: int = 1
+
+    @property
+    def min_insync(self) -> int:
+        """``min.insync.replicas``, 1 unless told."""
+        return int(dict(self.config).get("min.insync.replicas", "1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,8 @@ class Fetchers:
     min_bytes: int = 1
     max_bytes: int = 8 << 20
     partition_max_bytes: int = 1 << 20
+    revision: str = "final"
+    """of the session that it speaks: vocabulary.FETCHER_REVISIONS"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +290,9 @@ class Swarm:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """``path`` is the file it came from, ``name`` its stem. ``state``: named states set before the load, with their
-    value (chaos/presets). ``min_fetches`` / ``min_acked``: fetches and acknowledged records without which the run is
-    INVALID (``sim_``: in the simulator). ``mutants``: those that this scenario must turn red."""
+    value (chaos/presets). ``revisions``: in which it is played, each by itself (scenarios.revisions); with one
+    only, the run is of that one. ``min_fetches`` / ``min_acked``: fetches and acknowledged records without which the
+    run is INVALID (``sim_``: in the simulator). ``mutants``: those that this scenario must turn red."""
 
     name: str
     path: str
@@ -300,6 +312,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
     swarm: Swarm | None = None
+    revisions: tuple[str, ...] = ("final",)
 
     @property
     def expected_faults(self) -> tuple[str, ...]:

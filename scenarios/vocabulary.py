@@ -42,19 +42,31 @@ FROM_WITHIN = (
     "bootstrapped",
     "quorum-converges",
     "no-false-fencing",
+    "no-acked-lost",
+    "replicas-equal",
+    "high-watermark-monotonic",
+    "one-partition-leader-per-epoch",
+    "isr-honest",
+    "stable-isr",
+    "replicas-converge",
+    "no-starvation",
+    "stale-leader-epoch-fenced",
 )
 """Guarantees judged from a node's own trace, which only our broker writes."""
 
 GUARANTEES = (*CLIENT_GUARANTEES, *FROM_WITHIN)
 
-NODE_ROLES = ("leader", "follower", "observer", "any")
-"""Of a node, resolved when a fault strikes: the active controller, a voter that is not, a node without a vote; any: at
-a state whichever node comes to it first, at a time one drawn from the seed."""
+PARTITION_ROLES = ("partition_leader", "partition_follower")
+"""Of a node, by the first partition of the hot topic: it leads it, or it is another replica of it."""
+
+NODE_ROLES = ("leader", "follower", "observer", *PARTITION_ROLES, "any")
+"""Of a node, resolved when a fault strikes: the active controller, a voter that is not, a node without a vote, one of
+the above; any: at a state whichever node comes to it first, at a time one drawn from the seed."""
 
 CONNECTION_ROLES = ("client", "peer")
 """Who sent a request: a client, or another node."""
 
-LINK_ENDS = ("client", "leader", "follower", "observer", "any", "all")
+LINK_ENDS = ("client", *NODE_ROLES, "all")
 """Ends of a link beside node numbers. ``A>B``: A dials B; ``all`` is every node but the other end."""
 
 _NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
@@ -103,6 +115,12 @@ BEHAVIOURS = ("full", "incremental", "forgetting", "rotating", "resending", "pre
 """What a fetcher does: only full fetches without a session; incremental; incremental that forgets and takes back
 partitions; that reads some from the start again; that after a lost answer re-sends epoch N; that presumes N + 1."""
 
+REVISIONS = ("final", "first")
+"""Of fetch sessions; a scenario is played in each that it has."""
+
+FETCHER_REVISIONS = (*REVISIONS, "none")
+"""What a fetcher speaks; none: full fetches without a session, whatever its behaviour."""
+
 ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade")
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level."""
@@ -116,15 +134,18 @@ API_KEYS = {
     "create_topics": 19,
     "delete_topics": 20,
     "init_producer_id": 22,
+    "offset_for_leader_epoch": 23,
     "describe_configs": 32,
     "alter_configs": 33,
     "create_partitions": 37,
+    "elect_leaders": 43,
     "incremental_alter_configs": 44,
     "vote": 52,
     "begin_quorum_epoch": 53,
     "end_quorum_epoch": 54,
     "describe_quorum": 55,
     "update_features": 57,
+    "alter_partition": 56,
     "fetch_snapshot": 59,
     "describe_cluster": 60,
     "broker_registration": 62,

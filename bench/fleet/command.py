@@ -15,16 +15,21 @@ import msgspec
 
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
-from bench.fleet.negotiation import UnreachableError, negotiate
+from bench.fleet.negotiation import UnreachableError, announces, negotiate
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.processes import LocustProcesses, WorkerDiedError
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import Fleet, FleetSpec, SpecError, address_of, make_fleet, parse_spec
+from bench.fleet.web import wait_for_page
+from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
+from reference_broker.wire.apis import DRAFTS, ApiKey
 
 EXIT_OK: Final = 0
 EXIT_SETUP: Final = 2
 EXIT_CRASH: Final = 4
 SLACK_S: Final = 10
+WEB_HOST: Final = "127.0.0.1"
+"""The page lets whoever reaches it load a broker, so nobody else reaches it."""
 
 
 def say(event: str, **fields: Any) -> None:
@@ -33,11 +38,13 @@ def say(event: str, **fields: Any) -> None:
 
 
 class FleetRun:
-    """``hold``: after the load wait for the command ``final`` (or the end of stdin)."""
+    """``hold``: after the load wait for the command ``final`` (or the end of stdin). ``page``: where Locust's web page
+    shall be; it starts and stops the load then, until stdin ends or a signal or command comes."""
 
-    def __init__(self, spec: FleetSpec, hold: bool) -> None:
+    def __init__(self, spec: FleetSpec, hold: bool, page: tuple[str, int] | None = None) -> None:
         self.spec = spec
-        self.hold = hold
+        self.hold = hold or page is not None
+        self.page = page
         self.fleet: Fleet = make_fleet(spec)
         self.out_dir = Path(spec.out_dir)
         self.recorder = Recorder(ParquetSink(self.out_dir, "fleet"), "fleet", spec.start_mono_us)
@@ -46,16 +53,35 @@ class FleetRun:
 
     def run(self) -> None:
         """:raises WorkerDiedError: a Locust process ended by itself. :raises SpecError: topics cannot be made."""
-        spec_path = self.out_dir / "fleet-spec.json"
-        spec_path.write_bytes(msgspec.json.encode(self.spec))
-        with LocustProcesses(self.spec, spec_path, self.out_dir / "logs") as locust:
-            self._drive(self.fleet.preparer)
-            if self.fleet.preparer.failure is not None:
-                raise SpecError(self.fleet.preparer.failure)
-            if self.fleet.seeder is not None:
-                self._drive(self.fleet.seeder)
-            self._load(locust)
-            self._finish(locust)
+        with LocustProcesses(self.spec, self._written_spec(), self.out_dir / "logs", self.page) as locust:
+            self._prepare()
+            if self.page is None:
+                self._load(locust)
+                self._finish(locust)
+            else:
+                self._serve(locust, self.page)
+        self._look_at_the_end()
+
+    def _written_spec(self) -> Path:
+        path = self.out_dir / "fleet-spec.json"
+        path.write_bytes(msgspec.json.encode(self.spec))
+        return path
+
+    def _prepare(self) -> None:
+        self._drive(self.fleet.preparer)
+        if self.fleet.preparer.failure is not None:
+            raise SpecError(self.fleet.preparer.failure)
+        if self.fleet.seeder is not None:
+            self._drive(self.fleet.seeder)
+
+    def _serve(self, locust: LocustProcesses, page: tuple[str, int]) -> None:
+        """The web page commands; until somebody ends the fleet."""
+        wait_for_page(page, locust)
+        say("web", url=f"http://{page[0]}:{page[1]}", clients=len(self.fleet.load), workers=self.spec.workers)
+        while self._next_command(locust) is None:
+            pass
+
+    def _look_at_the_end(self) -> None:
         self._drive(self.fleet.final_reader)
         undescribed = 0
         if self.fleet.final_describer is not None:
@@ -139,10 +165,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description="Run a fleet of Kafka clients.")
     parser.add_argument("spec", type=Path, help="JSON file, see bench/fleet/README.md")
     parser.add_argument("--hold", action="store_true", help='after the load wait for {"cmd": "final"} on stdin')
+    parser.add_argument("--web", type=int, metavar="PORT", help="Locust's web page there starts and stops the load")
     options = parser.parse_args(arguments)
     try:
         spec = _resolved(options.spec)
-        run = FleetRun(spec, options.hold)
+        run = FleetRun(spec, options.hold, None if options.web is None else (WEB_HOST, options.web))
         run.listen()
         run.run()
     except (SpecError, UnreachableError, OSError) as error:
@@ -161,6 +188,9 @@ def _resolved(path: Path) -> FleetSpec:
     spec = parse_spec(path.read_bytes())
     dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
     versions = negotiate(dialled, spec.reach_ms / 1000)
+    draft = DRAFTS[ApiKey.FETCH, FIRST_REVISION_VERSION]
+    if any(each.revision == "first" for each in spec.fetchers) and not announces(dialled, draft, spec.reach_ms / 1000):
+        raise SpecError(f"The broker does not announce {draft}, which fetchers of the first revision speak.")
     out_dir = Path(spec.out_dir or ".").resolve()
     out_dir.mkdir(parents=True, exist_ok=True)
     return msgspec.structs.replace(

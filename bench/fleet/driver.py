@@ -1,11 +1,14 @@
-"""Runs one behaviour over a blocking connection: what a Locust user does, without Locust in it.
+"""Runs one behaviour over blocking connections: what a Locust user does, without Locust in it.
 
-Works in a thread or a greenlet. The clock is CLOCK_MONOTONIC, which all processes of a machine share.
+As long as one lane waits, it waits in a plain blocking call; several are told apart by ``poll``. Works in a thread or a
+greenlet. The clock is CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
+import select
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bench.fleet.behaviours.protocol import (
     Answered,
@@ -16,9 +19,9 @@ from bench.fleet.behaviours.protocol import (
     Disconnect,
     Disconnected,
     Finished,
-    FleetAction,
     FleetEvent,
     HistoryRow,
+    Leaving,
     Now,
     Record,
     Request,
@@ -28,7 +31,7 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from reference_broker.client.transport import ConnectError, Connection, DeadlineError, LostError
+from reference_broker.client.transport import ConnectError, Connection, DeadlineError, LostError, Sent
 
 MAX_NAP_S = 0.5
 """A sleeping behaviour notices ``stop`` after so long at the latest."""
@@ -38,6 +41,15 @@ def clock() -> Now:
     return Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000)
 
 
+@dataclass(slots=True)
+class InFlight:
+    """``deadline_s``: on the monotonic clock."""
+
+    connection: Connection
+    sent: Sent
+    deadline_s: float
+
+
 class BlockingDriver:
     """``record`` takes the behaviour's rows. ``stop`` may be called from another greenlet or thread."""
 
@@ -45,76 +57,150 @@ class BlockingDriver:
         self.behaviour = behaviour
         self.finished = False
         self._record = record
-        self._connection: Connection | None = None
-        self._stop_asked = False
-        self._stop_given = False
+        self._connections: dict[int, Connection] = {}
+        self._in_flight: dict[int, InFlight] = {}
+        self._wakes: dict[int, int] = {}
+        self._events: deque[FleetEvent] = deque()
+        self._end: Stopping | Leaving | None = None
+        self._end_given = False
+        self._started = False
 
     def stop(self) -> None:
-        """Load ends: give Stopping at the next step."""
-        self._stop_asked = True
+        """Load ends: give Stopping at the next step. A behaviour that was never started is done with it."""
+        self._end = self._end or Stopping()
+        self.finished = self.finished or not self._started
+
+    def leave(self) -> None:
+        """As ``stop``, with Leaving."""
+        self._end = self._end or Leaving()
+        self.finished = self.finished or not self._started
 
     @property
     def told_to_stop(self) -> bool:
-        return self._stop_asked
+        return self._end is not None
+
+    def abandon(self) -> None:
+        """It runs no more: what it has open is recorded as such."""
+        if self._started and not self.finished:
+            self.finished = True
+            self._record(tuple(self.behaviour.close(clock())))
 
     def run(self) -> None:
         """Until the behaviour has finished."""
-        events: deque[FleetEvent] = deque([Started()])
+        if self.finished:
+            return
+        self._started = True
+        self._step(Started())
         while not self.finished:
-            assert events, f"{self.behaviour.process} waits for nothing and is not finished"
-            if self._stop_asked and not self._stop_given and not isinstance(events[0], Started):
-                self._stop_given = True
-                events.appendleft(Stopping())
-            self._carry_out(self.behaviour.step(clock(), events.popleft()), events)
-        self._close()
+            if self._end is not None and not self._end_given:
+                self._end_given = True
+                self._step(self._end)
+            elif self._events:
+                self._step(self._events.popleft())
+            else:
+                self._wait()
+        for lane in list(self._connections):
+            self._close(lane)
 
-    def _carry_out(self, actions: list[FleetAction], events: deque[FleetEvent]) -> None:
-        """At most one action of a step leads to an event: the behaviour waits for one thing at a time."""
-        for action in actions:
+    def _step(self, event: FleetEvent) -> None:
+        for action in self.behaviour.step(clock(), event):
             if isinstance(action, Record):
                 self._record(action.rows)
             elif isinstance(action, Request):
-                events.append(self._call(action))
+                self._send(action)
             elif isinstance(action, Wake):
-                self._sleep(action.at_us)
-                events.append(Woken())
+                self._wakes[action.lane] = action.at_us
             elif isinstance(action, Connect):
-                events.append(self._connect(action))
+                self._events.append(self._connect(action))
             elif isinstance(action, Disconnect):
-                self._close()
+                self._close(action.lane)
             elif isinstance(action, Finished):
                 self.finished = True
 
-    def _call(self, request: Request) -> FleetEvent:
-        connection = self._connection
+    # -- waiting ------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Until something happens, or MAX_NAP_S has passed where something else might be asked for."""
+        assert self._in_flight or self._wakes, f"{self.behaviour.process} waits for nothing and is not finished"
+        if len(self._in_flight) == 1 and not self._wakes:
+            self._receive(next(iter(self._in_flight)))
+        elif not self._in_flight:
+            time.sleep(self._nap_s())
+        else:
+            self._wait_for_any()
+        self._ring(time.monotonic_ns() // 1000)
+
+    def _nap_s(self) -> float:
+        """Until the first of what the behaviour waits for can be due."""
+        now_s = time.monotonic()
+        ends = [each.deadline_s for each in self._in_flight.values()]
+        ends += [each / 1e6 for each in self._wakes.values()]
+        return max(0.0, min([MAX_NAP_S, *(each - now_s for each in ends)]))
+
+    def _wait_for_any(self) -> None:
+        poll, lanes = select.poll(), {}
+        for lane, each in self._in_flight.items():
+            lanes[each.connection.sock.fileno()] = lane
+            poll.register(each.connection.sock, select.POLLIN)
+        for fd, _ in poll.poll(int(self._nap_s() * 1000) + 1):
+            self._receive(lanes[fd])
+        now_s = time.monotonic()
+        for lane in [lane for lane, each in self._in_flight.items() if now_s >= each.deadline_s]:
+            del self._in_flight[lane]
+            self._events.append(TimedOut(lane))
+
+    def _ring(self, now_us: int) -> None:
+        for lane in [lane for lane, at_us in self._wakes.items() if at_us <= now_us]:
+            del self._wakes[lane]
+            self._events.append(Woken(lane))
+
+    # -- lanes --------------------------------------------------------------------------------------------------
+
+    def _send(self, request: Request) -> None:
+        lane, connection = request.lane, self._connections.get(request.lane)
+        self._wakes.pop(lane, None)
         if connection is None:
-            return Disconnected("closed")
+            self._events.append(Disconnected("closed", lane))
+            return
+        deadline_s = time.monotonic() + request.timeout_us / 1e6
         try:
-            reply = connection.call(
+            sent = connection.send(
                 request.api_key, request.api_version, request.client_id, request.body, request.timeout_us
             )
         except DeadlineError:
-            return TimedOut()
+            self._events.append(TimedOut(lane))
         except LostError as error:
-            self._close()
-            return Disconnected(error.reason)
-        return Answered(reply.body, reply.request_bytes, reply.response_bytes)
+            self._lost(lane, error)
+        else:
+            self._in_flight[lane] = InFlight(connection, sent, deadline_s)
+
+    def _receive(self, lane: int) -> None:
+        waiting = self._in_flight.pop(lane)
+        try:
+            reply = waiting.connection.receive(waiting.sent, waiting.deadline_s)
+        except DeadlineError:
+            self._events.append(TimedOut(lane))
+        except LostError as error:
+            self._lost(lane, error)
+        else:
+            self._events.append(Answered(reply.body, reply.request_bytes, reply.response_bytes, lane))
+
+    def _lost(self, lane: int, error: LostError) -> None:
+        self._close(lane)
+        self._events.append(Disconnected(error.reason, lane))
 
     def _connect(self, action: Connect) -> FleetEvent:
-        self._close()
+        lane, address = action.lane, action.address
+        self._close(lane)
+        self._wakes.pop(lane, None)
         try:
-            self._connection = Connection.open(action.address.host, action.address.port, action.timeout_us)
+            self._connections[lane] = Connection.open(address.host, address.port, action.timeout_us)
         except ConnectError as error:
-            return ConnectFailed(error.reason)
-        return Connected()
+            return ConnectFailed(error.reason, lane)
+        return Connected(lane)
 
-    def _sleep(self, until_us: int) -> None:
-        while (left_us := until_us - time.monotonic_ns() // 1000) > 0:
-            if self._stop_asked and not self._stop_given:
-                return
-            time.sleep(min(left_us / 1e6, MAX_NAP_S))
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _close(self, lane: int) -> None:
+        self._in_flight.pop(lane, None)
+        connection = self._connections.pop(lane, None)
+        if connection is not None:
+            connection.close()

@@ -2,25 +2,50 @@
 
 The spec's path is in the environment variable CRUCIBLE_FLEET_SPEC. The master reads commands from its stdin, one JSON
 object a line, and passes them to the workers as Locust messages; it prints what they report, one JSON object a line.
+With CRUCIBLE_FLEET_BY_HAND set nobody commands: Locust's web page starts and stops the load, and each start makes new
+clients of the same spec.
 """
 
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import gevent
+import msgspec
 from gevent.fileobject import FileObjectPosix
-from locust import events
+from locust import LoadTestShape, events
 from locust.runners import MasterRunner, WorkerRunner
 
-from bench.fleet.spec import parse_spec
+from bench.fleet.processes import BY_HAND_VARIABLE, SPEC_VARIABLE, users_needed
+from bench.fleet.shapes import clients_at
+from bench.fleet.spec import FleetSpec, parse_spec
 from bench.fleet.users import FleetUser, WorkerFleet, sums
 
 __all__ = ["FleetUser"]
 
-SPEC_VARIABLE = "CRUCIBLE_FLEET_SPEC"
+BY_HAND = BY_HAND_VARIABLE in os.environ
+
+
+def read_spec() -> FleetSpec:
+    return parse_spec(Path(os.environ[SPEC_VARIABLE]).read_bytes())
+
+
+if read_spec().shape is not None and not BY_HAND:
+
+    class FleetShape(LoadTestShape):
+        """Locust asks once a second. The time runs from the command ``go``."""
+
+        spec = read_spec()
+        went_s: float | None = None
+
+        def tick(self) -> tuple[int, float]:
+            assert self.spec.shape is not None, "without a shape there is no such class"
+            users = users_needed(self.spec)
+            elapsed_s = 0.0 if self.went_s is None else time.monotonic() - self.went_s
+            return clients_at(self.spec.shape, users, elapsed_s, self.spec.seconds), float(users)
 
 
 def say(event: str, **fields: Any) -> None:
@@ -42,9 +67,30 @@ def on_init(environment: Any, **_: Any) -> None:
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
 def on_start(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner):
-        spec = parse_spec(Path(os.environ[SPEC_VARIABLE]).read_bytes())
-        environment.fleet = WorkerFleet(environment, spec, environment.runner.worker_index)
-        gevent.spawn(environment.fleet.report_forever)
+        spec, start = read_spec(), 0
+        if BY_HAND:
+            start = environment.starts = getattr(environment, "starts", 0) + 1
+            spec = msgspec.structs.replace(spec, process_prefix=f"{spec.process_prefix}{start}.")
+        fleet = environment.fleet = WorkerFleet(environment, spec, environment.runner.worker_index, start)
+        gevent.spawn(fleet.report_forever)
+        gevent.spawn(fleet.tick_forever)
+        if BY_HAND:
+            fleet.go.set()
+
+
+@events.test_stop.add_listener  # type: ignore[untyped-decorator]
+def on_stop(environment: Any, **_: Any) -> None:
+    """By hand: the clients have left."""
+    if BY_HAND and isinstance(environment.runner, WorkerRunner):
+        environment.fleet.close()
+
+
+@events.quitting.add_listener  # type: ignore[untyped-decorator]
+def on_quit(environment: Any, **_: Any) -> None:
+    """The end of a fleet that was led by hand may come while its load runs."""
+    fleet = getattr(environment, "fleet", None)
+    if BY_HAND and fleet is not None:
+        fleet.close()
 
 
 def on_command(environment: Any, msg: Any, **_: Any) -> None:
@@ -81,5 +127,7 @@ def read_commands(environment: Any) -> None:
         command = json.loads(line)
         if command["cmd"] == "quit":
             break
+        if command["cmd"] == "go" and environment.shape_class is not None:
+            environment.shape_class.went_s = time.monotonic()
         environment.runner.send_message("fleet_command", command)
     environment.runner.quit()

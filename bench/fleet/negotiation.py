@@ -38,11 +38,29 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
 
     :raises UnreachableError: nobody answered within ``patience_s``.
     """
+    answer = _ask(bootstrap, patience_s)
+    offered = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
+    ours = Versions()
+    return {
+        each.name: min(getattr(ours, each.name), offered.get(_KEYS[each.name], getattr(ours, each.name)))
+        for each in fields(ours)
+    }
+
+
+def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> bool:
+    """Whether the first node that answers lists it among its supported features (drafts of this project are there).
+
+    :raises UnreachableError: nobody answered within ``patience_s``.
+    """
+    return any(each.name == feature for each in _ask(bootstrap, patience_s).supported_features)
+
+
+def _ask(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsResponse":
     deadline, last = time.monotonic() + patience_s, "nothing tried"
     while True:
         for address in bootstrap:
             try:
-                return _ask(address)
+                return _versions_of(address)
             except TransportError as error:
                 last = str(error)
         if time.monotonic() >= deadline:
@@ -51,19 +69,14 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
         time.sleep(0.2)
 
 
-def _ask(address: Address) -> dict[str, int]:
+def _versions_of(address: Address) -> "ApiVersionsResponse":
     connection = Connection.open(address.host, address.port, 2_000_000)
     try:
         body = bodies.API_VERSIONS_REQUEST
         reply = connection.call(bodies.API_VERSIONS, ASKED_VERSION, "crucible-fleet", body, 5_000_000)
     finally:
         connection.close()
-    offered = {int(each.api_key): int(each.max_version) for each in cast("ApiVersionsResponse", reply.body).api_keys}
-    ours = Versions()
-    return {
-        each.name: min(getattr(ours, each.name), offered.get(_KEYS[each.name], getattr(ours, each.name)))
-        for each in fields(ours)
-    }
+    return cast("ApiVersionsResponse", reply.body)
 
 
 def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:

@@ -15,6 +15,8 @@ from bench.fleet.spec import FleetSpec
 
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 ROOT: Final = Path(__file__).parents[2]
+SPEC_VARIABLE: Final = "CRUCIBLE_FLEET_SPEC"
+BY_HAND_VARIABLE: Final = "CRUCIBLE_FLEET_BY_HAND"
 QUIT_S: Final = 10
 READY_S: Final = 60
 
@@ -26,17 +28,22 @@ class WorkerDiedError(Exception):
 class LocustProcesses:
     """A context: processes start on entering and are gone after leaving. Logs go to ``log_dir``.
 
-    Users exist as soon as the workers have found the master, and wait for the command ``go``.
+    Users exist as soon as the workers have found the master, and wait for the command ``go``. ``page``: (host, port) of
+    Locust's web page, which then starts and stops the load instead.
     """
 
-    def __init__(self, spec: FleetSpec, spec_path: Path, log_dir: Path) -> None:
+    def __init__(
+        self, spec: FleetSpec, spec_path: Path, log_dir: Path, page: tuple[str, int] | None = None
+    ) -> None:
         self.spec = spec
+        self._page = page
         self._last: dict[str, int] | None = None
         self._failure = ""
         self._log_dir = log_dir
         self._environment = {
             **os.environ,
-            "CRUCIBLE_FLEET_SPEC": str(spec_path),
+            SPEC_VARIABLE: str(spec_path),
+            **({BY_HAND_VARIABLE: "1"} if page is not None else {}),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
         self._port = _free_port()
@@ -47,9 +54,12 @@ class LocustProcesses:
     def __enter__(self) -> "LocustProcesses":
         self._log_dir.mkdir(parents=True, exist_ok=True)
         workers, users, port = str(self.spec.workers), str(users_needed(self.spec)), str(self._port)
-        arguments = ["--headless", "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
-        arguments += ["--expect-workers", workers, "--expect-workers-max-wait", "60", "-u", users, "-r", users]
-        arguments += ["--only-summary", "--stop-timeout", "5", "--exit-code-on-error", "0"]
+        arguments = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+        arguments += ["-u", users, "-r", users, "--only-summary", "--stop-timeout", "5", "--exit-code-on-error", "0"]
+        if self._page is None:
+            arguments += ["--headless", "--expect-workers", workers, "--expect-workers-max-wait", "60"]
+        else:
+            arguments += ["--web-host", self._page[0], "--web-port", str(self._page[1])]
         self._master = self._start("fleet-master", arguments, subprocess.PIPE)
         threading.Thread(target=self._read_reports, args=(self._master.stdout,), daemon=True).start()
         for index in range(self.spec.workers):
@@ -116,7 +126,7 @@ class LocustProcesses:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         processes = [*self._workers, *([self._master] if self._master is not None else [])]
-        if self._master is not None and self._master.poll() is None and kind is None:
+        if self._master is not None and self._master.poll() is None and kind is None and self._page is None:
             self.tell("quit")
         else:
             for process in processes:

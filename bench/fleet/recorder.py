@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour, Now
+from bench.fleet.generator import Sample
 from bench.fleet.histogram import Histogram, bounds_us
 from bench.fleet.rows import (
     END_OF_RUN_US,
@@ -92,6 +93,8 @@ class Second:
     failed: int = 0
     max_slip_us: int = 0
     cpu_permille: int = 0
+    wanted_permille: int = 0
+    lag_us: int = 0
 
 
 @dataclass(slots=True)
@@ -170,9 +173,11 @@ class Recorder:
             second = self._seconds[number] = Second()
         return second
 
-    def note_cpu(self, now_us: int, cpu_permille: int) -> None:
-        """The worker's processor time in the second that ``now_us`` lies in."""
-        self._second((now_us - self._origin_us) // _SECOND_US).cpu_permille = cpu_permille
+    def note_generator(self, now_us: int, sample: Sample) -> None:
+        """How hard the worker itself worked in the second that ``now_us`` lies in."""
+        second = self._second((now_us - self._origin_us) // _SECOND_US)
+        second.cpu_permille, second.wanted_permille = sample.cpu_permille, sample.wanted_permille
+        second.lag_us = sample.lag_us
 
     def write_out(self) -> None:
         """Hand over what waits, so that a death of the worker loses little."""
@@ -215,6 +220,8 @@ class Recorder:
                 each.failed,
                 each.max_slip_us,
                 each.cpu_permille,
+                each.wanted_permille,
+                each.lag_us,
             )
             for number, each in sorted(self._seconds.items())
         ]

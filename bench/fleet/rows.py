@@ -49,6 +49,7 @@ class RunRow:
     writer: str
     first_sequence: int
     valid: bool
+    acks: int = 0
 
 
 @dataclass(slots=True)
@@ -154,3 +155,5 @@ class LoadRow:
     failed: int
     max_slip_us: int
     cpu_permille: int
+    wanted_permille: int = 0
+    lag_us: int = 0

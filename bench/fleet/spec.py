@@ -15,8 +15,9 @@ from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReade
 from bench.fleet.behaviours.preparer import TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, TopicPartition, Versions
-from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
+from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
+from bench.fleet.shapes import KINDS, LoadShape
 from bench.fleet.values import smallest_size_bytes
 
 
@@ -26,7 +27,8 @@ class SpecError(Exception):
 
 class FetcherGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``partitions``: shared hot ones for each fetcher, beside its own idle one; taken in a ring, so that each is read
-    by about the same number of fetchers. See FetcherPlan for the rest."""
+    by about the same number of fetchers. ``revision``: of the fetch session, final, first or none (each fetch a full
+    one, whatever the behaviour). See FetcherPlan for the rest."""
 
     behaviour: str
     count: int
@@ -36,6 +38,7 @@ class FetcherGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_bytes: int = 1
     max_bytes: int = 8 << 20
     partition_max_bytes: int = 1 << 20
+    revision: str = "final"
 
 
 class ProducerGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,10 +76,12 @@ class MetadataReaderGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``bootstrap``: ["host:port", ...], all nodes. ``partitions``: of the hot topic, 0: there is none; the idle topic
-    has one for each fetcher. ``made_topic``: begins the names of the topics that admins create.
+    has one for each fetcher. ``replication_factor``: of all of them, -1: as the broker is configured; ``topic_config``
+    (``min.insync.replicas``, ...) too. ``made_topic``: begins the names of the topics that admins create.
 
     ``start_mono_us``: the run's start on CLOCK_MONOTONIC, 0: when the fleet starts. ``process_prefix`` goes before each
     process name (and client ID). ``seconds``: load, 0: until told to stop. ``workers``: Locust worker processes.
+    ``shape``: when which share of the clients lives (shapes.py), None: all from the start; needs ``seconds``.
     ``reach_ms``: how long to wait for a broker to answer. ``dial``: "host:port" that a node advertises to the one to
     connect to instead, for a proxy in front of a broker that does not know of it.
     """
@@ -103,6 +108,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     final_read_ms: int = 60_000
     reach_ms: int = 10_000
     versions: dict[str, int] = {}
+    shape: LoadShape | None = None
     dial: dict[str, str] = {}
 
 
@@ -110,13 +116,19 @@ def check(spec: FleetSpec) -> None:
     """:raises SpecError: numbers that make no sense, an unknown behaviour, values too small for their writer's name."""
     if not spec.bootstrap or any(":" not in each for each in spec.bootstrap):
         raise SpecError("bootstrap must list at least one host:port.")
+    if spec.replication_factor < 1 and spec.replication_factor != -1:
+        raise SpecError("replication_factor must be at least 1, or -1 for the broker's default.")
     if spec.partitions < 0 or spec.workers < 1 or spec.seconds < 0:
         raise SpecError("workers must be at least 1, partitions and seconds at least 0.")
+    if spec.shape is not None:
+        _check_shape(spec.shape, spec.seconds)
     if spec.producers and not spec.partitions:
         raise SpecError("Producers need a hot topic: partitions must be at least 1.")
     for group in spec.fetchers:
         if group.behaviour not in VARIANTS:
             raise SpecError(f"Fetcher behaviour {group.behaviour!r} is unknown; there are {', '.join(VARIANTS)}.")
+        if group.revision not in REVISIONS:
+            raise SpecError(f"There is no revision {group.revision!r}; there are {', '.join(REVISIONS)}.")
         if not 0 <= group.partitions <= spec.partitions:
             raise SpecError(f"A {group.behaviour} fetcher wants {group.partitions} of {spec.partitions} partitions.")
     for producers in spec.producers:
@@ -130,6 +142,15 @@ def check(spec: FleetSpec) -> None:
         _check_admins(admins)
     if any(each.count < 1 or each.poll_interval_ms < 1 for each in spec.metadata_readers):
         raise SpecError("A group of metadata readers needs count and poll_interval_ms of at least 1.")
+
+
+def _check_shape(shape: LoadShape, seconds: int) -> None:
+    if shape.kind not in KINDS:
+        raise SpecError(f"There is no load shape {shape.kind!r}; there are {', '.join(KINDS)}.")
+    if not seconds:
+        raise SpecError("A load shape needs to know how long the load lasts: seconds must be at least 1.")
+    if shape.steps < 1 or not 1 <= shape.base_percent <= 100:
+        raise SpecError("A load shape needs steps of at least 1, and a base_percent from 1 to 100.")
 
 
 def _check_admins(group: AdminGroup) -> None:
@@ -265,6 +286,7 @@ def _fetcher_plans(spec: FleetSpec) -> Iterator[FetcherPlan]:
                 min_bytes=group.min_bytes,
                 max_bytes=group.max_bytes,
                 partition_max_bytes=group.partition_max_bytes,
+                revision=group.revision,
             )
             number += 1
             ring += group.partitions

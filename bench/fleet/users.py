@@ -5,7 +5,7 @@ the worker's number, so that names, partitions and seeds are the same however ma
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,12 @@ from locust import User, task
 from locust.exception import StopUser
 
 from bench.fleet.behaviours.admin import Admin
+from bench.fleet.behaviours.board import MetadataBoard
+from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
+from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from bench.fleet.rows import HistoryRow, OperationRow
@@ -41,16 +44,20 @@ class OperationFailed(Exception):  # noqa: N818 - Locust shows the name to peopl
 
 
 class WorkerFleet:
-    """One worker's share of the fleet, its recorder and its reports to the master."""
+    """One worker's share of the fleet, its recorder and its reports to the master. ``start``: number of the start, for
+    the names of its files, where somebody starts and stops the fleet by hand."""
 
-    def __init__(self, environment: Any, spec: FleetSpec, index: int) -> None:
+    def __init__(self, environment: Any, spec: FleetSpec, index: int, start: int = 0) -> None:
         self.environment = environment
         self.index = index
-        self.name = f"worker-{index}"
+        self.name = f"worker-{index}" if not start else f"worker-{index}-{start}"
         fleet = make_fleet(spec, (index, spec.workers))
         self.sink = ParquetSink(Path(spec.out_dir), self.name)
         self.recorder = Recorder(self.sink, self.name, spec.start_mono_us)
-        self.drivers = [BlockingDriver(each, self.record) for each in fleet.load]
+        kinds = (fleet.producers, fleet.admins, fleet.fetchers, fleet.metadata_readers)
+        self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
+        share_metadata([*fleet.fetchers, *fleet.producers])
+        self.meter = GeneratorMeter(time.monotonic(), time.process_time())
         self.closed = False
         self.failure = ""
         self.go = Event()
@@ -107,23 +114,31 @@ class WorkerFleet:
         else:
             self.closed = True
 
+    @property
+    def _ended(self) -> bool:
+        return self.closed or bool(self.failure)
+
+    def tick_forever(self) -> None:
+        """How late this sleep ends is how late every client of this worker is."""
+        while not self._ended:
+            before_s = time.monotonic()
+            gevent.sleep(TICK_S)
+            self.meter.ticked(time.monotonic() - before_s)
+
     def report_forever(self) -> None:
-        """Once a second: processor time into the history, totals to the master."""
-        self.report()
-        cpu_s, wall_s = time.process_time(), time.monotonic()
-        while not self.closed and not self.failure:
+        """Once a second: what the worker needed into the history, totals to the master."""
+        self.report(Sample(0, 0, 0))
+        while not self._ended:
             gevent.sleep(REPORT_INTERVAL_S)
-            cpu_now_s, wall_now_s = time.process_time(), time.monotonic()
-            cpu_permille = int(1000 * (cpu_now_s - cpu_s) / max(1e-6, wall_now_s - wall_s))
-            cpu_s, wall_s = cpu_now_s, wall_now_s
-            if not self.closed and not self.failure:
-                self.recorder.note_cpu(clock().mono_us - 1_000_000, cpu_permille)
+            sample = self.meter.sample(time.monotonic(), time.process_time())
+            if not self._ended:
+                self.recorder.note_generator(clock().mono_us - 1_000_000, sample)
                 self.recorder.write_out()
                 self.failure = self.failure or self.sink.failure
-            self.report(cpu_permille)
+            self.report(sample)
 
-    def report(self, cpu_permille: int = 0) -> None:
-        totals = self.recorder.totals
+    def report(self, sample: Sample | None = None) -> None:
+        totals, sample = self.recorder.totals, sample or Sample(0, 0, 0)
         data = {
             "index": self.index,
             "ok": totals.ok,
@@ -133,7 +148,9 @@ class WorkerFleet:
             "fetches": totals.fetches,
             "writers_left": self.left(writers=True),
             "readers_left": self.left(writers=False),
-            "cpu_permille": cpu_permille,
+            "cpu_permille": sample.cpu_permille,
+            "worst_wanted_permille": sample.wanted_permille,
+            "worst_lag_us": sample.lag_us,
             "closed": self.closed,
             "ended_early": self.ended_early(),
             "failure": self.failure,
@@ -146,13 +163,22 @@ def _writes(behaviour: Behaviour) -> bool:
     return isinstance(behaviour, KeyedProducer | Admin)
 
 
+def share_metadata(scripts: Sequence[ClusterScript]) -> None:
+    """Those about the same topics have one board."""
+    boards: dict[tuple[str, ...], MetadataBoard] = {}
+    for each in scripts:
+        each.board = boards.setdefault(each.topics, MetadataBoard(each.topics))
+
+
 class FleetUser(User):
-    """Drives one behaviour from its start to its end, then stops."""
+    """Drives one behaviour from its start to its end, then stops. When Locust takes a user away, its client leaves."""
+
+    driver: BlockingDriver | None = None
 
     @task
     def live(self) -> None:
         fleet: WorkerFleet = self.environment.fleet
-        driver = fleet.take()
+        driver = self.driver = fleet.take()
         if driver is not None:
             fleet.go.wait()
             try:
@@ -160,14 +186,33 @@ class FleetUser(User):
             except Exception as failure:
                 fleet.failure = f"{driver.behaviour.process}: {type(failure).__name__}: {failure}"
                 raise
+            finally:
+                driver.abandon()
         raise StopUser
+
+    def stop(self, force: bool = False) -> Any:
+        if self.driver is not None:
+            self.driver.leave()
+        return super().stop(force=force)
+
+
+def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
+    """So that however many of the first live, each kind has about the same share of them."""
+    placed = [
+        ((number + 0.5) / len(kind), place, each)
+        for place, kind in enumerate(kinds)
+        for number, each in enumerate(kind)
+    ]
+    return [each for _, _, each in sorted(placed, key=lambda one: one[:2])]
 
 
 def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """The workers' last reports added up."""
+    """The workers' last reports added up; of what begins with ``worst_`` the largest."""
     total: dict[str, int] = {}
     for report in reports:
         for key, value in report.items():
-            if key not in ("index", "failure"):
+            if key.startswith("worst_"):
+                total[key] = max(total.get(key, 0), int(value))
+            elif key not in ("index", "failure"):
                 total[key] = total.get(key, 0) + int(value)
     return total

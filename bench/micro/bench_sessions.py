@@ -1,6 +1,6 @@
-"""Session planning: one incremental fetch through the node, against cached and changed partitions.
+"""Session planning: one incremental fetch through the node, against cached and changed partitions, in both revisions.
 
-The cost follows what changed; it must not follow what is cached (F-14, clause on change marks).
+The cost follows what changed; it must not follow what is cached (F-14, G-5: change marks).
 """
 
 from collections.abc import Iterable
@@ -10,10 +10,19 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import FETCH_VERSION, PRODUCE_VERSION, MemoryNode
+from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 PARTITIONS_PER_TOPIC = 5_000
@@ -24,8 +33,9 @@ BATCH = build([Record(0, 1_800_000_000_000, None, b"x" * 100, ())])
 class Fetcher:
     """A session over all partitions of one topic; each round appends to ``changed`` of them, then fetches."""
 
-    def __init__(self, cached: int, changed: int) -> None:
+    def __init__(self, cached: int, changed: int, revision: str = "final") -> None:
         self.node = MemoryNode()
+        self.version = FETCH_VERSION if revision == "final" else FIRST_REVISION_VERSION
         for first in range(0, cached, PARTITIONS_PER_TOPIC):
             self.node.create_topic(_place(first)[0], min(PARTITIONS_PER_TOPIC, cached - first))
         self.cached, self.changed, self.next = cached, changed, 0
@@ -55,7 +65,7 @@ class Fetcher:
         return self._send(self.request)
 
     def _send(self, request: FetchRequest) -> FetchResponse:
-        answer = self.node.call(ApiKey.FETCH, FETCH_VERSION, request)
+        answer = self.node.call(ApiKey.FETCH, self.version, request)
         assert isinstance(answer, FetchResponse)
         return answer
 
@@ -64,7 +74,9 @@ class Fetcher:
             FetchTopic(topic, NO_TOPIC_ID, [FetchPartition(_place(e)[1], self.positions[e], 1 << 20) for e in each])
             for topic, each in _by_topic(numbers)
         ]
-        return FetchRequest(max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=epoch, topics=topics)
+        first = self.version == FIRST_REVISION_VERSION
+        kind = INCREMENTAL_FETCH if first and epoch > 0 else FULL_FETCH
+        return FetchRequest(-1, 0, 0, 0x7FFFFFFF, 0, session_id, epoch, topics, fetch_type=kind)
 
 
 def _place(number: int) -> tuple[str, int]:
@@ -79,11 +91,31 @@ def _by_topic(numbers: Iterable[int]) -> list[tuple[str, list[int]]]:
 @pytest.mark.benchmark(group="incremental fetch")
 @pytest.mark.parametrize("changed_percent", [0, 1, 10])
 @pytest.mark.parametrize("cached", [100, 1_000, 10_000])
-def bench_incremental_fetch(benchmark: BenchmarkFixture, cached: int, changed_percent: int) -> None:
-    fetcher = Fetcher(cached, cached * changed_percent // 100)
+@pytest.mark.parametrize("revision", ["final", "first"])
+def bench_incremental_fetch(benchmark: BenchmarkFixture, revision: str, cached: int, changed_percent: int) -> None:
+    fetcher = Fetcher(cached, cached * changed_percent // 100, revision)
     answer = benchmark.pedantic(  # type: ignore[no-untyped-call]
         fetcher.fetch, setup=fetcher.append, rounds=50, warmup_rounds=5
     )
     assert answer.error_code == 0
     assert sum(len(topic.partitions) for topic in answer.responses) == fetcher.changed
     benchmark.extra_info["changed"] = fetcher.changed
+
+
+@pytest.mark.benchmark(group="incremental fetch under a small limit")
+@pytest.mark.parametrize("revision", ["final", "first"])
+def bench_fetch_of_a_backlog(benchmark: BenchmarkFixture, revision: str) -> None:
+    """5,000 partitions have data and ten batches fit into an answer: what is left out must cost nothing."""
+    fetcher = Fetcher(5_000, 5_000, revision)
+    fetcher.append()
+    fetcher.changed, fetcher.moved = 0, []  # From here on nothing changes and nothing is named.
+
+    def fetch() -> FetchResponse:
+        fetcher.request.max_bytes = 10 * len(BATCH)
+        return fetcher.fetch()
+
+    fetch()  # The final revision tells all moved high watermarks in this one, with or without records.
+    answer = benchmark.pedantic(  # type: ignore[no-untyped-call]
+        fetch, setup=fetcher.append, rounds=50, warmup_rounds=5
+    )
+    assert sum(len(topic.partitions) for topic in answer.responses) == 10

@@ -7,7 +7,7 @@ asks for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.fleet.rows import (
@@ -21,6 +21,7 @@ from bench.fleet.rows import (
     RunRow,
 )
 from chaos.trace import TraceRow
+from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Check:
     def trace(self, row: TraceRow) -> None:
         """One row of the trace that it asked for, in order."""
 
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        """What a node did with an event (None: its start), before ``node`` is looked at."""
+
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """After each event (None: after the start). ``thorough``: compare all, not only what was touched."""
 
@@ -76,6 +80,20 @@ class History:
     changes: list[ChangeRow] = field(default_factory=list)
     metadata_reads: list[MetadataReadRow] = field(default_factory=list)
     writes_promised: bool = True
+    unpromised: tuple[str, ...] = ()
+    """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
+
+    def without(self, places: Sequence[tuple[str, int]]) -> "History":
+        """The same without what was read and written in these partitions (topic and index)."""
+        if not places:
+            return self
+        return replace(
+            self,
+            runs=[row for row in self.runs if (row.topic, row.partition) not in places],
+            positions=[row for row in self.positions if (row.topic, row.partition) not in places],
+            assignments=[row for row in self.assignments if (row.topic, row.partition) not in places],
+            ends=[row for row in self.ends if (row.topic, row.partition) not in places],
+        )
 
     def add(self, rows: Sequence[HistoryRow]) -> None:
         for row in rows:

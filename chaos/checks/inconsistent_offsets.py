@@ -15,7 +15,7 @@ class InconsistentOffsets(Check):
             return
         found: dict[tuple[Place, int], tuple[str, int]] = {}
         for run in history.runs:
-            if run.first_offset < 0:
+            if run.first_offset < 0 or (run.kind == "send" and run.process in history.unpromised):
                 continue
             for value in expanded(run):
                 key = (place(run), value.offset)

@@ -15,6 +15,7 @@ class NonmonotonicSend(Check):
             return
         last: dict[tuple[str, Place], int] = {}
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
+        sends = [run for run in sends if run.process not in history.unpromised]
         sends.sort(key=lambda run: (run.process, run.index, run.position))
         for run in sends:
             key = (run.process, place(run))

@@ -1,7 +1,7 @@
 """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
 
 An ID that is refused as unknown although nothing ended it is one; so is an accepted request that is answered with the
-ID of another session, or a session that is closed because of a wrong epoch (F-7, F-9, F-10).
+ID of another session, or a session that is closed because of a wrong epoch (F-7, F-9, F-10). No ID comes twice (F-2).
 """
 
 import json
@@ -12,6 +12,8 @@ from chaos.trace import TraceRow
 FETCH = 1
 ID_NOT_FOUND = 70
 INVALID_EPOCH = 71
+FIRST_REVISION = 1000
+INVALID_FETCH_SESSION = 10001
 LARGEST_EPOCH = 2**31 - 1
 
 
@@ -25,6 +27,7 @@ class SessionLost(Check):
         self._incarnations: dict[int, int] = {}
         self._last_request: dict[int, TraceRow] = {}
         self._closed_by: dict[tuple[int, int], int] = {}
+        self._ever: dict[tuple[int, int], None] = {}
 
     def trace(self, row: TraceRow) -> None:
         if self._incarnations.get(row.node) != row.incarnation:
@@ -32,7 +35,7 @@ class SessionLost(Check):
         if row.what == "request":
             self._last_request[row.node] = row
         elif row.what == "session_created":
-            self._alive[row.node, json.loads(row.detail)["session_id"]] = None
+            self._created(row)
         elif row.what in ("session_evicted", "session_closed"):
             self._ended(row)
         elif row.what == "reply" and row.api_key == FETCH and row.session_id != 0:
@@ -44,7 +47,15 @@ class SessionLost(Check):
         self._incarnations[row.node] = row.incarnation
         self._alive = {key: None for key in self._alive if key[0] != row.node}
         self._closed_by = {key: each for key, each in self._closed_by.items() if key[0] != row.node}
+        self._ever = {key: None for key in self._ever if key[0] != row.node}
         self._last_request.pop(row.node, None)
+
+    def _created(self, row: TraceRow) -> None:
+        key = (row.node, json.loads(row.detail)["session_id"])
+        self._alive[key] = None
+        if key in self._ever:
+            self.violated(row.at_us, f"session {key[1]} was created twice: an ID means one session for good")
+        self._ever[key] = None
 
     def _ended(self, row: TraceRow) -> None:
         session_id = json.loads(row.detail)["session_id"]
@@ -56,6 +67,12 @@ class SessionLost(Check):
     def _reply(self, row: TraceRow, closed: int) -> None:
         who = f"session {row.session_id} epoch {row.session_epoch} of {row.client_id}"
         known = (row.node, row.session_id) in self._alive
+        if row.api_version == FIRST_REVISION:
+            if row.error == INVALID_FETCH_SESSION and closed == row.session_id:
+                self.violated(row.at_us, f"{who} was refused for its number, and the session was closed for that")
+            elif row.error == 0 and not known and row.answered_session_id == row.session_id:
+                self.violated(row.at_us, f"{who} was served, but there is no such session")
+            return
         if row.error == INVALID_EPOCH and closed == row.session_id:
             self.violated(row.at_us, f"{who} was refused for its epoch, and the session was closed for that")
         elif row.error == ID_NOT_FOUND and known and 1 <= row.session_epoch <= LARGEST_EPOCH:

@@ -5,13 +5,11 @@ request moves that on (2^31-1 to 1), a wrong epoch is answered with INVALID_FETC
 exception: a right request that waits is answered with an error when a later one overtakes it in its session.
 """
 
-import json
 from dataclasses import dataclass
 
-from chaos.checks.check import Check
+from chaos.checks.session_trace import FIRST_REVISION, SessionTrace
 from chaos.trace import TraceRow
 
-FETCH = 1
 ID_NOT_FOUND = 70
 INVALID_EPOCH = 71
 TOPIC_ID_ERROR = 106
@@ -34,39 +32,18 @@ class _Pending:
     epoch: int
 
 
-class SessionOrder(Check):
+class SessionOrder(SessionTrace[_Session, _Pending]):
     """``first_epoch``: what a session expects when created (1, but for a preset that sets it)."""
-
-    guarantee = "session-epoch-order"
-    rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
     def __init__(self, first_epoch: int = 1) -> None:
         super().__init__()
         self._first_epoch = first_epoch
-        self._sessions: dict[tuple[int, int], _Session] = {}
-        self._pending: dict[tuple[int, int], _Pending] = {}
-        self._incarnations: dict[int, int] = {}
 
-    def trace(self, row: TraceRow) -> None:
-        if self._incarnations.get(row.node) != row.incarnation:
-            self._restarted(row)
-        if row.what == "request":
-            if row.api_key == FETCH and row.session_id != 0 and row.session_epoch not in (0, -1):
-                self._request(row)
-        elif row.what == "reply":
-            pending = self._pending.pop((row.node, row.connection), None)
-            if pending is not None:
-                self._reply(row, pending)
-        elif row.what == "session_created":
-            session_id = json.loads(row.detail)["session_id"]
-            self._sessions[row.node, session_id] = _Session(self._first_epoch)
-        elif row.what in ("session_closed", "session_evicted"):
-            self._sessions.pop((row.node, json.loads(row.detail)["session_id"]), None)
+    def _created(self) -> _Session:
+        return _Session(self._first_epoch)
 
-    def _restarted(self, row: TraceRow) -> None:
-        self._incarnations[row.node] = row.incarnation
-        self._sessions = {key: value for key, value in self._sessions.items() if key[0] != row.node}
-        self._pending = {key: value for key, value in self._pending.items() if key[0] != row.node}
+    def _judges(self, row: TraceRow) -> bool:
+        return row.api_version != FIRST_REVISION and row.session_id != 0 and row.session_epoch not in (0, -1)
 
     def _request(self, row: TraceRow) -> None:
         session = self._sessions.get((row.node, row.session_id))

@@ -33,6 +33,12 @@ class Trouble:
         """Whether a fault touched the node at or after that time."""
         return self.nodes.get(node_id, NEVER_US) >= since_us
 
+    def touches_since(self, node_id: int, since_us: int) -> bool:
+        """Whether a fault touched the node, or a link between it and any other node."""
+        return self.node_since(node_id, since_us) or any(
+            until_us >= since_us for pair, until_us in self.links.items() if node_id in pair and min(pair) >= 0
+        )
+
     def between_since(self, one: int, other: int, since_us: int) -> bool:
         """Whether a fault touched a link between the two, whoever dials."""
         links = self.links

@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check, History
+from chaos.checks.fetch_model import FetchCheck, FetchModel
+from chaos.checks.no_acked_lost import NoAckedLost
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
 from chaos.checks.snapshot_equals_replay import SnapshotEqualsReplay
 from chaos.metadata_digest import Digest
 from chaos.trace import TraceRow
-from reference_broker.core.effects import Note
+from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request
 
 if TYPE_CHECKING:
@@ -25,8 +28,9 @@ PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
 class Watching:
     """``rows``: names of the trace rows that some check wants."""
 
-    def __init__(self, checks: Sequence[Check], view: QuorumView) -> None:
+    def __init__(self, checks: Sequence[Check], view: QuorumView, replicas: ReplicaView | None = None) -> None:
         self.view = view
+        self.replicas = replicas if replicas is not None else ReplicaView(view.trouble, expected=False)
         self._checks = checks
         self._by_row: dict[str, list[Check]] = {}
         for check in checks:
@@ -40,6 +44,10 @@ class Watching:
         self._looks: list[NodeLook] = [each.node for each in checks if type(each).node is not Check.node]
         self.rows = frozenset(self._by_row)
         self._converging = [each for each in checks if isinstance(each, QuorumConverges)]
+        self._acked = next((each for each in checks if isinstance(each, NoAckedLost)), None)
+        self._actors = [each for each in checks if type(each).acted is not Check.acted]
+        self._fetches = FetchModel()
+        self._of_fetches = [each for each in checks if isinstance(each, FetchCheck)]
         self._images = [each for each in checks if isinstance(each, SnapshotEqualsReplay)]
 
     def trace(self, row: TraceRow) -> None:
@@ -47,7 +55,10 @@ class Watching:
             check.trace(row)
 
     def note(self, at_us: int, node_id: int, note: Note) -> None:
-        """Before the state of the node that wrote it is looked at."""
+        """Before the state of the node that wrote it is looked at. What it tells of a partition's replica is no
+        business of the quorum's checks, though it may bear the same name."""
+        if note.fields and note.fields[0][0] == "partition":
+            return
         self.view.note(node_id, note)
         for check in self._by_note.get(note.what, ()):
             check.note(at_us, self.view.nodes[node_id], note)
@@ -56,6 +67,14 @@ class Watching:
         """A node published an image; ``fields`` as in the trace's row."""
         for each in self._images:
             each.published(at_us, node_id, int(fields["offset"]), str(fields["digest"]), int(fields["partitions"]))
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        """What a node did, before its state is looked at."""
+        for check in self._actors:
+            check.acted(at_us, node, event, effects)
+        for answer in self._fetches.acted(node, event, effects):
+            for each in self._of_fetches:
+                each.answered(at_us, answer)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
         """The thorough comparison of a node's digest."""
@@ -69,6 +88,10 @@ class Watching:
             for look in self._looks:
                 look(at_us, incarnation, node, event, thorough)
         self.view.look(at_us, incarnation, node, thorough)
+        if self.replicas.partitions:
+            self.replicas.look(at_us, incarnation, node)
+            if self._acked is not None:
+                self._acked.judge(at_us, node)
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
         """A node ended itself, and no fault had struck its disk."""
@@ -77,5 +100,7 @@ class Watching:
 
     def end(self, at_us: int, history: History) -> None:
         self.view.end(at_us)
+        self.replicas.end(at_us)
+        history = history.without(self.replicas.excused)
         for check in self._checks:
             check.end(history)

@@ -6,10 +6,15 @@ from chaos.checks.values import Place, expanded, place
 
 
 def acknowledged(history: History) -> list[RunRow]:
-    """Runs that a producer was told are written, at known offsets."""
+    """Runs that a producer was told are written for good, at known offsets."""
     ok = {key: row.type == "ok" for key, row in history.operation_of().items()}
     return [
-        run for run in history.runs if run.kind == "send" and run.first_offset >= 0 and ok.get((run.process, run.index))
+        run
+        for run in history.runs
+        if run.kind == "send"
+        and run.first_offset >= 0
+        and ok.get((run.process, run.index))
+        and run.process not in history.unpromised
     ]
 
 

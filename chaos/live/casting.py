@@ -3,12 +3,18 @@
 from dataclasses import replace
 
 from scenarios.draw import drawn
-from scenarios.model import Fault, Scenario
+from scenarios.model import Fault, Range, Scenario
+from scenarios.revisions import revision_of
+
+OF_SESSIONS = ("session-epoch-order", "session-lost", "eviction-rules", "metrics-exact")
+"""Guarantees that need sessions to be judged."""
 
 
 def cast(scenario: Scenario, seed: int) -> Scenario:
     """``scenarios.draw.drawn``, without the alternatives that need a simulator. The runner and each node's process do
-    the same, so that they agree."""
+    the same, so that they agree. In the revision ``none`` faults strike fetches without sessions."""
+    if revision_of(scenario) == "none":
+        scenario = without_sessions(scenario)
     kept = tuple(fault for fault in scenario.faults if is_live(fault) or not _has_stand_in(scenario, fault))
     return drawn(replace(scenario, faults=kept), seed)
 
@@ -20,3 +26,23 @@ def is_live(fault: Fault) -> bool:
 
 def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:
     return bool(fault.either) and any(each.either == fault.either and is_live(each) for each in scenario.faults)
+
+
+def without_sessions(scenario: Scenario) -> Scenario:
+    """The same faults strike fetches that have no session, and nothing is asked of sessions.
+
+    A follower's fetch asks for a session each time (scenarios.revisions), which tells it from one of the metadata log.
+    A fault that waits for an error which only sessions have need not fire.
+    """
+    return replace(
+        scenario,
+        guarantees=tuple(each for each in scenario.guarantees if each not in OF_SESSIONS),
+        faults=tuple(_on_any_fetch(fault) for fault in scenario.faults),
+        state=(),
+    )
+
+
+def _on_any_fetch(fault: Fault) -> Fault:
+    asks_for_one = Range(0, 0) if fault.match.role == "peer" and fault.match.session else None
+    match = replace(fault.match, session=None, session_epoch=asks_for_one)
+    return replace(fault, match=match, optional=fault.optional or bool(fault.match.error))

@@ -5,8 +5,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -123,6 +123,18 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.E
         finally:
             end_all([member.child for member in members if member.child is not None])
     return EXIT_CLEAN
+
+
+@contextmanager
+def started(plan: ClusterPlan) -> Iterator[list[Member]]:
+    """A cluster without proxies that serves, for as long as the block lasts. Raises SetupError, NodeDied."""
+    check_plan(plan)
+    members = plan_members(plan, claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id, None)
+    try:
+        _start_all(members, threading.Event())
+        yield members
+    finally:
+        end_all([member.child for member in members if member.child is not None])
 
 
 def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:

@@ -11,6 +11,7 @@ from chaos.live.run_folder import RunFolder
 from chaos.live.targets import Roles
 from chaos.seeds import random_for
 from scenarios.model import Scenario
+from scenarios.revisions import revision_of
 
 OnLine = Callable[[int, dict[str, Any]], None]
 
@@ -125,4 +126,5 @@ class Crew:
             origin_us=self._origin_us,
             claims=folder.claims,
             is_voter=node_id < scenario.cluster.nodes,
+            revision=revision_of(scenario),
         )

@@ -11,6 +11,10 @@ ROLE = "role"
 """What the node is from now on: leader, follower or observer."""
 DISK = "disk"
 """A fault of the disk has struck: [kind, what it struck]."""
+BROKEN = "broken"
+"""A check inside the node saw a guarantee broken: [guarantee, at_us, story]."""
+LOOKED = "looked"
+"""At how many answers to fetches its checks have looked: [incarnation, number]."""
 
 
 class Evidence:

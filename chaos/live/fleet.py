@@ -60,7 +60,7 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
         fetchers=[
             FetcherGroup(
                 each.behaviour, each.count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
-                each.min_bytes, each.max_bytes, each.partition_max_bytes,
+                each.min_bytes, each.max_bytes, each.partition_max_bytes, each.revision,
             )
             for each in load.fetchers
         ],
@@ -83,6 +83,7 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
         topic=f"{way.topic_prefix}{topic.name}",
         idle_topic=f"{way.topic_prefix}idle",
         made_topic=f"{way.topic_prefix}made",
+        replication_factor=topic.replicas,
         topic_config=dict(topic.config),
         start_mono_us=origin_us,
         workers=WORKERS,

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from chaos.claims import FileClaims
 from chaos.evidence import FaultRow
 from chaos.interceptor import Interceptor
+from chaos.live.checks_inside import ChecksInside
 from chaos.live.evidence import FAULT, ROLE, Evidence
 from chaos.live.faulty_disk import DiskFaults
-from chaos.live.trace_spool import TraceSpool
+from chaos.live.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.trace_spool import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.presets import Preset
-from chaos.roles import role_of
+from chaos.roles import role_of, topic_of_roles
 from chaos.rules import rules_for
 from chaos.seeds import random_for
-from chaos.trace import TraceRecorder
+from chaos.trace import TraceRecorder, TraceRow
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
@@ -41,7 +43,12 @@ class Inside:
         self._scenario = scenario
         self._presets = presets
         self._evidence = evidence
+        self._topic = topic_of_roles(scenario) if scenario is not None else ""
+        self._checks = ChecksInside(
+            spec.incarnation, spec.origin_us, scenario.guarantees if scenario is not None else (), evidence
+        )
         self._recorder = self._make_recorder()
+        self._costs = self._make_costs()
         self._node: Node | None = None
         self._hooks: list[Hooks] = []
         self._interceptor: Interceptor | None = None
@@ -53,6 +60,7 @@ class Inside:
         if self._recorder is not None:
             self._hooks.append(self._recorder)
             watchers.append(self._recorder)
+            self._hooks.append(self._checks)
         if scenario is not None:
             disk = self._intercept(scenario, powers, disk)
             self._disk_faults = DiskFaults(powers, self._evidence)
@@ -62,20 +70,23 @@ class Inside:
             if scenario.cluster.total > 1:
                 self._hooks.append(RoleTeller(self.role, self._evidence))
         self._hooks.extend(self._presets)
-        return Attached(self._hooks, disk, watchers)
+        if self._costs is not None:
+            self._hooks = [self._costs.outer, *self._hooks, self._costs.inner]
+        return Attached(self._hooks, disk, watchers, self._costs)
 
     def built(self, node: "Node") -> None:
         self._node = node
+        self._checks.built(node)
         for preset in self._presets:
             preset.built(node)
             row = preset.evidence(self._spec.node_id, time.monotonic_ns() // 1000 - self._spec.origin_us)
             self._evidence.tell(FAULT, list(row.values()))
         if self._recorder is not None:
-            self._hooks.append(Watch(node, self._published))
+            self._hooks.insert(len(self._hooks) - (self._costs is not None), Watch(node, self._published))
 
     def role(self) -> str:
-        """What the node is now: leader, follower or observer."""
-        return role_of(self._node, self._spec.is_voter)
+        """What the node is now: leader, follower or observer, and its part in the hot topic if a fault asks for it."""
+        return role_of(self._node, self._spec.is_voter, self._topic)
 
     def order(self, order: dict[str, object]) -> None:
         """From the runner, in a thread of its own: each sets attributes only, so no lock is needed."""
@@ -94,7 +105,26 @@ class Inside:
         if not spec.spool:
             return None
         spool = TraceSpool(Path(spec.spool))
-        return TraceRecorder(spec.node_id, spec.incarnation, lambda row: spool.add(row.values()), spec.origin_us)
+
+        def record(row: TraceRow) -> None:
+            spool.add(row.values())
+            self._checks.trace(row)
+
+        return TraceRecorder(spec.node_id, spec.incarnation, record, spec.origin_us)
+
+    def _make_costs(self) -> FetchCosts | None:
+        spec = self._spec
+        if not spec.spool:
+            return None
+        spool = TraceSpool(costs_beside(Path(spec.spool)))
+        costs = FetchCosts(
+            spec.node_id,
+            lambda row: spool.add(row),
+            lambda: time.monotonic_ns() // 1000 - spec.origin_us,
+            time.thread_time_ns,
+        )
+        measure_waiting(costs)
+        return costs
 
     def _intercept(self, scenario: Scenario, powers: DriverPowers, disk: Disk) -> Disk:
         spec = self._spec

@@ -53,7 +53,7 @@ class Links:
         return self.by_name[link_name("client", node)]
 
     def between(self, dialler: Dialler, node: int) -> Link | None:
-        """None: nobody dials there (an observer is dialled by clients alone)."""
+        """None: nobody dials there (a node itself)."""
         return self.by_name.get(link_name(dialler, node))
 
     def traffic(self, link: Link) -> Traffic:

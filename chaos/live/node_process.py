@@ -26,9 +26,9 @@ class NodeSpec:
     """What one incarnation of a node is started with. Addresses are HOST:PORT.
 
     ``origin_us``: the run's start on the machine's monotonic clock. ``scenario``: file with the faults at states, empty
-    for none; ``seed``: the run's. ``claims``: folder in which all nodes count the hits of a rule. ``spool``: trace
-    file, empty for no trace. ``evidence_fd``: inherited pipe. ``load_from_us``: the load's start, the zero of the
-    faults' own times.
+    for none, played in ``revision``; ``seed``: the run's. ``claims``: folder in which all nodes count the hits of a
+    rule. ``spool``: trace file, empty for no trace. ``evidence_fd``: inherited pipe. ``load_from_us``: the load's
+    start, the zero of the faults' own times.
     """
 
     node_id: int
@@ -41,6 +41,7 @@ class NodeSpec:
     config: Mapping[str, str] = field(default_factory=dict)
     is_voter: bool = True
     scenario: str = ""
+    revision: str = "final"
     seed: int = 0
     mutant: str = ""
     spool: str = ""
@@ -74,9 +75,10 @@ def run(spec: NodeSpec) -> int:
     from reference_broker.serve.main import run_broker
     from reference_broker.serve.server import Wrapper
     from scenarios.loader import load
+    from scenarios.revisions import in_revision
 
     evidence = Evidence(spec.evidence_fd)
-    scenario = cast(load(Path(spec.scenario)), spec.seed) if spec.scenario else None
+    scenario = cast(in_revision(load(Path(spec.scenario)), spec.revision), spec.seed) if spec.scenario else None
     if spec.mutant:
         _apply_mutant(spec.mutant, lambda: evidence.tell(MUTANT_REACHED, spec.mutant))
 

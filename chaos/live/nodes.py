@@ -29,6 +29,7 @@ class NodePlan:
     origin_us: int
     claims: Path | None = None
     is_voter: bool = True
+    revision: str = "final"
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class LiveNode:
             metrics_listen=self.metrics,
             config={**plan.config, **self.introduction},
             scenario=plan.scenario,
+            revision=plan.revision,
             load_from_us=self.load_from_us if self.armed else NOT_YET,
             seed=plan.seed,
             mutant=plan.mutant,

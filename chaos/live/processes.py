@@ -16,6 +16,8 @@ from chaos.live.errors import EndedItself, NodeDied, SetupError
 
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 35.0
+MAX_WORDS = 4000
+"""Of a log's last line, which stands in messages and in the manifest."""
 DAMAGED = "The metadata log is damaged"
 """What a node says before it ends because batches of its metadata log cannot follow each other."""
 
@@ -175,7 +177,7 @@ class Child:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
             return f"no log at {self.log}"
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1][:MAX_WORDS] if lines else "it said nothing"
 
     def _signal_and_wait(self, number: signal.Signals, limit_s: float) -> str:
         if number is signal.SIGTERM:

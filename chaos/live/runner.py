@@ -25,6 +25,7 @@ from chaos.presets import PresetError, presets_for
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from scenarios.loader import typed
 from scenarios.model import FROM_WITHIN, Link, Scenario
+from scenarios.revisions import revision_of
 
 TICK_S = 0.01
 CONVERGES = "quorum-converges"
@@ -208,12 +209,12 @@ class LiveRun:
         return Manifest(
             scenario=scenario.name, seed=self._seed, world="live", number=scenario.number or 0, title=scenario.title,
             repeat_command=f"./crucible run {typed(scenario)} --seed {self._seed}{planted}",
-            run_id=self._folder.path.name, target=self._target,
+            run_id=self._folder.path.name, target=self._target, revision=revision_of(scenario),
             mutant=self._mutant.name if self._mutant else "", mutant_calls=reached,
             command=command or " ".join(sys.argv), commit=commit, dirty=dirty, start_wall_us=self._start_wall_us,
             duration_us=self._duration_us, clauses=scenario.clauses, crash=crash, versions=identity.versions(),
             machine=identity.machine(), config={} if foreign else dict(scenario.cluster.config),
-            checks=_self_ended(ended, self._duration_us) if ended and not crash else (),
+            checks=(*(_self_ended(ended, self._duration_us) if ended and not crash else ()), *self._checked()),
             load=_load_words(scenario), notes=(_FOREIGN,) if foreign else (),
             expectations=Expectations(
                 faults=scenario.expected_faults,
@@ -222,6 +223,12 @@ class LiveRun:
                 guarantees=_judgeable(scenario) if foreign else scenario.guarantees,
             ),
         )  # fmt: skip
+
+    def _checked(self) -> tuple[Check, ...]:
+        """By the checks inside the nodes; there are none in a foreign target's."""
+        if self._strikes is None or self._target != REFERENCE:
+            return ()
+        return self._strikes.findings.judged(self._scenario.guarantees)
 
     def _reach_target(self, links: Links) -> Way:
         """A proxy before each of its nodes, and topics of this run alone: what is on the broker stays out of it."""

@@ -7,6 +7,7 @@ from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import End
 from chaos.live.agenda import Agenda
+from chaos.live.checks_inside import Findings
 from chaos.live.crew import Crew
 from chaos.live.evidence import DISK, FAULT, MUTANT_REACHED
 from chaos.live.links import Links
@@ -21,7 +22,8 @@ RESTARTED = ("node_killed", "node_terminated")
 
 
 class Strikes:
-    """Implements chaos.faults.timed.Place. ``rows``: what fired, so far. ``now_us``: since the run's start."""
+    """Implements chaos.faults.timed.Place. ``rows``: what fired, so far. ``findings``: of the
+    checks inside the nodes. ``now_us``: since the run's start."""
 
     def __init__(
         self, scenario: Scenario, crew: Crew, links: Links, now_us: Callable[[], int], progress: Callable[[str], None]
@@ -29,6 +31,7 @@ class Strikes:
         self.links = links
         self.rows: list[FaultRow] = []
         self.mutant_reached = False
+        self.findings = Findings()
         self._scenario = scenario
         self._crew = crew
         self._now_us = now_us
@@ -76,6 +79,7 @@ class Strikes:
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
         """From a node's process."""
+        self.findings.line(node, line)
         if MUTANT_REACHED in line:
             self.mutant_reached = True
         if FAULT in line:

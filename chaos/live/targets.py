@@ -5,7 +5,11 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from chaos.live.links import Dialler, Link, Links
+from chaos.roles import is_role
 from scenarios.model import Fault, NodeChoice
+
+DRAWN = ("follower", "observer", "partition_follower", "any")
+"""Roles that several nodes have at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +29,45 @@ class Roles:
         self._total = total
         self._random = random
         self._running = running
-        self._leaders: list[int] = []
-        """In the order in which they told so: a leader that is stopped or cut off does not know of its successor."""
+        self._leaders = _Office()
+        self._partition_leaders = _Office()
+        self._replicas: set[int] = set()
+        """Who told that it has a replica of the hot topic's first partition."""
         if total == 1:
-            self._leaders.append(0)
+            self._leaders.told(0, True)
+            self._partition_leaders.told(0, True)
 
     def told(self, node: int, role: str) -> None:
-        """A node's role has changed, or it has started."""
+        """A node's role (``chaos.roles.role_of``) has changed, or it has started."""
         if self._total == 1:
             return
-        if node in self._leaders:
-            self._leaders.remove(node)
-        if role == "leader":
-            self._leaders.append(node)
+        self._leaders.told(node, is_role(role, "leader"))
+        leads = is_role(role, "partition_leader")
+        self._partition_leaders.told(node, leads)
+        if leads or is_role(role, "partition_follower"):
+            self._replicas.add(node)
 
     @property
     def leader(self) -> int | None:
         """None: there is none now."""
-        alive = [node for node in self._leaders if self._running(node)]
-        return alive[-1] if alive else None
+        return self._leaders.holder(self._running)
+
+    @property
+    def partition_leader(self) -> int | None:
+        """Who leads the first partition of the hot topic; None: nobody now."""
+        return self._partition_leaders.holder(self._running)
 
     def node(self, choice: NodeChoice, other_than: int | None = None) -> int | None:
         """A number for a role; None where nobody has it now. Chances are drawn from the seed."""
         if isinstance(choice, int):
             return choice
-        leader = self.leader
-        if choice == "leader":
-            return leader
-        if choice == "follower" and leader is None:
+        leader, partition_leader = self.leader, self.partition_leader
+        if choice in ("leader", "partition_leader"):
+            return leader if choice == "leader" else partition_leader
+        if (choice == "follower" and leader is None) or (choice == "partition_follower" and partition_leader is None):
             return None
         among = {
+            "partition_follower": [node for node in sorted(self._replicas) if node != partition_leader],
             "follower": [node for node in range(self._voters) if node != leader],
             "observer": list(range(self._voters, self._total)),
             "any": list(range(self._total)),
@@ -103,10 +116,30 @@ class Roles:
         return tuple(link for link in found if link is not None)
 
 
+class _Office:
+    """Who told that it leads, in the order in which they did: one that is stopped or cut off does not know of its
+    successor."""
+
+    def __init__(self) -> None:
+        self._claimants: list[int] = []
+
+    def told(self, node: int, leads: bool) -> None:
+        if leads and node in self._claimants:
+            return  # It tells of something else: that is no new claim.
+        if node in self._claimants:
+            self._claimants.remove(node)
+        if leads:
+            self._claimants.append(node)
+
+    def holder(self, running: Callable[[int], bool]) -> int | None:
+        alive = [node for node in self._claimants if running(node)]
+        return alive[-1] if alive else None
+
+
 def _in_drawing_order(source: NodeChoice, target: NodeChoice) -> list[tuple[bool, NodeChoice]]:
     """(is it the source, choice): what is certain first, so that what is drawn can be another."""
     ends: list[tuple[bool, NodeChoice]] = [(True, source), (False, target)]
-    return sorted(ends, key=lambda end: end[1] in ("follower", "observer", "any"))
+    return sorted(ends, key=lambda end: end[1] in DRAWN)
 
 
 def links_around(node: int, links: Links, clients: bool) -> tuple[Link, ...]:

@@ -6,14 +6,20 @@ SIGKILL loses none.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reports.schema import TRACE, Table
+from reports.schema import FETCH_COSTS, TRACE, Table
 
 ROWS_PER_GROUP = 50_000
+COSTS = "fetch_costs-"
+
+
+def costs_beside(spool: Path) -> Path:
+    """The spool of ``chaos.live.fetch_costs`` of the incarnation whose trace goes to ``spool``."""
+    return spool.with_name(spool.name.replace("node-", COSTS, 1))
 
 
 class TraceSpool:
@@ -25,7 +31,7 @@ class TraceSpool:
         self._encode = msgspec.json.Encoder().encode
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    def add(self, values: tuple[str | int, ...]) -> None:
+    def add(self, values: Sequence[str | int]) -> None:
         os.write(self._descriptor, self._encode(values) + b"\n")
 
     def close(self) -> None:
@@ -41,8 +47,11 @@ def read_spool(path: Path) -> Iterator[list[Any]]:
 
 
 def convert_spools(spools: Path, run_folder: Path) -> int:
-    """Writes ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``; returns the number of rows."""
+    """Writes ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``, and what fetches cost beside it; returns
+    the number of rows of the trace."""
     rows = 0
+    for spool in sorted(spools.glob(f"{COSTS}*.jsonl")):
+        write_table(FETCH_COSTS, read_spool(spool), run_folder / "trace" / f"{spool.stem}.parquet")
     for spool in sorted(spools.glob("node-*.jsonl")):
         target = run_folder / "trace" / f"{spool.stem}.parquet"
         rows += write_table(TRACE, read_spool(spool), target)

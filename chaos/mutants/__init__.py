@@ -1,6 +1,9 @@
 """Variants of the broker and the client that lack one mechanism each; every scenario must turn its own red."""
 
 from chaos.mutants.mutant import Applied, Mutant, MutantError, applied, apply
-from chaos.mutants.registry import all_mutants, by_name, caught_by, table
+from chaos.mutants.registry import all_mutants, by_name, caught_by, mutants_of, table
 
-__all__ = ["Applied", "Mutant", "MutantError", "all_mutants", "applied", "apply", "by_name", "caught_by", "table"]
+__all__ = [
+    "Applied", "Mutant", "MutantError", "all_mutants", "applied", "apply", "by_name", "caught_by", "mutants_of",
+    "table",
+]  # fmt: skip

@@ -31,6 +31,8 @@ class Mutant:
     parameters: tuple[str, ...]
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
     clauses: tuple[str, ...] = ()
+    revisions: tuple[str, ...] = ("final", "first")
+    """of fetch sessions that have the mechanism at all"""
 
 
 @dataclass(slots=True)

@@ -1,13 +1,16 @@
 """All mutants, and which scenarios catch each (read from the scenario files)."""
 
-from chaos.mutants import fetch_sessions, quorum, snapshots, transactions
+from chaos.mutants import acknowledgements, fetch_sessions, first_revision, quorum, replication, snapshots, transactions
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
+from scenarios.model import Scenario
 
 
 def all_mutants() -> tuple[Mutant, ...]:
     """Every mutant, in the order of the scenarios' numbers."""
-    return (*fetch_sessions.MUTANTS, *snapshots.MUTANTS, *transactions.MUTANTS, *quorum.MUTANTS)
+    sessions = (*fetch_sessions.MUTANTS, *first_revision.MUTANTS)
+    metadata = (*snapshots.MUTANTS, *transactions.MUTANTS, *quorum.MUTANTS)
+    return (*sessions, *metadata, *acknowledgements.MUTANTS, *replication.MUTANTS)
 
 
 def by_name(name: str) -> Mutant:
@@ -16,6 +19,13 @@ def by_name(name: str) -> Mutant:
         if mutant.name == name:
             return mutant
     raise MutantError(f"there is no mutant {name!r}; there are: {', '.join(each.name for each in all_mutants())}")
+
+
+def mutants_of(scenario: Scenario) -> tuple[str, ...]:
+    """Those that the scenario must turn red in one at least of its revisions (``scenarios.revisions``)."""
+    return tuple(
+        name for name in scenario.mutants if any(each in by_name(name).revisions for each in scenario.revisions)
+    )
 
 
 def caught_by(mutant: Mutant) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
 
 Near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients are not told: the epochs that
-they send, 1 2 3 ..., reach the node as N, N + 1, ... in the ring 1..2^31-1, so that any client can play.
+they send, 1 2 3 ..., reach the node as N, N + 1, ... in the ring 1..2^31-1, so that any client can play. In the first
+revision they are sequence numbers of 64 bits, which pass 2^31-1 and do not wrap.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from chaos.evidence import FaultRow
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event, Request
 from reference_broker.log.now import Now
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
+    from reference_broker.model.fetch_session import FetchSession
 
 NAME = "fetch_session_epoch"
 KIND = "preset_fetch_session_epoch"
@@ -44,7 +47,7 @@ class FetchSessionEpoch:
         body = event.body
         if body.session_id == 0 or body.session_epoch < 1:
             return (event,)
-        epoch = self.at_node(body.session_epoch)
+        epoch = self.at_node(body.session_epoch, event.api_version)
         tag = event.tag._replace(session_epoch=epoch)
         return (event._replace(body=replace(body, session_epoch=epoch), tag=tag),)
 
@@ -55,9 +58,21 @@ class FetchSessionEpoch:
             if type(effect) is Note and effect.what == "session_created":
                 session_id = dict(effect.fields)["session_id"]
                 assert isinstance(session_id, int)
-                node.broker.fetch_sessions.sessions[session_id].epoch = self.first_epoch
+                self._raise(node.broker.fetch_sessions.sessions[session_id])
         return effects
 
-    def at_node(self, epoch: int) -> int:
-        """The node's name for what the client calls ``epoch``."""
+    def _raise(self, session: "FetchSession") -> None:
+        session.epoch = self.first_epoch
+        if session.revision.name == "first":
+            more = self.first_epoch - 1
+            session.number += more
+            session.answered_number += more
+            for cached in session.partitions.values():
+                cached.change_number += more
+                cached.named_number += more
+
+    def at_node(self, epoch: int, version: int = 0) -> int:
+        """The node's name for what the client calls ``epoch``; the first revision's numbers have 64 bits."""
+        if version == FIRST_DRAFT_VERSION:
+            return epoch - 1 + self.first_epoch
         return (epoch - 1 + self.first_epoch - 1) % LARGEST_EPOCH + 1

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.mutants import Applied, MutantError, applied, by_name
+from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
 from chaos.sim.outcome import Outcome, Verdict, worse, worst
 from chaos.sim.world import RunStuckError, World
 from scenarios import loader
 from scenarios.loader import Scenario
+from scenarios.revisions import each_revision, marked, revision_of
 
 CHUNK = 20
 """Seeds that one worker process plays between two reports."""
@@ -143,13 +144,14 @@ def _outcomes(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
         return
     chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(processes) as pool:
-        for chunk in pool.map(_run_chunk, [scenario.path] * len(chunks), chunks, [mutant] * len(chunks)):
+        file = marked(scenario.path, revision_of(scenario))
+        for chunk in pool.map(_run_chunk, [file] * len(chunks), chunks, [mutant] * len(chunks)):
             yield from chunk
 
 
-def _run_chunk(path: str, seeds: Sequence[int], mutant: str | None) -> list[Outcome]:
+def _run_chunk(file: str, seeds: Sequence[int], mutant: str | None) -> list[Outcome]:
     """In a worker process: the scenario is read again, nothing but plain values crosses."""
-    scenario = loader.load(Path(path))
+    scenario = loader.find(file)
     with _collected_afterwards():
         return [run(scenario, seed, mutant) for seed in seeds]
 
@@ -192,16 +194,17 @@ def simulate(
     processes: int = 2,
     out: Path | None = None,
     with_mutants: bool = False,
+    revision: str = "",
 ) -> int:
     """``crucible sim``: plays, prints, and gives the exit code (0, 1, 2, 3 or 4).
 
     ``seed`` alone: that one, with its trace hash. ``seeds`` (default 100): so many, from ``seed`` or 1 on. ``out``: the
     folder that a single seed's run is written to, for ``crucible report`` (with several scenarios one below it for
     each). ``with_mutants``: the control of each scenario must pass and each of its mutants fail with a seed at
-    least; 0 if all is so, else 1.
+    least; 0 if all is so, else 1. ``revision``: only that one; else each scenario in all that it has.
     """
     try:
-        scenarios = [loader.find(name) for name in names]
+        scenarios = [each for name in names for each in each_revision(loader.find(name), revision)]
         single = seed is not None and seeds in (None, 1)
         if with_mutants:
             first = seed if seed is not None else 1
@@ -264,7 +267,7 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
         print(report(found), flush=True)  # noqa: T201
         if found.verdict is not Verdict.PASSED:
             wrong.append(scenario.name)
-        for mutant in scenario.mutants:
+        for mutant in mutants_of(scenario):
             red = next((each for each in _outcomes(scenario, seeds, 1, mutant) if each.red), None)
             how = "" if red is None else ", ".join(red.broken) or red.reasons[0]
             caught = f"caught by seed {red.seed}: {how}" if red is not None else "NOT caught"

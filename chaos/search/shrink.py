@@ -127,6 +127,8 @@ def _smaller_cluster(scenario: Scenario) -> Iterator[Scenario]:
     for each in smaller:
         lost = {"observer"} if not each.observers else set[str]()
         lost |= {"follower"} if each.nodes == 1 else set[str]()
+        if scenario.load.topics[0].replicas > each.total:
+            continue
         if all(_names(fault, each.total, lost) for fault in scenario.faults):
             yield replace(scenario, cluster=each)
 

@@ -11,6 +11,7 @@ from random import Random
 from chaos.seeds import random_for
 from scenarios.consistency import needed_by
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
+from scenarios.vocabulary import PARTITION_ROLES
 
 ON_SHARE = 0.5
 """Of the kinds, on in a seed."""
@@ -21,7 +22,9 @@ NOTES = (
     "epoch_changed", "high_watermark", "truncated", "snapshot_started", "snapshot_written", "snapshot_renamed",
     "download_started", "download_chunk", "download_finished", "broker_fenced",
 )  # fmt: skip
+REPLICA_NOTES = ("leads", "isr_changed", "truncated", "high_watermark", "hw_checkpoint")
 METADATA_FILES = "__cluster_metadata-0/*"
+REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 STATE_WINDOW_S = 5.0
 """A fault at a state strikes in this window, if its state comes."""
 
@@ -48,6 +51,9 @@ class _Drawing:
         self._roles += ["follower"] if cluster.nodes > 1 else []
         self._roles += ["observer"] if cluster.observers else []
         self._several = cluster.total > 1
+        self._replicated = scenario.load.topics[0].replicas > 1
+        self._roles += PARTITION_ROLES if self._replicated else ()
+        self._notes = (*NOTES, *REPLICA_NOTES) if self._replicated else NOTES
         on = [kind for kind in swarm.kinds if random.random() < ON_SHARE]
         self._kinds = on or [random.choice(swarm.kinds)]
         self._weights = [random.randint(1, 8) for _ in self._kinds]
@@ -77,9 +83,9 @@ class _Drawing:
             struck, after_s=at_s, until_s=round(at_s + STATE_WINDOW_S, 3), at_s=0.0, sim_at_s=0.0, total=1
         )
         if random.random() < 0.5:
-            match = Match(note=random.choice(NOTES))
+            match = Match(note=random.choice(self._notes))
             return replace(struck, on="note", match=match, nth=_once(random.randint(1, 4)))
-        match = Match(path=METADATA_FILES)
+        match = Match(path=random.choice((METADATA_FILES, *REPLICA_FILES)) if self._replicated else METADATA_FILES)
         cut = Range(0, random.choice((0, 20, 100, 1000)))
         return replace(struck, on="disk_write", match=match, nth=_once(random.randint(1, 6)), cut_bytes=cut)
 
@@ -89,6 +95,11 @@ class _Drawing:
             Link("leader", "all"), Link("all", "leader"), Link("any", "leader"), Link("leader", "any"),
             Link("any", "all"), Link("all", "any"), Link("client", "any"), Link("client", "leader"),
         ]  # fmt: skip
+        if self._replicated:
+            ends += [
+                Link("partition_leader", "all"), Link("all", "partition_leader"),
+                Link("partition_follower", "partition_leader"), Link("client", "partition_leader"),
+            ]  # fmt: skip
         low = random.choice((1, 20, 200))
         return replace(
             self._duration(fault), link=random.choice(ends),

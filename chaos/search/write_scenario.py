@@ -11,7 +11,7 @@ from scenarios.vocabulary import API_KEYS
 
 _TOP = (
     "title", "clauses", "needs", "mutants", "guarantees", "min_fetches", "min_acked", "sim_min_fetches",
-    "sim_min_acked", "max_schedule_slip_ms",
+    "sim_min_acked", "max_schedule_slip_ms", "revisions",
 )  # fmt: skip
 _GROUPS = ("topics", "fetchers", "producers", "admins", "metadata_readers")
 

@@ -34,22 +34,18 @@ Recorded = Callable[["Client", Iterable[HistoryRow]], None]
 
 
 class Client:
-    """One logical client. ``waiting``: number of the operation that it waits for; an end with another one is late."""
+    """One logical client, with a connection for each of its behaviour's lanes."""
 
     def __init__(
         self, behaviour: Behaviour, agenda: Agenda, network: "Network", start_wall_ms: int, recorded: Recorded
     ) -> None:
         self.behaviour = behaviour
-        self.connection: Connection | None = None
         self.finished = False
         self._agenda = agenda
         self._network = network
         self._start_wall_ms = start_wall_ms
         self._recorded = recorded
-        self._waiting = 0
-        self._wake = 0
-        self._correlation = 0
-        self._expected = -1
+        self._lanes: dict[int, Lane] = {}
 
     @property
     def name(self) -> str:
@@ -60,12 +56,12 @@ class Client:
         return Now(self._agenda.now_us, self._start_wall_ms + self._agenda.now_us // 1000)
 
     def start(self) -> None:
-        self._step(Started())
+        self.step(Started())
 
     def stop(self) -> None:
         """The load is over."""
         if not self.finished:
-            self._step(Stopping())
+            self.step(Stopping())
 
     def close(self) -> None:
         """Hard end: what is open becomes unknown."""
@@ -73,34 +69,64 @@ class Client:
             self.finished = True
             self._recorded(self, self.behaviour.close(self.now))
 
-    def _step(self, event: FleetEvent) -> None:
+    def step(self, event: FleetEvent) -> None:
         if self.finished:
             return
         for action in self.behaviour.step(self.now, event):
             match action:
                 case Request():
-                    self._request(action)
+                    self._lane(action.lane).request(action)
                 case Record():
                     self._recorded(self, action.rows)
                 case Wake():
-                    self._wake += 1
-                    self._agenda.at(action.at_us, self._woken, self._wake)
+                    self._lane(action.lane).wake(action.at_us)
                 case Connect():
-                    self._connect(action.address, action.timeout_us)
+                    self._lane(action.lane).connect(action.address, action.timeout_us)
                 case Disconnect():
-                    self._disconnect()
+                    self._lane(action.lane).disconnect()
                 case Finished():
                     self.finished = True
-                    self._disconnect()
+                    for lane in self._lanes.values():
+                        lane.disconnect()
+
+    def _lane(self, number: int) -> "Lane":
+        lane = self._lanes.get(number)
+        if lane is None:
+            lane = self._lanes[number] = Lane(self, number, self._agenda, self._network)
+        return lane
+
+
+class Lane:
+    """One connection at a time. ``waiting``: number of the operation that it waits for; an end with another one is
+    late. Implements chaos.sim.links.Caller."""
+
+    def __init__(self, client: Client, number: int, agenda: Agenda, network: "Network") -> None:
+        self.connection: Connection | None = None
+        self._client = client
+        self._number = number
+        self._agenda = agenda
+        self._network = network
+        self._waiting = 0
+        self._wake = 0
+        self._correlation = 0
+        self._expected = -1
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    def wake(self, at_us: int) -> None:
+        self._wake += 1
+        self._agenda.at(at_us, self._woken, self._wake)
 
     def _woken(self, wake: int) -> None:
         if wake == self._wake:
-            self._step(Woken())
+            self._client.step(Woken(self._number))
 
     # Connecting
 
-    def _connect(self, address: Address, timeout_us: int) -> None:
-        self._disconnect()
+    def connect(self, address: Address, timeout_us: int) -> None:
+        self.disconnect()
         self._waiting += 1
         self.connection = self._network.connect(self, address)
         if self.connection is None:
@@ -112,19 +138,20 @@ class Client:
         if waiting == self._waiting:
             self._waiting += 1
             self._drop()
-            self._step(ConnectFailed(reason))
+            self._client.step(ConnectFailed(reason, self._number))
 
     def accepted(self, connection: Connection) -> None:
         """The node took the connection."""
         if connection is self.connection:
             self._waiting += 1
-            self._step(Connected())
+            self._client.step(Connected(self._number))
 
     def refused(self, connection: Connection) -> None:
         if connection is self.connection:
             self._connect_failed(self._waiting, "refused")
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
+        """Whatever is in flight."""
         connection = self.connection
         if connection is not None:
             self._waiting += 1
@@ -144,11 +171,11 @@ class Client:
             self.connection = None
             self._expected = -1
             self._waiting += 1
-            self._step(Disconnected(reason))
+            self._client.step(Disconnected(reason, self._number))
 
     # Requests
 
-    def _request(self, action: Request) -> None:
+    def request(self, action: Request) -> None:
         connection = self.connection
         self._waiting += 1
         if connection is None:
@@ -162,16 +189,16 @@ class Client:
     def _no_connection(self, waiting: int) -> None:
         if waiting == self._waiting:
             self._waiting += 1
-            self._step(Disconnected("not connected"))
+            self._client.step(Disconnected("not connected", self._number))
 
     def answered(self, connection: Connection, correlation: int, body: object) -> None:
         if connection is self.connection and correlation == self._expected:
             self._expected = -1
             self._waiting += 1
-            self._step(Answered(body))
+            self._client.step(Answered(body, lane=self._number))
 
     def _timed_out(self, waiting: int) -> None:
         if waiting == self._waiting:
             self._expected = -1
             self._waiting += 1
-            self._step(TimedOut())
+            self._client.step(TimedOut(self._number))

@@ -148,6 +148,9 @@ class Cluster:
 
     def _gone(self, machine: Machine) -> None:
         self._watching.view.gone(machine.node_id)
+        self._watching.replicas.gone(machine.node_id)
+        if machine.silent:
+            self._watching.replicas.power_lost(machine.node_id)
         self._watching.view.trouble.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)
 

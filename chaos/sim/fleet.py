@@ -38,6 +38,7 @@ def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> FleetSpe
         seed=number_for(seed, "fleet"),
         topic=topic.name,
         topic_config=dict(topic.config),
+        replication_factor=topic.replicas,
         request_timeout_ms=load.request_timeout_ms,
         drain_ms=DRAIN_MS,
         final_read_ms=FINAL_READ_MS if scenario.cluster.total == 1 else FINAL_READ_OF_CLUSTER_MS,
@@ -48,7 +49,7 @@ def _fetchers(load: Load) -> list[FetcherGroup]:
     return [
         FetcherGroup(
             each.behaviour, each.sim_count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
-            each.min_bytes, each.max_bytes, each.partition_max_bytes,
+            each.min_bytes, each.max_bytes, each.partition_max_bytes, each.revision,
         )
         for each in load.fetchers
     ]  # fmt: skip

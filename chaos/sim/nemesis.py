@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from chaos.checks.trouble import FOR_EVER_US, Trouble
 from chaos.evidence import FaultRow
+from chaos.roles import topic_of_roles
 from chaos.seeds import random_for
 from chaos.sim import link_faults
 from chaos.sim.agenda import Agenda
@@ -43,7 +44,7 @@ class Nemesis:
     ) -> None:
         self.faults: list[FaultRow] = []
         self.coverage: dict[tuple[str, str, str], int] = {}
-        self.targets = Targets(network.machines, scenario.cluster.nodes)
+        self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
         self._by_name = {fault.name: fault for fault in scenario.faults}
         self._timed = [fault for fault in scenario.faults if fault.timed]
         self._randoms = {fault.name: random_for(seed, f"fault-{fault.name}") for fault in self._timed}

@@ -6,7 +6,6 @@ drift apart while most messages cost no coding.
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.behaviours.protocol import Request as ClientRequest
@@ -20,10 +19,10 @@ from reference_broker.raft.channels import Channel
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 
-if TYPE_CHECKING:
-    from chaos.sim.client import Client
-
 CODED_SHARE = 0.02
+
+DIAL_AGAIN_US = 1_000_000
+"""TCP dials a machine that says nothing again after 1 s, then after 2 s more, 4 s more and so on."""
 
 
 def tag_of(client_id: str, action: ClientRequest) -> Tag:
@@ -52,7 +51,7 @@ class Network:
 
     # From clients
 
-    def connect(self, client: "Client", address: Address) -> Connection | None:
+    def connect(self, client: Caller, address: Address) -> Connection | None:
         """Begins to open a connection; None if there is no such host."""
         machine = self._by_address.get(address)
         return None if machine is None else self._open(client, CLIENTS, machine)
@@ -98,9 +97,13 @@ class Network:
         connection.send_up(self._arrive_open, connection)
         return connection
 
-    def _arrive_open(self, connection: Connection) -> None:
+    def _arrive_open(self, connection: Connection, again_us: int = DIAL_AGAIN_US) -> None:
         machine: Machine = connection.node
-        if not connection.client_open or machine.silent:
+        if not connection.client_open:
+            return
+        if machine.silent:
+            link = connection.link
+            link.agenda.after(again_us, link.deliver, link.up, self._arrive_open, (connection, 2 * again_us))
             return
         if connection.link.refuses or not machine.accepts:
             connection.send_down(connection.client.refused, connection)

@@ -11,6 +11,9 @@ from chaos.trace import TraceRecorder, TraceRow
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.log.now import Now
+from reference_broker.model.metadata_delta import MetadataDelta
+from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 class Observer:
     """``keep``: gets every row of the trace; None: only rows that a check wants are made at all, and of requests only
-    those of clients."""
+    those of clients, and what followers ask in a session."""
 
     def __init__(
         self,
@@ -41,17 +44,21 @@ class Observer:
     def __call__(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
         if not self._attached and self._node.listening:
             self._attached = self.digest.attach()
+            if self._attached and self._watching.replicas.expected:
+                loader = self._node.broker.replica.loader
+                self._watching.replicas.image(now.mono_us, None, loader.image)
+                loader.subscribe(self._image)
+        self._watching.acted(now.mono_us, self._node, event, effects)
         if self._keep is not None:
             self._everything(now, event, effects)
             return
-        client = type(event) is Request and event.tag.role == "client"
-        if client and "request" in self._watching.rows:
-            self._recorder.request(now, event)  # type: ignore[arg-type]
+        if type(event) is Request and _is_wanted(event.tag) and "request" in self._watching.rows:
+            self._recorder.request(now, event)
         for effect in effects:
             kind = type(effect)
             if kind is Note:
                 self._note(now, effect)  # type: ignore[arg-type]
-            elif kind is Reply and effect.tag.role == "client" and "reply" in self._watching.rows:  # type: ignore[union-attr]
+            elif kind is Reply and _is_wanted(effect.tag) and "reply" in self._watching.rows:  # type: ignore[union-attr]
                 self._recorder.effects(now, (effect,))
 
     def _everything(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
@@ -72,9 +79,16 @@ class Observer:
             self._keep(row)
         self._watching.trace(row)
 
+    def _image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self._watching.replicas.image(self._agenda.now_us, delta, image)
+
     def _published(self, published: Published) -> None:
         fields = published.fields()
         self._watching.published(self._agenda.now_us, self._node_id, fields)
         if self._keep is not None:
             detail = json.dumps(fields, sort_keys=True, separators=(",", ":"))
             self._recorder.add(self._agenda.now_us, ROW, detail)
+
+
+def _is_wanted(tag: Tag) -> bool:
+    return tag.role == "client" or tag.session_id != 0

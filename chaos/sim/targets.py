@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from chaos.roles import role_of
+from chaos.roles import plays, role_of
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from scenarios.model import Link, NodeChoice
@@ -13,25 +13,23 @@ ALL = "all"
 
 
 class Targets:
-    """``voters``: how many of the machines, from 0 on, have a vote."""
+    """``voters``: how many of the machines, from 0 on, have a vote. ``topic``: of whose first partition roles speak;
+    empty: of none."""
 
-    def __init__(self, machines: Sequence[Machine], voters: int) -> None:
+    def __init__(self, machines: Sequence[Machine], voters: int, topic: str = "") -> None:
         self._machines = machines
         self._voters = voters
+        self._topic = topic
 
     def role(self, node_id: int) -> str:
-        """``leader``, ``follower`` or ``observer``."""
-        return role_of(self._machines[node_id].node, node_id < self._voters)
+        """``leader``, ``follower`` or ``observer``; behind a space what it is to the partition."""
+        return role_of(self._machines[node_id].node, node_id < self._voters, self._topic)
 
     def node(self, choice: NodeChoice, random: Random) -> int | None:
         """None: nobody is that now. Of several that are, one that lives is drawn."""
         if isinstance(choice, int):
             return choice
-        found = [
-            each.node_id
-            for each in self._machines
-            if each.alive and (choice == "any" or self.role(each.node_id) == choice)
-        ]
+        found = [each.node_id for each in self._machines if each.alive and plays(self.role(each.node_id), choice, -1)]
         return random.choice(found) if found else None
 
     def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:

@@ -9,6 +9,8 @@ from chaos.checks.all_checks import Settings, all_checks
 from chaos.checks.check import History
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.replicas_converge import ReplicasConverge
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from chaos.evidence import FaultRow
@@ -51,7 +53,7 @@ class World:
     def __init__(self, scenario: Scenario, seed: int, *, hashed: bool = False, keep_trace: bool = False) -> None:
         self.scenario = scenario = drawn(scenario, seed)
         self.seed = seed
-        self.history = History(writes_promised=_promises_writes(scenario))
+        self.history = History(writes_promised=_promises_writes(scenario), unpromised=_unpromised(scenario))
         self.trace: list[TraceRow] = []
         self.hash = TraceHash() if hashed else None
         self.stage = "boot"
@@ -60,13 +62,15 @@ class World:
         self.agenda = Agenda()
         config = config_of(scenario)
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
-        self.checks = all_checks(_settings(scenario, config), view)
-        self._watching = Watching(self.checks, view)
+        self.replicas = _replica_view(scenario, view.trouble)
+        self.checks = all_checks(_settings(scenario, config), view, self.replicas)
+        self._watching = Watching(self.checks, view, self.replicas)
         keep = self.trace.append if keep_trace else None
         self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep)
         self.network = self.cluster.network
         (self._converges,) = (each for each in self.checks if isinstance(each, QuorumConverges))
         self._converges.expected = False
+        (self._replicated,) = (each for each in self.checks if isinstance(each, ReplicasConverge))
 
     # The run
 
@@ -120,6 +124,16 @@ class World:
             for client in clients:
                 client.stop()
             self._until(DRAIN_US, lambda clients=clients: all(client.finished for client in clients))  # type: ignore[misc]
+            if clients is writers:
+                self._replicas_converge()  # What no replica but the leader has yet is nothing to read.
+
+    def _replicas_converge(self) -> None:
+        end_us = self.agenda.now_us + CONVERGE_US
+        while not self._replicated.reached():
+            for _ in range(LOOK_EVERY):
+                if not self.agenda.step(end_us):
+                    self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
+                    return
 
     def _converge(self) -> None:
         self.stage = "converge"
@@ -175,10 +189,29 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
         first_session_epoch=dict(scenario.state).get("fetch_session_epoch", 1),
         settled_us=SETTLED_FETCH_TIMEOUTS * config.controller_quorum_fetch_timeout_ms * 1000,
         session_us=config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
+        in_sync_us=config.replica_lag_time_max_ms * 1000 + config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
+        min_eviction_ms=config.min_incremental_fetch_session_eviction_ms,
     )
 
 
+def _replica_view(scenario: Scenario, trouble: Trouble) -> ReplicaView:
+    topic = scenario.load.topics[0]
+    return ReplicaView(trouble, topic.min_insync, _is_flushed(scenario), topic.replicas > 1)
+
+
 def _promises_writes(scenario: Scenario) -> bool:
-    """Acknowledged writes survive a kill; a power loss only if each is flushed before its answer."""
+    """Acknowledged writes survive a kill; a power loss only if each is flushed before its answer, or if others hold
+    them (where they do not, ReplicaView says so)."""
     loses_power = any(fault.kind == "node_powered_off" for fault in scenario.faults)
-    return not loses_power or dict(scenario.cluster.config).get("log.flush.interval.messages") == "1"
+    return not loses_power or _is_flushed(scenario) or scenario.load.topics[0].replicas > 1
+
+
+def _is_flushed(scenario: Scenario) -> bool:
+    return dict(scenario.cluster.config).get("log.flush.interval.messages") == "1"
+
+
+def _unpromised(scenario: Scenario) -> tuple[str, ...]:
+    """Producers that wait for one of several replicas only. They are numbered through all groups."""
+    asked = [group.acks for group in scenario.load.producers for _ in range(group.sim_count)]
+    several = scenario.load.topics[0].replicas > 1
+    return tuple(f"producer-{number}" for number, acks in enumerate(asked) if several and acks == 1)

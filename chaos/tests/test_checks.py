@@ -12,6 +12,7 @@ from chaos.checks.eviction_rules import EvictionRules
 from chaos.checks.log_consistent import LogConsistent
 from chaos.checks.metrics_exact import MetricsExact, read_session_metrics
 from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.session_order import SessionOrder
 from chaos.checks.trouble import Trouble
@@ -172,6 +173,19 @@ def test_only_the_three_rules_evict(fields: dict[str, int], allowed: bool) -> No
     assert (check.violations == []) is allowed
 
 
+@pytest.mark.clause("G-11", "F-18")
+@pytest.mark.parametrize(
+    ("revision", "idle_ms", "allowed"),
+    [("first", 60_001, True), ("first", 60_000, False), ("final", 119_999, False), ("final", 120_001, True)],
+)
+def test_each_revision_has_its_own_minimum_time(revision: str, idle_ms: int, allowed: bool) -> None:
+    check = EvictionRules(slots=1, first_revision_min_ms=60_000)
+    trace = Trace(check)
+    trace.note("session_created", session_id=EVICTION["session_id"], revision=revision)
+    trace.note("session_evicted", **{**EVICTION, "idle_ms": idle_ms})
+    assert (check.violations == []) is allowed
+
+
 @pytest.mark.clause("F-17")
 def test_more_sessions_than_slots_are_seen_and_a_restart_empties_them() -> None:
     check = EvictionRules(slots=2)
@@ -269,7 +283,7 @@ BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 def broken(rows: Sequence[HistoryRow], writes_promised: bool = True) -> list[str]:
     history = History(writes_promised=writes_promised)
     history.add(rows)
-    checks = all_checks(Settings(session_slots=10), QuorumView(1, 0, Trouble()))
+    checks = all_checks(Settings(session_slots=10), QuorumView(1, 0, Trouble()), ReplicaView(Trouble()))
     for check in checks:
         check.end(history)
     return sorted({check.guarantee for check in checks if check.violations})

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import crucible
+import playing
 from scenarios.loader import FOLDER, load, typed
 
 ROOT = FOLDER.parent
@@ -60,6 +61,33 @@ def test_what_does_not_exist_is_named(command: str, words: list[str], sentence: 
 
 
 @pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "1", "--revision", "none"], "'none' is not one of 'final', 'first'"),
+        (["sim", "1@second"], "no revision 'second'; there are: final, first, none"),
+        (["compare", "nonsense"], "no scenario 'nonsense'"),
+        (["compare", "swarm"], "draws its faults from each seed"),
+        (["compare"], "Missing argument 'SCENARIO'"),
+    ],
+)
+def test_a_revision_or_comparison_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
+    assert sentence in refused(typed_in(*words))
+
+
+def test_each_revision_is_played_unless_one_is_named() -> None:
+    (both,) = playing.find_scenarios(["1"], False)
+    assert both.revisions == ("final", "first")
+    (one,) = playing.find_scenarios(["1@first"], False)
+    for scenario, wanted, names in (
+        (both, None, ["01-lost-response", "01-lost-response@first"]),
+        (both, "first", ["01-lost-response@first"]),
+        (one, None, ["01-lost-response@first"]),
+        (one, "final", ["01-lost-response"]),
+    ):
+        assert [each.name for each in playing.in_revisions(scenario, wanted)] == names
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("title = ", "not valid TOML"),
@@ -89,6 +117,7 @@ def test_a_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) 
         assert "give --out another folder" in refused(typed_in("run", "plain-load", "--out", out))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "x").touch()
+    assert "give --out a new one" in refused(typed_in("compare", "plain-load", "--out", tmp_path / "old"))
     assert "give --out a new one" in refused(typed_in("run", "plain-load", "--out", tmp_path / "old"))
     assert "give --data a directory of your own" in refused(typed_in("cluster", "--data", file))
     assert refused(typed_in("sim", "1", "--seed", "1", "--out", file))
@@ -110,7 +139,7 @@ def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
 
 def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for words in (["demo"], ["run", "1"], ["test"], ["report", str(tmp_path)]):
+    for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)]):
         assert "Java runtime, 17 or newer" in refused(typed_in(*words))
     assert "needs Java 17" in refused(typed_in("bench", "--peer", "kafka"))
     (tmp_path / "java").symlink_to("/bin/true")

@@ -19,6 +19,7 @@ SESSIONS = ("01-lost-response", "change_mark_cleared_when_sent", 1)
 SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
 TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
 """The seed's fault: the controller is killed when all batches of its transaction are committed, but not its End."""
+REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated", 1)
 AT_ONCE = 2
 
 Verdicts = Mapping[tuple[str, str], Verdict]
@@ -30,7 +31,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     runs = tmp_path_factory.mktemp("runs")
     wanted = [
         (name, planted, seed)
-        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, SESSIONS)
+        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS)
         for planted in ("", mutant)
     ]  # fmt: skip
 
@@ -68,6 +69,16 @@ def test_a_transaction_is_seen_whole_and_its_mutant_shows_a_part(verdicts: Verdi
     assert_caught(verdicts, TRANSACTIONS, {"torn-metadata", "quorum-converges"}, "batches_committed")
 
 
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.clause("F-19", "F-22")
+def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdicts: Verdicts) -> None:
+    # What is lost is missing, and its offsets, acknowledged once, are given to other records.
+    guarantees = {"lost-write", "unseen", "inconsistent-offsets", "nonmonotonic-send", "fetch-gap"}
+    assert_caught(verdicts, REPLICATION, guarantees, "leader_killed")
+
+
 def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantees: set[str], fault: str) -> None:
     """The control passes; the mutant breaks at least one of these, and nothing else."""
     name, mutant, _ = played
@@ -75,7 +86,8 @@ def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantees: 
     assert control.outcome is Outcome.PASSED, control.summary
     assert caught.outcome is Outcome.FAILED, caught.summary
     broken = {each.name for each in caught.guarantees if each.status == "broken"}
-    assert broken and broken <= guarantees
+    assert broken
+    assert broken <= guarantees
     for verdict in (control, caught):
         assert verdict.report is not None
         assert fault in verdict.report.read_text(encoding="utf-8")

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.mutants import by_name
+from chaos.mutants import by_name, mutants_of
 from chaos.search.run_sim import play, run
 from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.run_folder import write_out
 from scenarios import loader
+from scenarios.loader import Scenario
+from scenarios.revisions import each_revision
 
 SEEDS = range(1, 30)
 
@@ -23,13 +25,23 @@ def played(name: str, mutant: str | None, folder: Path) -> Outcome:
     return outcome
 
 
+def mutants_where_they_live(scenario: Scenario) -> list[tuple[str, str]]:
+    """Each mutant with the scenario's first revision that has it."""
+    living: dict[str, str] = {}
+    for each in each_revision(scenario):
+        for mutant in mutants_of(each):
+            living.setdefault(mutant, each.name)
+    return [(name, mutant) for mutant, name in living.items()]
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_spark_agrees_with_the_simulator(tmp_path: Path) -> None:
     from reports.judge import judge_many
 
     scenarios = loader.load_all()
-    pairs = [(each.name, mutant) for each in scenarios for mutant in (None, *each.mutants) if each.mutants]
+    pairs: list[tuple[str, str | None]] = [(each_revision(each)[0].name, None) for each in scenarios if each.mutants]
+    pairs += [pair for each in scenarios for pair in mutants_where_they_live(each)]
     folders = [tmp_path / f"{name}-{mutant or 'control'}" for name, mutant in pairs]
     outcomes = [played(name, mutant, folder) for (name, mutant), folder in zip(pairs, folders, strict=True)]
     verdicts = judge_many(folders)

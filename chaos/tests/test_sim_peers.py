@@ -197,12 +197,25 @@ def test_without_power_a_peer_is_silent_until_the_timeout_or_until_it_is_back() 
     pair.ask()
     pair.run(1_000_000)
     assert len(pair.asker.of(PeerDown)) == 1, "nobody refuses"
-    pair.machines[1].start()
     pair.run(1_100_000)
     assert len(pair.asker.of(PeerDown)) == 2
+    pair.machines[1].start()
     pair.ask()
     pair.run()
     assert pair.replies() == [3]
+
+
+def test_a_machine_without_power_is_dialled_again_and_answers_when_it_is_back() -> None:
+    pair = Pair()
+    pair.machines[1].kill_now(power_loss=True)
+    pair.ask()
+    pair.run(200_000)
+    pair.machines[1].start()
+    pair.run(600_000)
+    assert pair.replies() == [], "the first dial was lost"
+    pair.run(400_000)
+    assert pair.replies() == [1]
+    assert pair.asker.of(PeerDown) == []
 
 
 def test_a_connection_that_outlived_a_power_loss_is_reset_when_the_machine_is_back() -> None:

@@ -4,12 +4,11 @@ A handler is ``handle(broker, call, body) -> object | None``: the response body 
 ``call`` to respond later (parked fetch, write that waits for a sync). Handlers never touch events or effects.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from reference_broker.apis.card import Card
 from reference_broker.log.disk import Disk
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
@@ -25,6 +24,7 @@ from reference_broker.raft.ports import Ports
 from reference_broker.raft.quorum import Quorum
 from reference_broker.raft.replica import MetadataReplica
 from reference_broker.raft.snapshots.store import SnapshotStore
+from reference_broker.replication.replication import Replication
 
 
 @dataclass(slots=True)
@@ -43,13 +43,14 @@ class Broker:
     replica: MetadataReplica
     """Its part in the metadata quorum; what is in it exists once the node is listening."""
     fetch_sessions: FetchSessionCache
+    replication: Replication
     metadata: MetadataCache = EMPTY_CACHE
     """What clients are told about the cluster; fed by ``apis.metadata_feed``."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     topic_answers: dict[str, object] = field(default_factory=dict)
     """What Metadata said of a topic, by name, for as long as the topic stays as it is (``apis.k03_metadata``)."""
-    cards: tuple[Card, ...] = ()
-    """Of the APIs that it serves, by API key."""
+    served: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Least and greatest version of each API that it serves, by API key."""
     traffic: Traffic = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Finding the partition that a request names, or the error code that says why it is not led here."""
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.fetch_reading import leader_epoch_error
+from reference_broker.apis.fetch_reading import leader_epoch_error, led_elsewhere
 from reference_broker.model.partitions import Partition
 from reference_broker.wire.errors import Error
 
@@ -13,5 +13,5 @@ def led_partition(broker: Broker, topic: str, index: int, current_leader_epoch: 
         known = broker.controller.image.topics.get(topic)
         if known is None or not 0 <= index < len(known.partitions):
             return Error.UNKNOWN_TOPIC_OR_PARTITION
-        return Error.NOT_LEADER_OR_FOLLOWER
+        return led_elsewhere(broker, known.partitions[index], current_leader_epoch)
     return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition

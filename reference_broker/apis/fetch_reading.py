@@ -10,7 +10,8 @@ from enum import Enum
 from reference_broker.apis.broker import Broker
 from reference_broker.log.disk import DiskError
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
-from reference_broker.model.fetch_session import CachedPartition
+from reference_broker.model.cached_partition import CachedPartition
+from reference_broker.model.metadata_image import PartitionImage
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import (
     EpochEndOffset,
@@ -39,11 +40,13 @@ def reader_of(request: FetchRequest) -> Reader:
 @dataclass(slots=True)
 class Look:
     """``data``: the partition's part of an answer, without records. ``available_bytes``: 0 if there is nothing to
-    read, else between 1 and the partition's limit. ``end_offset``: how far the reader may read."""
+    read, else between 1 and the partition's limit. ``end_offset``: how far the reader may read. ``there_bytes``: what
+    is there to read, without that limit."""
 
     data: PartitionData
     available_bytes: int = 0
     end_offset: int = 0
+    there_bytes: int = 0
 
 
 def look(broker: Broker, cached: CachedPartition, reader: Reader) -> Look:
@@ -79,7 +82,7 @@ def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader, data: 
     there_bytes = log.bytes_between(cached.fetch_offset, end_offset)
     if there_bytes == 0:  # only holes: the records were compacted away or were never kept
         return Look(data)
-    return Look(data, max(min(there_bytes, cached.max_bytes), 1), end_offset)
+    return Look(data, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
 
 
 def readable_end(log: PartitionLog, reader: Reader) -> int:
@@ -95,6 +98,14 @@ def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     return Error.FENCED_LEADER_EPOCH if request_epoch < leader_epoch else Error.UNKNOWN_LEADER_EPOCH
 
 
+def led_elsewhere(broker: Broker, there: PartitionImage, request_epoch: int) -> Error:
+    """Why ``there`` is not served here. A follower compares the leader epoch first (KIP-320), since one that is behind
+    the requester does not know who leads."""
+    if broker.node_id in there.replicas:
+        return leader_epoch_error(there.leader_epoch, request_epoch) or Error.NOT_LEADER_OR_FOLLOWER
+    return Error.NOT_LEADER_OR_FOLLOWER
+
+
 def missing(broker: Broker, cached: CachedPartition) -> Look:
     """No partition led here answers to it: unknown, of another topic ID than its name has now, or led elsewhere."""
     image = broker.controller.image
@@ -106,12 +117,14 @@ def missing(broker: Broker, cached: CachedPartition) -> Look:
         cached.topic = topic.name
     else:
         topic = image.topics.get(cached.topic)
+        if topic is not None and not cached.may_be(topic.topic_id):
+            return failed(cached.index, Error.INCONSISTENT_TOPIC_ID)
     if topic is None or not 0 <= cached.index < len(topic.partitions):
         return failed(cached.index, Error.UNKNOWN_TOPIC_OR_PARTITION)
     there = topic.partitions[cached.index]
-    return failed(
-        cached.index, Error.NOT_LEADER_OR_FOLLOWER, LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    )
+    error = led_elsewhere(broker, there, cached.current_leader_epoch)
+    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    return failed(cached.index, error, None if error == Error.UNKNOWN_LEADER_EPOCH else leader)
 
 
 def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:

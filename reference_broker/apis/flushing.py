@@ -13,12 +13,6 @@ from reference_broker.log.durability import SyncPoint
 from reference_broker.model.partitions import Partition
 
 
-def must_be_durable(partition: Partition) -> bool:
-    """``flush.messages`` (log.flush.interval.messages): so many records may be unsynced, not one more."""
-    log = partition.log
-    return log.config.flush_messages < UNBOUNDED and log.appended_since_sync >= log.config.flush_messages
-
-
 def sync_then(broker: Broker, partitions: Sequence[Partition], done: Callable[[], None]) -> None:
     """Calls ``done`` when everything appended so far to ``partitions`` is durable."""
     missing = len(partitions)

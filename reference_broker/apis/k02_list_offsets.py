@@ -26,8 +26,10 @@ CARD = Card(
     api_key=ApiKey.LIST_OFFSETS,
     min_version=1,
     max_version=10,
-    behaviour="Consumers see up to the high watermark or last stable offset, followers up to the log end. An answer is "
-    "never delayed: the timeout of version 10 is for remote reads.",
+    behaviour="Consumers see up to the high watermark or last stable offset, followers up to the log end. A new leader "
+    "whose high watermark is not known to reach its epoch's start answers OFFSET_NOT_AVAILABLE for what lies beyond it "
+    "(LEADER_NOT_AVAILABLE before version 5), since an offset once told may not go back. An answer is never delayed: "
+    "the timeout of version 10 is for remote reads.",
     simplifications="The earliest local offset is the earliest; nothing is tiered.",
     kips=(79, 98, 207, 320, 405, 734),
 )
@@ -39,6 +41,9 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 """The special timestamps, and the version from which each may be asked for."""
+
+NOT_AVAILABLE_FROM = 5
+"""The version from which clients know OFFSET_NOT_AVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +97,32 @@ def _answer(
     if isinstance(partition, Error):
         return _response(wanted, partition)
     try:
-        return _response(wanted, Error.NONE, find(partition, wanted.timestamp, reader))
+        found = find(partition, wanted.timestamp, reader)
     except DiskError:
         return _response(wanted, Error.KAFKA_STORAGE_ERROR)
+    if isinstance(found, Error):
+        return _response(wanted, found if api_version >= NOT_AVAILABLE_FROM else Error.LEADER_NOT_AVAILABLE)
+    return _response(wanted, Error.NONE, found)
 
 
-def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found:
-    """``timestamp_ms``: a time, or one of the special ones; only offsets that the reader may read are found."""
-    log = partition.log
+def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Error:
+    """``timestamp_ms``: a time, or one of the special ones; only offsets that the reader may read are found.
+    OFFSET_NOT_AVAILABLE for what a consumer may have been told by the leader before (KIP-207)."""
+    log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
+    lags = followers is not None and followers.epoch_start_offset > end_offset
     if timestamp_ms == LATEST:
+        if lags:
+            return Error.OFFSET_NOT_AVAILABLE
         return Found(end_offset, leader_epoch=log.latest_epoch)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
     if timestamp_ms == LATEST_TIERED:
         return Found()
     found = log.offset_of_max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
-    if found is None or not 0 <= found.offset < end_offset:
+    if found is None or found.offset >= end_offset:
+        return Error.OFFSET_NOT_AVAILABLE if lags else Found()
+    if found.offset < 0:
         return Found()
     return Found(found.offset, found.timestamp_ms, found.leader_epoch)
 

@@ -38,11 +38,13 @@ CARD = Card(
     behaviour="All topics: null, or the empty list in version 0. Topics by ID from version 12. A topic that is to be "
     "created is answered UNKNOWN_TOPIC_OR_PARTITION at once, while the active controller is asked to create it, as in "
     "Kafka; clients ask again.",
-    simplifications="In version 0 an offline replica is not an error of its own (there is one replica).",
+    simplifications="-",
     kips=(4, 320, 430, 516, 526),
 )
 
 TOPIC_IDS_FROM = 12
+OFFLINE_REPLICAS_FROM = 1
+"""Before, replicas that are not live are not named, and are an error."""
 MOST_CREATED_AT_ONCE = 100
 """Topics that one request starts to create; the others are asked for again. Each is a change of its own."""
 
@@ -59,6 +61,8 @@ def handle(broker: Broker, call: Call, body: object) -> MetadataResponse:
         topics = [_found(broker, topic, operations) for topic in cache.topics.values()]
     else:
         topics = _asked(broker, call.api_version, body, body.topics, operations)
+    if call.api_version < OFFLINE_REPLICAS_FROM:
+        topics = [_of_live_replicas(topic) for topic in topics]
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(
@@ -194,4 +198,19 @@ def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> M
         replica_nodes=cast(_BrokerIds, partition.replicas),
         isr_nodes=cast(_BrokerIds, partition.isr),
         offline_replicas=cast(_BrokerIds, told.offline),
+    )
+
+
+def _of_live_replicas(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    return replace(topic, partitions=tuple(_of_live(one) if one.offline_replicas else one for one in topic.partitions))
+
+
+def _of_live(partition: MetadataResponsePartition) -> MetadataResponsePartition:
+    offline = partition.offline_replicas
+    missing = partition.error_code is ErrorCode.none
+    return replace(
+        partition,
+        error_code=ErrorCode.replica_not_available if missing else partition.error_code,
+        replica_nodes=tuple(broker for broker in partition.replica_nodes if broker not in offline),
+        isr_nodes=tuple(broker for broker in partition.isr_nodes if broker not in offline),
     )

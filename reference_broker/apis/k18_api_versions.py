@@ -1,6 +1,7 @@
 """ApiVersions: which APIs and versions this node serves (KIP-35, KIP-511)."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
@@ -38,20 +39,21 @@ _NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | None:
     """``body`` None: the version asked for is not served (the core passes that on for this API only)."""
     if body is None:
-        call.respond(_refusal(ErrorCode.unsupported_version, [CARD]), api_version=0)
+        own = {CARD.api_key: (CARD.min_version, CARD.max_version)}
+        call.respond(_refusal(ErrorCode.unsupported_version, own), api_version=0)
         return None
     assert isinstance(body, ApiVersionsRequest)
     if call.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):
-        return _refusal(ErrorCode.invalid_request, [])
+        return _refusal(ErrorCode.invalid_request, {})
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=_ranges(list(broker.cards)),
+        api_keys=_ranges(broker.served),
         throttle_time=_NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in (*broker.controller.supported_features(), *_drafts(broker.cards))
+            for name, low, high in (*broker.controller.supported_features(), *_drafts(broker.served))
         ),
         finalized_features_epoch=i64(broker.controller.finalized_features_epoch),
         finalized_features=tuple(
@@ -61,22 +63,21 @@ def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | No
     )
 
 
-def _drafts(cards: tuple[Card, ...]) -> list[tuple[str, int, int]]:
+def _drafts(served: Mapping[int, tuple[int, int]]) -> list[tuple[str, int, int]]:
     """Each private draft of an API that is served, as a feature with the one level 1."""
-    served = [card.api_key for card in cards]
     return [(feature, 1, 1) for (api_key, _), feature in DRAFTS.items() if api_key in served]
 
 
-def _refusal(error: ErrorCode, cards: list[Card]) -> ApiVersionsResponse:
-    return ApiVersionsResponse(error_code=error, api_keys=_ranges(cards), throttle_time=_NO_THROTTLE)
+def _refusal(error: ErrorCode, served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
+    return ApiVersionsResponse(error_code=error, api_keys=_ranges(served), throttle_time=_NO_THROTTLE)
 
 
-def _ranges(cards: list[Card]) -> tuple[ApiVersion, ...]:
+def _ranges(served: Mapping[int, tuple[int, int]]) -> tuple[ApiVersion, ...]:
     return tuple(
         ApiVersion(
-            api_key=i16(card.api_key),
-            min_version=i16(ADVERTISED_MINIMUM.get(ApiKey(card.api_key), card.min_version)),
-            max_version=i16(card.max_version),
+            api_key=i16(api_key),
+            min_version=i16(ADVERTISED_MINIMUM.get(ApiKey(api_key), low)),
+            max_version=i16(high),
         )
-        for card in cards
+        for api_key, (low, high) in served.items()
     )

@@ -17,6 +17,7 @@ from kio.static.primitive import i8, i16, i32
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.config_rows import ConfigRow, topic_rows
+from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusal, as_uuid, chained
 from reference_broker.apis.topic_creation import PlannedTopic, TopicPlanner, WantedTopic
 from reference_broker.model.config import BrokerConfig
@@ -28,11 +29,10 @@ CARD = Card(
     api_key=ApiKey.CREATE_TOPICS,
     min_version=2,
     max_version=7,
-    behaviour="The active controller answers once the records are committed and published there; others answer "
-    "NOT_CONTROLLER. Errors are judged by all requests before, also those still on their way. A request larger than "
+    behaviour="The active controller answers once the records are committed and published there; others pass it on. "
+    "Errors are judged by all requests before, also those still on their way. A request larger than "
     "a batch of metadata is a transaction of the metadata log: readers see all its topics or none.",
-    simplifications="The timeout is not used: nothing waits for other brokers. A replication factor above 1 gets "
-    "INVALID_REPLICATION_FACTOR: replicas do not copy data yet. Up to 2,000,000 records, where Kafka stops at 10,000.",
+    simplifications="The timeout is not used. Up to 2,000,000 records, where Kafka stops at 10,000.",
     kips=(4, 464, 516, 525, 868),
 )
 
@@ -57,7 +57,8 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         results = tuple(_result(name, plans.get(name, refused), refused, broker.config) for name in names)
         call.respond(CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results))
 
-    broker.controller.submit(planning(), answer, name="create topics")
+    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+        broker.controller.submit(planning(), answer, name="create topics")
 
 
 def _plan(
@@ -96,7 +97,7 @@ def _result(
         error_code=ErrorCode.none,
         error_message=None,
         num_partitions=i32(plan.partitions),
-        replication_factor=i16(len(plan.replicas(0))),
+        replication_factor=i16(plan.replication_factor),
         configs=_config_rows(config, tuple(plan.configs.items())),
     )
 

@@ -11,18 +11,20 @@ from kio.schema.types import TopicName
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
+from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid
 from reference_broker.model.metadata_image import MetadataImage, TopicImage
 from reference_broker.raft.metadata_records import RemoveTopicRecord
 from reference_broker.raft.operations import Planning
+from reference_broker.raft.refusal import NOT_CONTROLLER
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
     api_key=ApiKey.DELETE_TOPICS,
     min_version=1,
     max_version=6,
-    behaviour="The active controller answers once the removal is committed and published there; others answer "
-    "NOT_CONTROLLER. Files go later, in slices.",
+    behaviour="The active controller answers once the removal is committed and published there; others pass it on. "
+    "Files go later, in slices.",
     simplifications="The timeout is not used: nothing waits for other brokers.",
     kips=(4, 322, 516, 599),
 )
@@ -52,7 +54,8 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         results = tuple(_result(choice) for choice in choices)
         call.respond(DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    broker.controller.submit(planning(), answer, name="delete topics")
+    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+        broker.controller.submit(planning(), answer, name="delete topics")
 
 
 def _choose(

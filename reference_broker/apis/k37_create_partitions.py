@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -10,27 +11,27 @@ from kio.schema.types import TopicName
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
+from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, chained
 from reference_broker.apis.topic_creation import (
     Replicas,
-    is_active,
     manual_problem,
     partition_records,
-    place,
     too_many_partitions,
 )
 from reference_broker.model.metadata_image import MetadataImage, TopicImage
 from reference_broker.raft.metadata_records import PartitionRecord
 from reference_broker.raft.operations import Planning
 from reference_broker.raft.refusal import NOT_CONTROLLER
+from reference_broker.raft.replica_placement import placement
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
     api_key=ApiKey.CREATE_PARTITIONS,
     min_version=0,
     max_version=3,
-    behaviour="The active controller answers once the records are committed and published there; others answer "
-    "NOT_CONTROLLER. All good entries of a request are seen at once.",
+    behaviour="The active controller answers once the records are committed and published there; others pass it on. "
+    "All good entries of a request are seen at once.",
     simplifications="The timeout is not used: nothing waits for other brokers.",
     kips=(195, 599),
 )
@@ -58,7 +59,7 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     def planning() -> Planning:
         latest = broker.controller.latest
         for topic in body.topics:
-            plans[topic.name] = DUPLICATE if topic.name in plans else _plan(latest, topic)
+            plans[topic.name] = DUPLICATE if topic.name in plans else _plan(latest, topic, broker.random)
             if broker.controller.spend(1 + len(topic.assignments or ())):
                 yield
         good = [plan for plan in plans.values() if isinstance(plan, _Plan)]
@@ -69,10 +70,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         results = tuple(_result(name, plans.get(name), refused) for name in names)
         call.respond(CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results))
 
-    broker.controller.submit(planning(), answer, name="create partitions")
+    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+        broker.controller.submit(planning(), answer, name="create partitions")
 
 
-def _plan(image: MetadataImage, wanted: CreatePartitionsTopic) -> _Plan | Refusal:
+def _plan(image: MetadataImage, wanted: CreatePartitionsTopic, random: Random) -> _Plan | Refusal:
     topic = image.topics.get(wanted.name)
     if topic is None:
         return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
@@ -87,15 +89,17 @@ def _plan(image: MetadataImage, wanted: CreatePartitionsTopic) -> _Plan | Refusa
     refusal = too_many_partitions(wanted.count)
     if refusal is not None:
         return refusal
-    replicas = _replicas(image, wanted, topic)
+    replicas = _replicas(image, wanted, topic, random)
     return replicas if isinstance(replicas, Refusal) else _Plan(topic, wanted.count, replicas)
 
 
-def _replicas(image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicImage) -> Replicas | Refusal:
+def _replicas(
+    image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicImage, random: Random
+) -> Replicas | Refusal:
     current, factor = len(topic.partitions), len(topic.partitions[0].replicas)
     additional = wanted.count - current
     if wanted.assignments is None:
-        return place(image, _start(image, topic))
+        return placement(image, factor, random, topic.partitions)
     if len(wanted.assignments) != additional:
         return Refusal(
             ErrorCode.invalid_replica_assignment,
@@ -107,15 +111,7 @@ def _replicas(image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicI
         problem = manual_problem(image, brokers, factor)
         if problem is not None:
             return problem
-    return lambda index: replicas[index - current]
-
-
-def _start(image: MetadataImage, topic: TopicImage) -> int:
-    """So that the first new partition stands on the broker after the last old one's."""
-    active = [broker for broker in sorted(image.brokers) if is_active(image, broker)]
-    last = topic.partitions[-1].replicas[0]
-    following = active.index(last) + 1 if last in active else 0
-    return following - len(topic.partitions)
+    return iter(replicas)
 
 
 def _result(name: str, plan: _Plan | Refusal | None, refused: Refusal | None) -> CreatePartitionsTopicResult:

@@ -6,6 +6,7 @@ from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeatur
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
+from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.model.metadata_image import MetadataImage
 from reference_broker.raft.features import (
@@ -16,6 +17,7 @@ from reference_broker.raft.features import (
 )
 from reference_broker.raft.metadata_records import FeatureLevelRecord
 from reference_broker.raft.operations import Records
+from reference_broker.raft.refusal import NOT_CONTROLLER
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -55,7 +57,8 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     def answer(refused: Refusal | None) -> None:
         call.respond(_response(body, refused, problems, call.api_version))
 
-    broker.controller.submit(plan, answer, name="update features")
+    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+        broker.controller.submit(plan, answer, name="update features")
 
 
 def _problem(latest: MetadataImage, update: FeatureUpdateKey, is_twice: bool) -> Refusal | None:

@@ -8,7 +8,7 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.raft.broker_changes import unregistering
+from reference_broker.raft.broker_changes import Setting, unregistering
 from reference_broker.raft.operations import Planning
 from reference_broker.wire.apis import ApiKey
 
@@ -16,7 +16,7 @@ CARD = Card(
     api_key=ApiKey.UNREGISTER_BROKER,
     min_version=0,
     max_version=0,
-    behaviour="What the broker led has no leader. A broker that lives registers again at its next heartbeat. "
+    behaviour="Others lead what the broker led, or nobody. A broker that lives registers again at its next heartbeat. "
     "Another node passes the request on to the active controller.",
     simplifications="-",
     kips=(631,),
@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, body: object) -> None:
             problem = Refusal(ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered")
             return ()
         controller.heartbeats.forget(broker_id)
-        return (yield from unregistering(controller.latest, known, controller.spend))
+        return (yield from unregistering(Setting(controller.latest, broker.config, controller.spend), known))
 
     def answer(refused: Refusal | None) -> None:
         refusal = refused or problem

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from reference_broker.apis.broker import Broker
+from reference_broker.apis.partition_health import PartitionHealth
 from reference_broker.model.metadata_cache import cache_of, update_of
 from reference_broker.model.metadata_delta import MetadataDelta
 from reference_broker.model.metadata_image import MetadataImage
@@ -19,6 +20,7 @@ def feed_metadata(broker: Broker) -> None:
     active = metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount")
     epoch = metrics.gauge("kafka.server", "raft-metrics", "current-epoch")
     leader = metrics.gauge("kafka.server", "raft-metrics", "current-leader")
+    health = PartitionHealth(metrics, loader.image)
     topics.value = len(loader.image.topics)
     partitions.value = sum(len(topic.partitions) for topic in loader.image.topics.values())
     applied.value = loader.image.provenance.offset
@@ -30,6 +32,7 @@ def feed_metadata(broker: Broker) -> None:
             changed = change.after or change.before
             assert changed is not None, "a topic change has a topic before it or after it"
             broker.topic_answers.pop(changed.name, None)
+            health.changed(change)
             before = len(change.before.partitions) if change.before else 0
             partitions.value += (len(change.after.partitions) if change.after else 0) - before
         applied.value = image.provenance.offset

@@ -1,8 +1,8 @@
 """Admin requests that clients send to any broker, at one that is not the active controller: it asks that one for them.
 
-Kafka's brokers forward all changes. Here only those whose clients do not look for the controller are passed on; the
-others are answered NOT_CONTROLLER, upon which clients do look for it. An answer may be lost on either way, so a retry
-follows; what is passed on has the same effect twice as once.
+As Kafka's brokers do (KIP-590), so that clients need not know who is the controller. NOT_CONTROLLER is the answer
+where none is known or the one that was known does not answer: it may have acted. Clients try again then, and are told
+what the first attempt did: that the topic exists, or is gone.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,15 @@ for the leader would do so without end."""
 
 
 def passed_on(broker: Broker, call: Call, card: Card, body: object, failed: Callable[[], None]) -> bool:
-    """True: the active controller is asked and its answer goes to the client. ``failed`` is called instead when none
-    comes within ``controller.quorum.request.timeout.ms``. False: this node is it, or knows of no other."""
+    """True: the active controller is asked, in the client's version, and its answer goes to the client. ``failed`` is
+    called instead when none comes within ``controller.quorum.request.timeout.ms``. False: this node is it, or knows of
+    no other."""
     controller = broker.controller
     leader_id = controller.leader_id
     if controller.is_active or leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
         return False
     timeout_ms = broker.config.controller_quorum_request_timeout_ms
     broker.outside.send(
-        leader_id, Channel.CONTROLLER, card.api_key, card.max_version, body, timeout_ms, call.respond, failed
+        leader_id, Channel.FORWARD, card.api_key, call.api_version, body, timeout_ms, call.respond, failed
     )
     return True

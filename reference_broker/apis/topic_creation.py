@@ -3,7 +3,7 @@
 Planning is cheap (some 30 us a topic); records are made lazily, when the controller takes them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,9 @@ from reference_broker.model.config import BrokerConfig
 from reference_broker.model.config_key import ConfigError
 from reference_broker.model.metadata_image import TOPIC_RESOURCE, MetadataImage
 from reference_broker.model.topic_config import parse_topic_configs
+from reference_broker.raft.leader_election import active_brokers, is_active
 from reference_broker.raft.metadata_records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
+from reference_broker.raft.replica_placement import placement
 from reference_broker.raft.uuids import NO_DIRECTORY
 
 DEFAULT = -1
@@ -25,8 +27,8 @@ DEFAULT = -1
 MAX_PARTITIONS_PER_TOPIC = 1_000_000
 """Of one topic: bounds what one entry of a request may make the controller hold (the sum is bounded by its records)."""
 
-Replicas: TypeAlias = Callable[[int], tuple[int, ...]]
-"""The brokers of a new partition, by its index."""
+Replicas: TypeAlias = Iterator[tuple[int, ...]]
+"""The brokers of one new partition after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,13 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic that can be created."""
+    """A topic that can be created. ``replicas`` is used up by ``records``."""
 
     name: str
     topic_id: bytes
     configs: Mapping[str, str]
     partitions: int
+    replication_factor: int
     replicas: Replicas
     image: MetadataImage
 
@@ -85,11 +88,11 @@ class TopicPlanner:
         found = self._replicas(wanted)
         if isinstance(found, Refusal):
             return found
-        partitions, replicas = found
+        partitions, factor, replicas = found
         topic_id = self.broker.controller.allocate_topic_id()
         if self.unified is not None and ("." in wanted.name or "_" in wanted.name):
             self.unified[_unified(wanted.name)] = wanted.name
-        return PlannedTopic(wanted.name, topic_id, configs, partitions, replicas, self.latest)
+        return PlannedTopic(wanted.name, topic_id, configs, partitions, factor, replicas, self.latest)
 
     def _name_refusal(self, name: str) -> Refusal | None:
         """A name whose removal is not published yet still exists: its directory still has the name, too."""
@@ -106,13 +109,16 @@ class TopicPlanner:
             )
         return None
 
-    def _replicas(self, wanted: WantedTopic) -> tuple[int, Replicas] | Refusal:
+    def _replicas(self, wanted: WantedTopic) -> tuple[int, int, Replicas] | Refusal:
+        """How many partitions, how many replicas each, and which."""
         if wanted.assignments is not None:
             manual = _manual(self.latest, wanted)
-            return manual if isinstance(manual, Refusal) else (len(manual), manual.__getitem__)
-        partitions = self.broker.config.num_partitions if wanted.partitions == DEFAULT else wanted.partitions
-        placed = place(self.latest, self.broker.random.randrange(max(1, len(self.latest.brokers))))
-        return placed if isinstance(placed, Refusal) else (partitions, placed)
+            return manual if isinstance(manual, Refusal) else (len(manual), len(manual[0]), iter(manual))
+        config = self.broker.config
+        partitions = config.num_partitions if wanted.partitions == DEFAULT else wanted.partitions
+        factor = factor_of(config, wanted.replication_factor)
+        placed = placement(self.latest, factor, self.broker.random)
+        return placed if isinstance(placed, Refusal) else (partitions, factor, placed)
 
 
 def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None:
@@ -124,14 +130,11 @@ def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None
         return Refusal(ErrorCode.topic_authorization_failed, f"Topic '{wanted.name}' is internal.")
     if wanted.assignments is not None:
         return None
-    factor = config.default_replication_factor if wanted.replication_factor == DEFAULT else wanted.replication_factor
-    if factor <= 0:
+    if factor_of(config, wanted.replication_factor) <= 0:
         return Refusal(
             ErrorCode.invalid_replication_factor,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    if factor > 1:
-        return too_many_replicas(factor)
     if wanted.partitions < DEFAULT or wanted.partitions == 0:
         return Refusal(
             ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
@@ -139,11 +142,8 @@ def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None
     return too_many_partitions(wanted.partitions)
 
 
-def too_many_replicas(factor: int) -> Refusal:
-    return Refusal(
-        ErrorCode.invalid_replication_factor,
-        f"The replication factor {factor} cannot be served: replicas do not copy data yet, so it must be 1.",
-    )
+def factor_of(config: BrokerConfig, replication_factor: int) -> int:
+    return config.default_replication_factor if replication_factor == DEFAULT else replication_factor
 
 
 def too_many_partitions(partitions: int) -> Refusal | None:
@@ -160,39 +160,23 @@ def partition_records(
     topic_id: bytes, first_index: int, end_index: int, replicas: Replicas, image: MetadataImage
 ) -> Iterator[PartitionRecord]:
     """Records of new partitions; their ISR is the live part of their replicas."""
-    live = {broker_id: None for broker_id in image.brokers if is_active(image, broker_id)}
-    for index in range(first_index, end_index):
-        brokers = replicas(index)
-        isr = tuple(broker for broker in brokers if broker in live)
+    live = active_brokers(image)
+    isrs: dict[tuple[int, ...], tuple[int, ...]] = {}
+    directories: dict[int, tuple[bytes, ...]] = {}
+    for index, brokers in zip(range(first_index, end_index), replicas, strict=False):
+        isr = isrs.get(brokers)
+        if isr is None:
+            isr = isrs[brokers] = tuple(broker for broker in brokers if broker in live)
         yield PartitionRecord(
             partition_id=index,
             topic_id=topic_id,
             replicas=brokers,
-            isr=isr,
+            isr=brokers if isr == brokers else isr,
             leader=isr[0],
             leader_epoch=0,
             partition_epoch=0,
-            directories=(NO_DIRECTORY,) * len(brokers),
+            directories=directories.setdefault(len(brokers), (NO_DIRECTORY,) * len(brokers)),
         )
-
-
-def is_active(image: MetadataImage, broker_id: int) -> bool:
-    """Registered, not fenced and not shutting down."""
-    broker = image.brokers.get(broker_id)
-    return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
-
-
-def place(image: MetadataImage, start: int) -> Replicas | Refusal:
-    """Round robin over the active brokers; the partition with index 0 on the one at ``start``."""
-    active = [(broker,) for broker in sorted(image.brokers) if is_active(image, broker)]
-    if not active:
-        return Refusal(
-            ErrorCode.invalid_replication_factor,
-            "Unable to replicate the partition 1 time(s): The target replication factor of 1 cannot be reached because "
-            "no usable broker is registered.",
-        )
-    count = len(active)
-    return lambda index: active[(start + index) % count]
 
 
 def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
@@ -210,8 +194,6 @@ def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int
             f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
             f"consistent with previous partitions, which have {expected} replica(s)."
         )
-    elif len(brokers) > 1:
-        return too_many_replicas(len(brokers))
     elif not any(is_active(image, broker) for broker in brokers):
         problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
     return None if problem is None else Refusal(ErrorCode.invalid_replica_assignment, problem)

@@ -45,6 +45,15 @@ class Reply:
     response_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request whose answer has not been read yet."""
+
+    api_key: int
+    api_version: int
+    request_bytes: int
+
+
 @dataclass(slots=True)
 class Connection:
     """Use ``Connection.open``. Not shared between threads."""
@@ -74,23 +83,39 @@ class Connection:
         :raises LostError: the connection broke, or what came is not an answer to this request.
         """
         deadline = time.monotonic() + timeout_us / 1e6
+        return self.receive(self.send(api_key, api_version, client_id, body, timeout_us), deadline)
+
+    def send(self, api_key: int, api_version: int, client_id: str, body: object, timeout_us: int) -> Sent:
+        """The first half of ``call``, for who waits at several connections: ``receive`` must follow.
+
+        :raises DeadlineError: it could not be sent within ``timeout_us``. :raises LostError: the connection broke.
+        """
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         request = b"".join(encode_request(api_key, api_version, self._correlation_id, client_id, body))
         try:
             self.sock.settimeout(timeout_us / 1e6)
             self.sock.sendall(request)
+        except TimeoutError as error:
+            raise DeadlineError("timeout") from error
+        except OSError as error:
+            raise LostError("reset", str(error)) from error
+        return Sent(api_key, api_version, len(request))
+
+    def receive(self, sent: Sent, deadline: float) -> Reply:
+        """The answer to it; ``deadline`` on the monotonic clock, in seconds. Errors as ``call``."""
+        try:
             frame = self._receive_frame(deadline)
         except TimeoutError as error:
             raise DeadlineError("timeout") from error
         except OSError as error:
             raise LostError("reset", str(error)) from error
         try:
-            correlation_id, answer = decode_response(api_key, api_version, memoryview(frame))
+            correlation_id, answer = decode_response(sent.api_key, sent.api_version, memoryview(frame))
         except ProtocolError as error:
             raise LostError("garbled", str(error)) from error
         if correlation_id != self._correlation_id:
             raise LostError("garbled", f"answer to request {correlation_id}, not {self._correlation_id}")
-        return Reply(answer, len(request), len(frame) + _LENGTH_BYTES)
+        return Reply(answer, sent.request_bytes, len(frame) + _LENGTH_BYTES)
 
     def _receive_frame(self, deadline: float) -> bytearray:
         length = int.from_bytes(self._receive(_LENGTH_BYTES, deadline), "big", signed=True)

@@ -1,10 +1,11 @@
 """Long and periodic work in slices: one slice an event, so that requests are served between them."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
 from reference_broker.apis.broker import Broker
 from reference_broker.log.disk import DiskError
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.model.partitions import Partition
 
 PARTITIONS_PER_SLICE = 64
@@ -15,9 +16,13 @@ Slices = Generator[None, None, None]
 
 @dataclass(slots=True)
 class Housekeeping:
-    """Runs generators one slice an event, and starts the periodic ones anew after their interval."""
+    """Runs generators one slice an event, and starts the periodic ones anew after their interval.
+
+    ``other_logs``: of replicas that are not led here. Their records go when the leader's log start says so.
+    """
 
     broker: Broker
+    other_logs: Callable[[], Iterable[PartitionLog]] = tuple
     running: int = field(default=0)
 
     def run(self, work: Slices, then: Callable[[], None]) -> None:
@@ -68,8 +73,9 @@ class Housekeeping:
             partition.changed()
 
     def _forget_producers(self) -> Slices:
-        broker = self.broker
-        for number, partition in enumerate(list(broker.partitions.by_name.values()), 1):
-            partition.log.expire_producers(broker.now)
+        logs = [partition.log for partition in self.broker.partitions.by_name.values()]
+        logs.extend(self.other_logs())
+        for number, log in enumerate(logs, 1):
+            log.expire_producers(self.broker.now)
             if number % PARTITIONS_PER_SLICE == 0:
                 yield

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.k01_fetch import is_metadata_fetch
 from reference_broker.apis.metadata_feed import feed_metadata
-from reference_broker.apis.registry import Api, apis
+from reference_broker.apis.registry import SERVED, Api, Apis
 from reference_broker.core.calls import ActiveCall, LocalCall
+from reference_broker.core.clean_shutdown import LastEnd, SyncedEnd, take_mark
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
@@ -32,24 +33,21 @@ from reference_broker.core.randomness import KeyedRandom
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
 from reference_broker.log.disk import Disk, DiskError
-from reference_broker.log.durability import SyncPoint
 from reference_broker.log.now import Now
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.fetch_session_cache import FetchSessionCache
 from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
-from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
 from reference_broker.model.metrics import Counter, Metrics
 from reference_broker.model.partition_publisher import PartitionPublisher
 from reference_broker.model.partitions import Partitions
 from reference_broker.raft.activation import Endpoint
 from reference_broker.raft.node_files import StartRefused, read_identity
 from reference_broker.raft.replica import Home, MetadataReplica
+from reference_broker.replication.high_watermarks import read_high_watermarks
+from reference_broker.replication.replication import replication_of
 from reference_broker.wire.apis import ApiKey, api_name
-
-CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-"""Written when everything is synced, removed at the next start: without it logs are recovered by scanning."""
-
 
 LEAVE_LIMIT_US = 5_000_000
 """A clean end waits so long for the cluster to take over what this node led."""
@@ -59,10 +57,15 @@ BEFORE_READY = frozenset(
         ApiKey.CREATE_TOPICS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.VOTE,
         ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT,
         ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ALTER_PARTITION, ApiKey.ELECT_LEADERS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS,
+        ApiKey.UPDATE_FEATURES,
     }
 )  # fmt: skip
 """What other nodes ask of a controller, also while its broker is not part of the cluster yet; so is a fetch of the
 metadata log. Clients begin with ApiVersions and are closed there, so that they try another node, or again."""
+
+FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
+"""What a replica asks of its leader."""
 
 
 class _Outside:
@@ -98,7 +101,7 @@ class Node:
         self.ready = False
         self.stopped = False
         self._stopping = False
-        self._clean = False
+        self._last_end = LastEnd(clean=False)
         self._opening = False
         self._closing = False
         self._effects: list[Effect] = []
@@ -115,22 +118,26 @@ class Node:
                 metrics,
             )
         )  # fmt: skip
-        self._apis = apis()
+        self._apis = Apis()
+        replication = replication_of(outside, node_id, config, disk, replica, metrics)
         self.broker = Broker(
             node_id=node_id, config=config, now=Now(0, 0), random=KeyedRandom(seed, "apis"), disk=disk,
             outside=outside, metrics=metrics, partitions=partitions, replica=replica,
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, KeyedRandom(seed, "fetch-sessions"), metrics,
-                outside.note,
+                outside.note, config.min_incremental_fetch_session_eviction_ms,
             ),
-            cards=tuple(api.card for api in self._apis.values()),
+            replication=replication,
+            served=SERVED,
         )  # fmt: skip
         self._housekeeping = Housekeeping(self.broker)
         self._publisher = PartitionPublisher(
-            node_id, config, disk, partitions, now=lambda: self.broker.now,
+            node_id, config, disk, partitions, replication, now=lambda: self.broker.now,
             later=lambda step: _ignore_number(self._timers.set(self.broker.now.mono_us, step)),
+            replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )  # fmt: skip
-        self._requests = {key: _request_counter(metrics, key) for key in self._apis}
+        self._housekeeping.other_logs = self._publisher.resting_logs
+        self._requests = {key: _request_counter(metrics, key) for key in SERVED}
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
             TimerFired: self._timer_fired,
@@ -147,6 +154,12 @@ class Node:
     @property
     def metrics(self) -> Metrics:
         return self.broker.metrics
+
+    def registered_address(self, node_id: int) -> tuple[str, int] | None:
+        """Where another broker said that it listens, as far as this node knows."""
+        image = self.broker.loader.image if self.listening else EMPTY_IMAGE
+        broker = image.brokers.get(node_id)
+        return None if broker is None else (broker.host, broker.port)
 
     def start(self, now: Now) -> Sequence[Effect]:
         """Once, first: recovers the metadata log in slices, takes part in the quorum (``listening``), is registered as
@@ -198,9 +211,8 @@ class Node:
 
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
-        self._clean = self.broker.disk.exists(CLEAN_SHUTDOWN_FILE)
-        self.broker.disk.delete(CLEAN_SHUTDOWN_FILE)
-        self._housekeeping.run(self.broker.replica.load(self._clean), self._loaded)
+        self._last_end = take_mark(self.broker.disk)
+        self._housekeeping.run(self.broker.replica.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:
         if self._stopping:
@@ -208,7 +220,10 @@ class Node:
         replica = self.broker.replica
         replica.loader.subscribe(self._publisher_follows)  # First: what clients are told about must be there.
         feed_metadata(self.broker)
+        replica.loader.subscribe(self.broker.replication.leaders.image_changed)
         replica.loader.subscribe(lambda _, image: self._image_changed(image))
+        replica.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
+        self._publisher.on_caught_up = lambda: self._image_changed(replica.loader.image)
         replica.lifecycle.on_registered = lambda: self._image_changed(replica.loader.image)
         replica.lifecycle.channel.serve_locally = self._serve_locally
         self.listening = True
@@ -219,7 +234,7 @@ class Node:
             self._publisher.publish(delta, image)
 
     def _image_changed(self, image: MetadataImage) -> None:
-        """Registered: opens its partitions. Let into the cluster: serves."""
+        """Registered: opens its partitions. Let into the cluster, and leading what it is to lead: serves."""
         if self.ready or self._stopping:
             return
         lifecycle = self.broker.replica.lifecycle
@@ -227,8 +242,10 @@ class Node:
             return
         if not self._opening:
             self._opening = True
-            self._housekeeping.run(self._publisher.start(image, self._clean), lifecycle.want_unfenced)
-        elif lifecycle.is_unfenced:
+            self.broker.replication.start()
+            known = read_high_watermarks(self.broker.disk)
+            self._housekeeping.run(self._publisher.start(image, self._last_end.clean, known), lifecycle.want_unfenced)
+        elif lifecycle.is_unfenced and not self._publisher.is_behind:
             self._opened_all()
 
     def _opened_all(self) -> None:
@@ -244,33 +261,14 @@ class Node:
             if not self._closing:
                 self._closing = True
                 self.listening = False
-                self.broker.replica.halt()
-                self._sync_all()
+                replica.halt()
+                self.broker.replication.halt()
+                epoch = replica.lifecycle.registered_epoch
+                SyncedEnd(self._syncs, self.broker.disk, self.logs, epoch, self._stop).sync()
 
+        replica = self.broker.replica
         self._timers.set(self.broker.now.mono_us + LEAVE_LIMIT_US, leave)
-        self.broker.replica.shut_down(leave)
-
-    def _sync_all(self) -> None:
-        """Again until nothing is left: what was on its way when the end began may append once more."""
-        points: list[tuple[PartitionLog, SyncPoint]] = []
-        for log in self._logs():
-            log.close_cleanly()
-            point = log.sync_point()
-            if point.paths:
-                points.append((log, point))
-        if not points:
-            self._mark_clean()
-            return
-        self._syncs.request(tuple(path for _, point in points for path in point.paths), lambda: self._synced(points))
-
-    def _synced(self, points: Sequence[tuple[PartitionLog, SyncPoint]]) -> None:
-        for log, point in points:
-            log.mark_synced(point)
-        self._sync_all()
-
-    def _mark_clean(self) -> None:
-        self.broker.disk.write(CLEAN_SHUTDOWN_FILE, b'{"version":0}\n')
-        self._syncs.request((CLEAN_SHUTDOWN_FILE,), self._stop)
+        replica.shut_down(leave)
 
     def _stop(self) -> None:
         self.stopped = True
@@ -279,10 +277,10 @@ class Node:
 
     def _request(self, event: Request) -> None:
         call = ActiveCall(event, self._effects, self._finished)
-        if not self.ready and not (self.listening and _is_for_controller(event)):
+        if not self.ready and not (self.listening and (_is_for_controller(event) or _is_of_a_follower(event))):
             call.close("the node is shutting down" if self._stopping else "the node is starting")
             return
-        api = self._apis.get(event.api_key)
+        api = self._apis.find(event.api_key)
         if api is None or not self._serves(api, event):
             call.close(f"{api_name(event.api_key)} version {event.api_version} is not served")
             return
@@ -294,7 +292,8 @@ class Node:
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """What the broker asks of the active controller where that is this node."""
-        api = self._apis[api_key]
+        api = self._apis.find(api_key)
+        assert api is not None, f"{api_name(api_key)} is not served"
         call = LocalCall(f"node-{self.broker.node_id}", api.card.max_version, answer)
         told = api.handle(self.broker, call, body)
         if told is not None:
@@ -325,7 +324,8 @@ class Node:
     def _ignore(self, event: Event) -> None:
         """Nothing to do: sends tell what they need to know, and there is no offloaded work."""
 
-    def _logs(self) -> Iterator[PartitionLog]:
+    def logs(self) -> Iterator[PartitionLog]:
+        """Of all replicas here, that of the metadata last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
         yield from self._publisher.resting_logs()
         yield self.broker.replica.log.log
@@ -341,6 +341,11 @@ def _failed(failure: DiskError) -> NodeFailed:
 
 def _ignore_number(_: int) -> None:
     """A timer that nobody will cancel."""
+
+
+def _is_of_a_follower(event: Request) -> bool:
+    """Replicas follow this node's logs also while it leaves, and before it knows that it was let in."""
+    return event.api_key in FOLLOWERS_ASK and getattr(event.body, "replica_id", -1) >= 0
 
 
 def _is_for_controller(event: Request) -> bool:

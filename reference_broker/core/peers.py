@@ -8,6 +8,7 @@ from reference_broker.core.effects import Effect, Send
 from reference_broker.core.events import PeerDown, PeerReply
 from reference_broker.raft.channels import Channel
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 
 
@@ -38,8 +39,7 @@ class Peers:
     ) -> None:
         self.last += 1
         self.asked.setdefault((peer, channel), {})[self.last] = _Asked(replied, failed)
-        position = _position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
-        tag = Tag(api_key, api_version, f"node-{self.node_id}", position=position, role="peer")
+        tag = _tag(api_key, api_version, f"node-{self.node_id}", body)
         self.effects.append(Send(peer, channel, self.last, api_key, api_version, body, tag, timeout_ms))
 
     def replied(self, event: PeerReply) -> None:
@@ -51,6 +51,13 @@ class Peers:
     def down(self, event: PeerDown) -> None:
         for asked in self.asked.pop((event.peer, event.channel), {}).values():
             asked.failed()
+
+
+def _tag(api_key: int, api_version: int, client_id: str, body: object) -> Tag:
+    if isinstance(body, FetchRequest):
+        return Tag(api_key, api_version, client_id, body.session_id, body.session_epoch, role="peer")
+    position = _position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
+    return Tag(api_key, api_version, client_id, position=position, role="peer")
 
 
 def _position(body: object) -> int:

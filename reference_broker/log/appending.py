@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from reference_broker.log.now import Now
 from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.producer_state import BatchMark
-from reference_broker.log.segment import new_segment
+from reference_broker.log.segment import MAX_RELATIVE_OFFSET, new_segment
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 
 class RecordsRefused(InvalidRecords):
     """Nothing was appended. ``error``: Kafka's code; ``record_errors``: (index in batch, what is wrong)."""
+
+
+class UnexpectedOffset(RecordsRefused):
+    """The first batch of a leader, ``first_offset`` to ``last_offset``, begins before the log's end."""
+
+    def __init__(self, header: BatchHeader, log_end_offset: int) -> None:
+        self.first_offset, self.last_offset = header.base_offset, header.last_offset
+        super().__init__(
+            Error.UNKNOWN_SERVER_ERROR,
+            f"replicated batch at offset {self.first_offset}, the log ends at {log_end_offset}",
+        )
 
 
 class Origin(Enum):
@@ -98,19 +109,43 @@ def append_replicated(log: "PartitionLog", now: Now, records: Buffer) -> int:
         batches = validate(view)
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message) from invalid
-    for position, header in batches:
-        if header.base_offset < log.log_end_offset or header.last_offset_delta < 0:
-            raise RecordsRefused(
-                Error.UNKNOWN_SERVER_ERROR,
-                f"replicated batch at offset {header.base_offset}, the log ends at {log.log_end_offset}",
-            )
-        batch = view[position : position + header.size_bytes]
-        if header.leader_epoch > log.epochs.latest:
+    start = 0
+    while start < len(batches):
+        end = _run_end(log, batches, start)
+        run = batches[start:end]
+        header = run[0][1]
+        if header.leader_epoch > log.epochs.latest or not log.epochs.saved:
             log.epochs.assign(header.leader_epoch, header.base_offset)
-        here = [(0, header)]
-        _write(log, now, here, [batch], len(batch), header.last_offset)
-        _take_note(log, batch, here, [header.base_offset], -1)
+        first, last = run[0][0], run[-1][0] + run[-1][1].size_bytes
+        _write(log, now, run, [view[first:last]], last - first, run[-1][1].last_offset)
+        _take_note(log, view, run, [header.base_offset for _, header in run], -1)
+        start = end
     return log.log_end_offset
+
+
+def _run_end(log: "PartitionLog", batches: Sequence[tuple[int, BatchHeader]], start: int) -> int:
+    """Up to where the batches from ``start`` on are written in one go: into one segment, under one leader epoch.
+
+    Raises RecordsRefused if the first of them is not the log's next.
+    """
+    room = log.config.segment_bytes
+    used = log.segments[-1].size_bytes if log.segments else 0
+    epoch, first_offset, next_offset = batches[start][1].leader_epoch, log.log_end_offset, log.log_end_offset
+    if used + batches[start][1].size_bytes <= room:
+        room -= used
+    for at in range(start, len(batches)):
+        header = batches[at][1]
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            if at > start:
+                return at  # What comes before it stays.
+            raise UnexpectedOffset(header, next_offset)
+        room -= header.size_bytes
+        next_offset = header.last_offset + 1
+        if at > start and (
+            room < 0 or header.leader_epoch != epoch or next_offset - first_offset > MAX_RELATIVE_OFFSET
+        ):
+            return at
+    return len(batches)
 
 
 def _judged(log: "PartitionLog", now: Now, view: memoryview, origin: Origin) -> list[tuple[int, BatchHeader]]:

@@ -3,6 +3,7 @@
 A file is replaced by writing a second one and renaming it. Where losing the newest content on power loss is
 harmless (``replace``), the rename follows at once and an unreadable file counts as missing. Where it is not
 (``prepare``), the rename waits until the new content is durable (``settle``), and a reader prefers a whole new file.
+Where older content is as harmless as none (``overwrite``), it is written in place: a rename costs a sync of its folder.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ class Checkpoint:
     def replace(self, rows: Sequence[str]) -> None:
         self.disk.write(self.new_path, _encode(rows))
         self.disk.rename(self.new_path, self.path)
+
+    def overwrite(self, rows: Sequence[str]) -> None:
+        self.disk.write(self.path, _encode(rows))
 
     def prepare(self, rows: Sequence[str]) -> str:
         """Writes the new file and returns its path, which must be synced before ``settle``."""

@@ -55,6 +55,14 @@ class LeaderEpochs:
         if self.note(epoch, start_offset):
             self.saved = False
 
+    def drop(self, offset: int) -> None:
+        """In memory: epochs that began at or after ``offset``, where nothing is written (any more). The file follows
+        with the next ``assign`` or ``save``."""
+        keep = bisect_left(self.starts, offset)
+        if keep < len(self.starts):
+            del self.epochs[keep:], self.starts[keep:]
+            self.saved = False
+
     def epoch_at(self, offset: int) -> int:
         """The epoch in force at an offset; -1 if unknown."""
         at = bisect_right(self.starts, offset) - 1
@@ -73,12 +81,25 @@ class LeaderEpochs:
         floor = self.epochs[higher - 1] if higher > 0 else epoch
         return EpochEndOffset(floor, self.starts[higher])
 
-    def truncate_from_end(self, offset: int) -> None:
-        """Forgets epochs that began at or after ``offset``."""
-        keep = bisect_left(self.starts, offset)
-        if keep < len(self.starts):
-            del self.epochs[keep:], self.starts[keep:]
-            self.write()
+    def learn(self, epoch: int, offset: int) -> None:
+        """In memory: a batch of ``epoch`` stands at ``offset``. Batches are right and come in order; a file that was
+        written for records that are gone since, or came back, is not, and what contradicts them goes."""
+        if self.epochs and epoch == self.epochs[-1] and offset >= self.starts[-1]:
+            return
+        at = bisect_right(self.starts, offset)
+        in_force = self.epochs[at - 1] if at > 0 else UNDEFINED
+        if epoch < 0 or epoch == in_force:
+            return
+        first = bisect_left(self.epochs, epoch, 0, at)
+        if in_force < epoch:
+            first = at - 1 if at > 0 and self.starts[at - 1] == offset else at
+        elif self.epochs[first] == epoch:
+            first += 1
+        last = max(at, bisect_right(self.epochs, epoch))
+        del self.epochs[first:last], self.starts[first:last]
+        if first == 0 or self.epochs[first - 1] != epoch:
+            self.epochs.insert(first, epoch)
+            self.starts.insert(first, offset)
 
     def truncate_from_start(self, offset: int) -> None:
         """The log begins at ``offset`` now; the epoch in force there stays."""
@@ -86,15 +107,22 @@ class LeaderEpochs:
         if self.starts and (first > 0 or self.starts[0] < offset):
             del self.epochs[:first], self.starts[:first]
             self.starts[0] = max(self.starts[0], offset)
-            self.write()
+            self.saved = False
+            self.save()
 
     def clear(self) -> None:
         if self.epochs:
             self.epochs, self.starts = [], []
+            self.saved = False
+            self.save()
+
+    def save(self) -> None:
+        """The file follows, if it has to. On DiskError it does so with the next ``assign`` or ``save``."""
+        if not self.saved:
             self.write()
 
     def write(self) -> None:
-        self.checkpoint.replace([f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts, strict=True)])
+        self.checkpoint.overwrite([f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts, strict=True)])
         self.saved = True
 
     def load(self, rows: list[str] | None) -> bool:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Generator
 
 from reference_broker.log import appending, lookup, reading, recovery, removal
-from reference_broker.log.appending import Appended, Origin, RecordsRefused
+from reference_broker.log.appending import Appended, Origin, RecordsRefused, UnexpectedOffset
 from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.config import LogConfig
 from reference_broker.log.disk import Disk
@@ -33,6 +33,7 @@ __all__ = [
     "Origin",
     "PartitionLog",
     "RecordsRefused",
+    "UnexpectedOffset",
     "open_log",
     "run_to_end",
 ]
@@ -155,17 +156,21 @@ class PartitionLog:
     def append_replicated(self, now: Now, records: Buffer) -> int:
         """As a follower: writes a leader's batches at their own offsets and epochs; returns the new log end offset.
 
-        Raises RecordsRefused (damaged, or not the next offset) and DiskError. Batches before the one that fails stay.
+        Raises RecordsRefused (damaged), UnexpectedOffset (below the log's end) and DiskError. Batches before the one
+        that fails stay.
         """
         return appending.append_replicated(self, now, records)
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """A leader notes its epoch at the log's end before it appends, so that an epoch without records counts too.
-        A log that never held a record does so without a file: until then, its leader knows anyway."""
-        if self.log_end_offset == 0:
-            self.epochs.assume(epoch, 0)
-        else:
-            self.epochs.assign(epoch, self.log_end_offset)
+        """A leader notes its epoch at the log's end before it appends, so that an epoch without records counts too. In
+        memory: the file follows with the first record, since a restart forgets what holds none; and after a failover
+        thousands of logs note one at once."""
+        self.epochs.assume(epoch, self.log_end_offset)
+
+    def forget_empty_epochs(self) -> None:
+        """As a follower: a leader epoch at the log's end that this node noted as the leader, and wrote nothing in, is
+        not its new leader's."""
+        self.epochs.drop(self.log_end_offset)
 
     def note_producer(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
         """A batch with a producer ID stands in the log at ``offset``."""

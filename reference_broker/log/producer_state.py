@@ -179,6 +179,10 @@ class ProducerStates:
             del self.by_id[producer_id]
         return len(expired)
 
+    def emptied(self) -> "ProducerStates":
+        """The same settings, and no producer."""
+        return ProducerStates(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
+
     def clear(self) -> None:
         self.by_id.clear()
         self.open_transactions.clear()

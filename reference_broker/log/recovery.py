@@ -41,18 +41,18 @@ def load(log: "PartitionLog", now: Now, clean: bool) -> Generator[None, None, No
     log.producers.swept_ms = now.wall_ms
     if not names:
         return
-    log_start = _read_offset(log.log_start_file.read(names))
+    log.log_start_offset = log_start = _read_offset(log.log_start_file.read(names))
     log.recovery_point = _read_offset(log.recovery_point_file.read(names))
     log.epochs.load(log.epochs.checkpoint.read(names))
-    known_epochs = log.epochs.epochs[:]
+    known_epochs = (log.epochs.epochs[:], log.epochs.starts[:])
     yield from _load_segments(log, names, now, clean)
+    log.epochs.saved = (log.epochs.epochs, log.epochs.starts) == known_epochs
     _settle_offsets(log, log_start, now)
     if log.log_start_file.new_path.rpartition("/")[2] in names:
         log.durability.changed(log.log_start_file.new_path)
-    log.epochs.truncate_from_end(log.log_end_offset)
+    log.epochs.drop(log.log_end_offset)
     log.epochs.truncate_from_start(log.log_start_offset)
-    if log.epochs.epochs != known_epochs:
-        log.epochs.write()
+    log.epochs.save()
     log.producers.expire(now.wall_ms)
 
 
@@ -158,7 +158,8 @@ def _learn(log: "PartitionLog", segment: Segment, position: int, header: BatchHe
         segment.next_offset = header.last_offset + 1
     else:
         segment.add(header, header.base_offset, header.max_timestamp_ms, log.config.index_interval_bytes)
-    log.epochs.note(header.leader_epoch, header.base_offset)
+    if header.last_offset >= log.log_start_offset:
+        log.epochs.learn(header.leader_epoch, max(header.base_offset, log.log_start_offset))
     if header.producer_id >= 0:
         batch = log.disk.read(segment.path, position, header.size_bytes) if header.is_control else b""
         log.note_producer(header, header.base_offset, header.max_timestamp_ms, batch)

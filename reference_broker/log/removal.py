@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from reference_broker.log.disk import DiskError
 from reference_broker.log.now import Now
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.segment import Segment, headers, new_segment
@@ -9,28 +10,46 @@ from reference_broker.log.segment import Segment, headers, new_segment
 if TYPE_CHECKING:
     from reference_broker.log.partition_log import PartitionLog
 
+MAX_OFFSET = 2**63 - 1
+
 
 def truncate_to(log: "PartitionLog", offset: int) -> int:
     """Also below the high watermark, which then follows (an unclean leader's doing). Producer state is made anew
-    from the headers that remain, unless it is empty."""
+    from the headers that remain, unless it is empty. Should the disk fail half-way, the log ends where it was cut so
+    far, and all that is known of it says so."""
     if offset >= log.log_end_offset:
         return log.log_end_offset
-    if log.segments and offset < log.bases[0]:
-        truncate_fully_and_start_at(log, offset, log.segments[0].created_ms)
+    if not log.segments or offset < log.bases[0]:
+        truncate_fully_and_start_at(log, offset, log.segments[0].created_ms if log.segments else 0)
         return offset
+    known = log.producers
+    if known.by_id or known.aborted:
+        rebuild_producers(log, offset)
+    try:
+        _cut_from(log, offset)
+    except DiskError:
+        if log.segments[-1].next_offset > offset:
+            log.producers = known  # Of more than is left perhaps: the cut is tried again.
+        raise
+    finally:
+        _settle_end(log)
+    if log.log_start_offset > log.log_end_offset:
+        _move_log_start(log, log.log_end_offset)
+    log.epochs.save()
+    return log.log_end_offset
+
+
+def _cut_from(log: "PartitionLog", offset: int) -> None:
     log.lower_recovery_point(offset)
     while len(log.segments) > 1 and log.segments[-1].base_offset >= offset:
         _drop_last(log)
-    if log.segments:
-        _cut(log, log.segments[-1], offset)
-    log.log_end_offset = log.segments[-1].next_offset if log.segments else log.log_end_offset
-    if log.log_start_offset > log.log_end_offset:
-        _move_log_start(log, log.log_end_offset)
+    _cut(log, log.segments[-1], offset)
+
+
+def _settle_end(log: "PartitionLog") -> None:
+    log.log_end_offset = log.segments[-1].next_offset
     log.high_watermark = min(log.high_watermark, log.log_end_offset)
-    log.epochs.truncate_from_end(log.log_end_offset)
-    if log.producers.by_id or log.producers.aborted:
-        rebuild_producers(log)
-    return log.log_end_offset
+    log.epochs.drop(log.log_end_offset)
 
 
 def _drop_last(log: "PartitionLog") -> None:
@@ -50,8 +69,8 @@ def _cut(log: "PartitionLog", segment: Segment, offset: int) -> None:
     start = segment.offsets.boundary_at_or_before(max(size - 1, 0))
     for _, header in headers(log.disk, segment.path, start, size):
         next_offset = header.last_offset + 1
-    segment.truncate(log.disk, size, next_offset)
     log.durability.cut(segment.path, next_offset)
+    segment.truncate(log.disk, size, next_offset)
 
 
 def _delete_files(log: "PartitionLog", segment: Segment) -> None:
@@ -60,11 +79,21 @@ def _delete_files(log: "PartitionLog", segment: Segment) -> None:
         log.durability.deleted(path)
 
 
-def rebuild_producers(log: "PartitionLog") -> None:
-    """From the batches' headers in the whole log."""
-    log.producers.clear()
+def rebuild_producers(log: "PartitionLog", end_offset: int = MAX_OFFSET) -> None:
+    """From the headers of the batches below ``end_offset``. On DiskError nothing changes."""
+    known, log.producers = log.producers, log.producers.emptied()
+    try:
+        _note_producers(log, end_offset)
+    except DiskError:
+        log.producers = known
+        raise
+
+
+def _note_producers(log: "PartitionLog", end_offset: int) -> None:
     for segment in log.segments:
         for position, header in headers(log.disk, segment.path, 0, segment.size_bytes):
+            if header.last_offset >= end_offset:
+                return
             if header.producer_id >= 0:
                 batch = log.disk.read(segment.path, position, header.size_bytes) if header.is_control else b""
                 log.note_producer(header, header.base_offset, header.max_timestamp_ms, batch)
@@ -73,8 +102,8 @@ def rebuild_producers(log: "PartitionLog") -> None:
 def truncate_fully_and_start_at(log: "PartitionLog", offset: int, created_ms: int) -> None:
     log.lower_recovery_point(0)
     while log.segments:
-        segment = log.segments[0]
-        _delete_files(log, segment)
+        log.log_start_offset = max(log.log_start_offset, log.bases[0])  # Should the disk fail before the end.
+        _delete_files(log, log.segments[0])
         del log.segments[0], log.bases[0]
     log.durability.changes += 1
     log.durability.last_cut = log.durability.changes

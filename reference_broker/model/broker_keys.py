@@ -18,9 +18,11 @@ def _from_topic(topic_name: str, broker_name: str) -> ConfigKey:
 _OWN = (
     ConfigKey("advertised.listeners", Kind.STRING, "", "PLAINTEXT://HOST:PORT told to clients; empty: as listened."),
     ConfigKey("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether asking for a topic's metadata creates it."),
+    ConfigKey("auto.leader.rebalance.enable", Kind.BOOLEAN, True, "Whether preferred leaders are elected by and by."),
     ConfigKey(
         "broker.heartbeat.interval.ms", Kind.INT, 2000, "How often a broker tells that it lives, ms.", at_least=1
     ),
+    ConfigKey("broker.rack", Kind.STRING, "", "Where this broker stands: replicas are spread over racks."),
     ConfigKey("broker.session.timeout.ms", Kind.INT, 9000, "Silence after which a broker is fenced, ms.", at_least=1),
     ConfigKey("connections.max.idle.ms", Kind.LONG, 600_000, "Idle time before a connection is closed, ms."),
     ConfigKey(
@@ -84,6 +86,12 @@ _OWN = (
         "crucible.metadata.snapshot.keep.ms", Kind.LONG, 60_000, "How long a superseded snapshot is kept, ms.",
         at_least=0,
     ),
+    ConfigKey(
+        "crucible.peers",
+        Kind.STRING,
+        "",
+        "ID@HOST:PORT,...: how this node reaches brokers that do not vote; empty: as they are advertised.",
+    ),
     ConfigKey("crucible.request.log.enable", Kind.BOOLEAN, False, "One log line for each request."),
     ConfigKey(
         "crucible.unknown.producer.id.policy",
@@ -95,6 +103,27 @@ _OWN = (
     ConfigKey("default.replication.factor", Kind.INT, 1, "Replicas of a topic that names none.", at_least=1),
     ConfigKey("delete.topic.enable", Kind.BOOLEAN, True, "Whether topics can be deleted."),
     ConfigKey("fetch.max.bytes", Kind.INT, 57_671_680, "Most bytes that a fetch is answered with.", at_least=1024),
+    ConfigKey(
+        "fetch.session.revision",
+        Kind.STRING,
+        "final",
+        "Which revision of KIP-227's sessions this node's followers use.",
+        choices=("final", "first"),
+    ),
+    ConfigKey(
+        "leader.imbalance.check.interval.seconds",
+        Kind.LONG,
+        300,
+        "How often preferred leaders are looked for, seconds.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "leader.imbalance.per.broker.percentage",
+        Kind.INT,
+        10,
+        "Share of partitions led elsewhere that a broker may have, percent.",
+        at_least=0,
+    ),
     ConfigKey(
         "log.retention.check.interval.ms", Kind.LONG, 300_000, "How often retention is enforced, ms.", at_least=1
     ),
@@ -129,11 +158,68 @@ _OWN = (
         at_least=-1,
     ),
     ConfigKey("metadata.max.retention.ms", Kind.LONG, 604_800_000, "Age of a metadata snapshot, ms.", at_least=-1),
+    ConfigKey(
+        "min.incremental.fetch.session.eviction.ms",
+        Kind.LONG,
+        120_000,
+        "Idle time or age from which a session may be evicted, ms.",
+        at_least=0,
+    ),
     ConfigKey("num.partitions", Kind.INT, 1, "Partitions of a topic that names none.", at_least=1, at_most=10_000),
     ConfigKey(
         "producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often idle producers go, ms.", at_least=1
     ),
     ConfigKey("producer.id.expiration.ms", Kind.INT, 86_400_000, "Idle time of a producer ID, ms.", at_least=1),
+    ConfigKey(
+        "replica.fetch.backoff.ms",
+        Kind.INT,
+        1000,
+        "Wait after a partition or a leader could not be fetched from, ms.",
+        at_least=0,
+    ),
+    ConfigKey(
+        "replica.fetch.max.bytes",
+        Kind.INT,
+        1_048_576,
+        "Bytes that a follower asks for of one partition.",
+        at_least=0,
+    ),
+    ConfigKey("replica.fetch.min.bytes", Kind.INT, 1, "Bytes that a follower's fetch waits for.", at_least=0),
+    ConfigKey(
+        "replica.fetch.response.max.bytes",
+        Kind.INT,
+        10_485_760,
+        "Bytes that a follower asks for at once.",
+        at_least=0,
+    ),
+    ConfigKey(
+        "replica.fetch.wait.max.ms",
+        Kind.INT,
+        500,
+        "How long a follower's fetch waits for data, ms.",
+        at_least=0,
+    ),
+    ConfigKey(
+        "replica.high.watermark.checkpoint.interval.ms",
+        Kind.LONG,
+        5000,
+        "How often high watermarks are written to disk, ms.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "replica.lag.time.max.ms",
+        Kind.LONG,
+        30_000,
+        "Time behind the leader after which a replica is out of sync, ms.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "replica.socket.timeout.ms",
+        Kind.INT,
+        30_000,
+        "How long a follower waits for an answer, ms.",
+        at_least=1,
+    ),
     ConfigKey("socket.request.max.bytes", Kind.INT, 104_857_600, "Largest request, bytes.", at_least=1),
 )
 

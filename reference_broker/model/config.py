@@ -49,7 +49,9 @@ class BrokerConfig:
 
     advertised_listeners: str = ""
     auto_create_topics_enable: bool = True
+    auto_leader_rebalance_enable: bool = True
     broker_heartbeat_interval_ms: int = 2000
+    broker_rack: str = ""
     broker_session_timeout_ms: int = 9000
     compression_type: str = "producer"
     connections_max_idle_ms: int = 600_000
@@ -66,11 +68,15 @@ class BrokerConfig:
     crucible_metadata_snapshot_fetch_draft: bool = False
     crucible_metadata_snapshot_fetch_max_bytes: int = 1_048_576
     crucible_metadata_snapshot_keep_ms: int = 60_000
+    crucible_peers: str = ""
     crucible_request_log_enable: bool = False
     crucible_unknown_producer_id_policy: str = "reject"
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 57_671_680
+    fetch_session_revision: str = "final"
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
     log_cleaner_delete_retention_ms: int = 86_400_000
     log_cleaner_max_compaction_lag_ms: int = LONG_MAX
     log_cleaner_min_cleanable_ratio: float = 0.5
@@ -101,10 +107,19 @@ class BrokerConfig:
     metadata_log_segment_ms: int = 604_800_000
     metadata_max_retention_bytes: int = 104_857_600
     metadata_max_retention_ms: int = 604_800_000
+    min_incremental_fetch_session_eviction_ms: int = 120_000
     min_insync_replicas: int = 1
     num_partitions: int = 1
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = 86_400_000
+    replica_fetch_backoff_ms: int = 1000
+    replica_fetch_max_bytes: int = 1_048_576
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_response_max_bytes: int = 10_485_760
+    replica_fetch_wait_max_ms: int = 500
+    replica_high_watermark_checkpoint_interval_ms: int = 5000
+    replica_lag_time_max_ms: int = 30_000
+    replica_socket_timeout_ms: int = 30_000
     socket_request_max_bytes: int = 104_857_600
     unclean_leader_election_enable: bool = False
     given: tuple[str, ...] = ()
@@ -124,8 +139,11 @@ class BrokerConfig:
         """All voters, ascending; this node alone where none are configured (its own address is never dialled)."""
         if not self.controller_quorum_voters:
             return (Voter(node_id, "", 0),)
-        found = [_voter(text) for text in self.controller_quorum_voters.split(",")]
-        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))
+        return _voters(self.controller_quorum_voters)
+
+    def peers(self) -> tuple[Voter, ...]:
+        """How this node reaches brokers that do not vote, ascending; others as they are registered."""
+        return _voters(self.crucible_peers)
 
     def value(self, name: str) -> Value:
         """By Kafka's name, for example ``log.segment.bytes``."""
@@ -165,6 +183,11 @@ class BrokerConfig:
         return host.strip("[]"), int(port)
 
 
+def _voters(text: str) -> tuple[Voter, ...]:
+    found = [_voter(each) for each in text.split(",")]
+    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))
+
+
 def _voter(text: str) -> Voter | None:
     number, separator, address = text.strip().partition("@")
     host, colon, port = address.rpartition(":")
@@ -200,14 +223,13 @@ def _check_listener(config: BrokerConfig) -> None:
 
 
 def _check_voters(config: BrokerConfig) -> None:
-    text = config.controller_quorum_voters
-    if not text:
-        return
-    voters = [_voter(each) for each in text.split(",")]
-    numbers = [each.node_id for each in voters if each is not None]
-    if len(numbers) != len(voters) or len(dict.fromkeys(numbers)) != len(numbers):
-        raise ConfigError(f"controller.quorum.voters is {text!r}: give ID@HOST:PORT,... with each ID once.")
-    if not config.crucible_cluster_id:
+    for name, text in (
+        ("controller.quorum.voters", config.controller_quorum_voters), ("crucible.peers", config.crucible_peers),
+    ):  # fmt: skip
+        numbers = [each.node_id for each in _voters(text)]
+        if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
+            raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")
+    if config.controller_quorum_voters and not config.crucible_cluster_id:
         raise ConfigError("controller.quorum.voters needs crucible.cluster.id, the same on every node: give one.")
 
 

@@ -1,16 +1,14 @@
 """Which incremental fetch session may be taken by a new one while all slots are taken (KIP-227).
 
-Judged on the sessions' current values. Deliberately unlike Kafka, which sorts sessions by what they were when last
-used, and lets equal or larger consumers' sessions live only if they are younger than the limit.
+Judged on the sessions' current values, and by the minimum time of the old session's revision. Deliberately unlike
+Kafka, which sorts sessions by what they were when last used, and lets equal or larger consumers' sessions live only if
+they are younger than the limit.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reference_broker.model.fetch_session import FetchSession
-
-MIN_EVICTION_MS = 120_000
-"""A session may be taken when idle longer than this, or older than this and smaller than the newcomer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ def age_ms(session: FetchSession, wall_ms: int) -> int:
 
 def is_idle(session: FetchSession, wall_ms: int) -> bool:
     """Rule (b)."""
-    return idle_ms(session, wall_ms) > MIN_EVICTION_MS
+    return idle_ms(session, wall_ms) > session.revision.min_eviction_ms
 
 
 def outranked_by(session: FetchSession, newcomer: FetchSession) -> bool:
@@ -42,7 +40,8 @@ def outranked_by(session: FetchSession, newcomer: FetchSession) -> bool:
 
 def outgrown_by(session: FetchSession, newcomer: FetchSession, wall_ms: int) -> bool:
     """Rule (c): a larger session may take an old one, a follower's too."""
-    return age_ms(session, wall_ms) > MIN_EVICTION_MS and len(newcomer.partitions) > len(session.partitions)
+    is_old = age_ms(session, wall_ms) > session.revision.min_eviction_ms
+    return is_old and len(newcomer.partitions) > len(session.partitions)
 
 
 def first_to_go(session: FetchSession) -> tuple[bool, int, int]:
@@ -100,7 +99,8 @@ def refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: i
     """What a newcomer without a victim tells about the next ones. One walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
-        until_ms = min(until_ms, session.last_used_ms + MIN_EVICTION_MS + 1)
-        if age_ms(session, wall_ms) <= MIN_EVICTION_MS:
-            until_ms = min(until_ms, session.created_ms + MIN_EVICTION_MS + 1)
+        min_ms = session.revision.min_eviction_ms
+        until_ms = min(until_ms, session.last_used_ms + min_ms + 1)
+        if age_ms(session, wall_ms) <= min_ms:
+            until_ms = min(until_ms, session.created_ms + min_ms + 1)
     return Refusal(newcomer.privileged, len(newcomer.partitions), wall_ms, until_ms)

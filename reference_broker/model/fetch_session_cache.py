@@ -14,7 +14,10 @@ from typing import Protocol
 from reference_broker.log.now import Now
 from reference_broker.model.fetch_arrivals import Arrivals
 from reference_broker.model.fetch_eviction import Refusal, Victim, age_ms, find_victim, idle_ms, refusal
-from reference_broker.model.fetch_session import LARGEST_EPOCH, FetchSession
+from reference_broker.model.fetch_final_revision import MIN_EVICTION_MS, FinalRevision
+from reference_broker.model.fetch_first_revision import FirstRevision
+from reference_broker.model.fetch_revision import Revision
+from reference_broker.model.fetch_session import FetchSession
 from reference_broker.model.metrics import Counter, Gauge, Metrics
 from reference_broker.wire.errors import Error
 
@@ -25,8 +28,6 @@ MAX_PARTITIONS = 4_000_000
 """Of all sessions together (about 1 GB). A newcomer beyond it is treated as if all slots were taken; a session that
 grows beyond it is closed."""
 
-LARGEST_ID = 0x7FFFFFFF
-
 
 class Noter(Protocol):
     """Adds a line to the trace (``raft.ports.Ports.note``)."""
@@ -36,15 +37,21 @@ class Noter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FetchSessionCache:
-    """``sessions``: by ID, in order of creation; never more than ``slots``."""
+    """``sessions``: of both revisions, by ID, in order of creation; never more than ``slots``.
+
+    ``first_min_eviction_ms``: ``min.incremental.fetch.session.eviction.ms``, a constant in the final revision.
+    """
 
     slots: int
     random: Random
     metrics: Metrics
     note: Noter
+    first_min_eviction_ms: int = MIN_EVICTION_MS
     sessions: dict[int, FetchSession] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
+    final: FinalRevision = field(init=False)
+    first: FirstRevision = field(init=False)
     _refusal: Refusal | None = None
     _num_sessions: Gauge = field(init=False)
     _num_partitions: Gauge = field(init=False)
@@ -52,34 +59,52 @@ class FetchSessionCache:
     _ids_not_found: Counter = field(init=False)
 
     def __post_init__(self) -> None:
+        self.final, self.first = FinalRevision(), FirstRevision(self.first_min_eviction_ms)
         metrics, kind = self.metrics, "FetchSessionCache"
         self._num_sessions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions")
         self._num_partitions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached")
         self._evictions = metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
         self._ids_not_found = metrics.counter("crucible.server", kind, "FetchSessionIdNotFoundPerSec")
 
-    def draft(self, client_id: str, replica_id: int, uses_topic_ids: bool) -> FetchSession:
-        """The session that a full fetch works on; it becomes one of the cache's when admitted."""
-        return FetchSession(self.arrivals, uses_topic_ids, replica_id >= 0, client_id, replica_id)
+    def draft(
+        self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
+    ) -> FetchSession:
+        """The session that a full fetch works on; it becomes one of the cache's when admitted. Final by default."""
+        return FetchSession(
+            self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
+        )
 
-    def new_id(self) -> int:
+    def new_id(self, largest_id: int) -> int:
         """Random, so that nobody can guess it; unused here."""
         while True:
-            session_id = self.random.randint(1, LARGEST_ID)
+            session_id = self.random.randint(1, largest_id)
             if session_id not in self.sessions:
                 return session_id
 
+    def find(self, session_id: int, revision: Revision) -> FetchSession | None:
+        """The session of this ID, if it is of this revision."""
+        session = self.sessions.get(session_id)
+        return session if session is not None and session.revision.name == revision.name else None
+
     def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
         """The session of an incremental request, or the top-level error. A refused request changes nothing."""
-        session = self.sessions.get(session_id)
-        if session is None or not 1 <= request_epoch <= LARGEST_EPOCH:
-            self.count_not_found()
-            return Error.FETCH_SESSION_ID_NOT_FOUND
-        if not session.accept_epoch(request_epoch):
-            return Error.INVALID_FETCH_SESSION_EPOCH
-        if session.uses_topic_ids != uses_topic_ids:
+        session = self._numbered(session_id, request_epoch, self.final)
+        if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
             return Error.FETCH_SESSION_TOPIC_ID_ERROR
         return session
+
+    def lookup_first(self, session_id: int, sequence_number: int) -> FetchSession | Error:
+        """The same in the first revision."""
+        return self._numbered(session_id, sequence_number, self.first)
+
+    def _numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
+        session = self.find(session_id, revision)
+        if session is None or not revision.is_number(number):
+            self.count_not_found()
+            return revision.unknown_id
+        if session.denied:
+            return Error.INCREMENTAL_FETCH_DENIED
+        return session if session.accept_epoch(number) else revision.wrong_number
 
     def admit(self, draft: FetchSession, now: Now) -> bool:
         """Makes the draft a session, if there is a slot or one that it may take; says whether it is one now."""
@@ -88,7 +113,7 @@ class FetchSessionCache:
         while not self._has_room(draft):
             if not self._make_room(draft, now.wall_ms):
                 return False
-        draft.session_id = self.new_id()
+        draft.session_id = self.new_id(draft.revision.largest_id)
         draft.created_ms = now.wall_ms
         draft.touch(now)
         self.sessions[draft.session_id] = draft
@@ -99,16 +124,42 @@ class FetchSessionCache:
             ("partitions", len(draft.partitions)),
             ("privileged", int(draft.privileged)),
             ("client_id", draft.client_id),
+            ("made_by", draft.made_by),
+            ("revision", draft.revision.name),
         )
         return True
 
-    def accept(self, session: FetchSession, now: Now) -> None:
+    def admit_or_deny(self, draft: FetchSession, now: Now) -> bool:
+        """As ``admit``; where only its partitions are too many, a session that caches nothing and denies incremental
+        fetches (first revision)."""
+        if self.admit(draft, now):
+            return True
+        if len(self.sessions) >= self.slots:
+            return False
+        draft.deny()
+        return self.admit(draft, now)
+
+    def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
         """An incremental request is valid: one that still waits on this session can no longer be answered from it."""
+        self._overtaken(session, now)
+        session.accept(request_epoch, now)
+
+    def accept_full(self, session: FetchSession, now: Now) -> None:
+        """A full request replaces what the session caches (first revision); ``resized`` must follow."""
+        self._overtaken(session, now)
+        session.accept_full(now)
+
+    def deny(self, session: FetchSession) -> None:
+        """It would cache too much; it caches nothing any more."""
+        before = len(session.partitions)
+        session.deny()
+        self.resized(session, before)
+
+    def _overtaken(self, session: FetchSession, now: Now) -> None:
         if session.waiter is not None:
-            session.waiter.abandon(Error.INVALID_FETCH_SESSION_EPOCH)
+            session.waiter.abandon(session.revision.wrong_number)
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
-        session.accept(now)
 
     def resized(self, session: FetchSession, before: int) -> None:
         """An incremental request changed what the session caches: ``before`` so many partitions."""
@@ -122,11 +173,12 @@ class FetchSessionCache:
         """Ends a session for a reason other than eviction; an unknown ID is no error."""
         session = self.sessions.get(session_id)
         if session is not None:
-            self.note("session_closed", ("session_id", session_id), ("reason", reason))
+            made_by = ("made_by", session.made_by)
+            self.note("session_closed", ("session_id", session_id), ("reason", reason), made_by)
             self._remove(session)
 
     def count_not_found(self) -> None:
-        """One more answer FETCH_SESSION_ID_NOT_FOUND."""
+        """One more answer FETCH_SESSION_ID_NOT_FOUND, or in the first revision InvalidFetchSession for an ID."""
         self._ids_not_found.value += 1
 
     def victim(self, newcomer: FetchSession, wall_ms: int) -> Victim | None:
@@ -160,6 +212,7 @@ class FetchSessionCache:
             ("by_partitions", len(newcomer.partitions)),
             ("privileged", int(session.privileged)),
             ("by_privileged", int(newcomer.privileged)),
+            ("made_by", session.made_by),
         )
         self._remove(session)
 
@@ -168,7 +221,7 @@ class FetchSessionCache:
         self._recount(-len(session.partitions))
         if session.waiter is not None:
             self.count_not_found()
-            session.waiter.abandon(Error.FETCH_SESSION_ID_NOT_FOUND)
+            session.waiter.abandon(session.revision.unknown_id)
         session.release()
 
     def _recount(self, added: int) -> None:

@@ -27,14 +27,35 @@ class TopicChange:
     partitions: tuple[int, ...] = ()
 
 
+FEW_PARTITIONS = 32
+"""A topic of so many is frozen as soon as the next one is touched: building a delta of many small topics is then
+spread over the events that filled it. Freezing one twice costs little."""
+
+
 @dataclass(slots=True)
 class _Draft:
-    """A topic being changed: ``base`` None where this delta creates it."""
+    """A topic being changed: ``base`` None where this delta creates it. ``change``: frozen since the last change."""
 
     name: str
     topic_id: bytes
     base: TopicImage | None
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
+    change: TopicChange | None = None
+
+    @property
+    def may_settle(self) -> bool:
+        """Small, and without a gap that later records may fill."""
+        before = 0 if self.base is None else len(self.base.partitions)
+        if len(self.partitions) > FEW_PARTITIONS or before > FEW_PARTITIONS:
+            return False
+        new = [index for index in self.partitions if index >= before]
+        return not new or max(new) == before + len(new) - 1
+
+    def settled(self) -> TopicChange:
+        """Raises MetadataFault if a partition is missing."""
+        if self.change is None:
+            self.change = TopicChange(self.base, self.frozen(), tuple(self.partitions))
+        return self.change
 
     def partition(self, index: int) -> PartitionImage | None:
         changed = self.partitions.get(index)
@@ -78,6 +99,8 @@ class MetadataDelta:
     _created: dict[str, bytes] = field(default_factory=dict)
     """IDs by name of the topics that this delta creates."""
     _removed: dict[bytes, TopicImage] = field(default_factory=dict)
+    _touched: _Draft | None = None
+    """The last one that got a partition."""
 
     @staticmethod
     def between(before: MetadataImage, after: MetadataImage) -> "MetadataDelta":
@@ -101,7 +124,13 @@ class MetadataDelta:
         self._created[name] = topic_id
 
     def put_partition(self, topic_id: bytes, index: int, partition: PartitionImage) -> None:
-        self._draft(topic_id).partitions[index] = partition
+        draft, before = self._draft(topic_id), self._touched
+        if before is not draft:
+            if before is not None and before.may_settle:
+                before.settled()
+            self._touched = draft
+        draft.partitions[index] = partition
+        draft.change = None
 
     def partition(self, topic_id: bytes, index: int) -> PartitionImage:
         """Its state with the changes so far."""
@@ -148,10 +177,9 @@ class MetadataDelta:
     def build(self, provenance: Provenance) -> MetadataImage:
         """The image after these changes; ``provenance``: the last record's."""
         image = self.image
-        changed = [(draft.base, draft.frozen(), tuple(draft.partitions)) for draft in self._drafts.values()]
         self.topics = (
             *(TopicChange(topic, None) for topic in self._removed.values()),
-            *(TopicChange(before, after, partitions) for before, after, partitions in changed),
+            *(draft.settled() for draft in self._drafts.values()),
         )
         topics, topic_names = image.topics, image.topic_names
         if self.topics:
@@ -171,7 +199,8 @@ class MetadataDelta:
         for change in self.topics:
             if change.after is not None:
                 topics[change.after.name] = change.after
-                topic_names[change.after.topic_id] = change.after.name
+                if change.before is None:
+                    topic_names[change.after.topic_id] = change.after.name
             elif change.before is not None:
                 del topics[change.before.name]
                 del topic_names[change.before.topic_id]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.model.replicas import Followers
 
 
 class Watcher(Protocol):
@@ -23,6 +24,15 @@ class Partition:
     leader_epoch: int
     log: PartitionLog
     deleted: bool = False
+    """No longer led here."""
+    deleted_topic: bool = False
+    """Its topic is gone, and its log with it."""
+    partition_epoch: int = 0
+    """Of the newest state that this leader knows: as published, or as the controller answered."""
+    followers: Followers | None = None
+    """The other replicas; None with one replica, and then nothing of replication is done for it."""
+    standing: int = 0
+    """As what the metrics of replication count it (``replication.replica_metrics``)."""
     flush_planned: bool = False
     """A timer will sync what is appended (flush.ms)."""
     watchers: dict[Watcher, None] = field(default_factory=dict)
@@ -35,6 +45,8 @@ class Partition:
 
     def changed(self) -> None:
         """Tells and forgets all watchers, in the order in which they came."""
+        if not self.watchers:
+            return
         watchers, self.watchers = self.watchers, {}
         for watcher in watchers:
             watcher.partition_changed(self)

@@ -1,27 +1,30 @@
 """The records of a broker's life: registration, fencing, unfencing, controlled shutdown, removal.
 
-A fenced broker leads nothing: its partitions have no leader until it is unfenced; with one replica there is nobody
-else. A partition gets a new leader epoch with each of these changes. A broker that registers anew (after a crash that
-nobody noticed) is still named as the leader until it is unfenced, but clients are not sent to a fenced broker.
+Who goes leaves every set of in-sync replicas that has another member, and leads nothing: another live member leads, or
+nobody. A broker that registers anew (after a crash that nobody noticed) goes first, since it may have lost what it had
+acknowledged; only partitions without other replicas name it as their leader until it is unfenced, but clients are not
+sent to a fenced broker.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from reference_broker.model.metadata_image import NO_LEADER, BrokerImage, MetadataImage
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_image import BrokerImage, MetadataImage, TopicImage
 from reference_broker.raft.features import METADATA_VERSION_FEATURE, metadata_version
+from reference_broker.raft.leader_election import Election
 from reference_broker.raft.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
     MetadataRecord,
-    PartitionChangeRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from reference_broker.raft.partition_changes import PartitionChanges, election_of
 from reference_broker.raft.refusal import Refusal
 
 LISTENER_NAME = "PLAINTEXT"
@@ -31,11 +34,26 @@ FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
 """BrokerRegistrationChangeRecord.Fenced."""
 
 PARTITIONS_PER_UNIT = 50
-"""Looked at in about 10 us."""
+CHANGES_PER_UNIT = 2
+"""Looked at, or changed, in about 10 us."""
+
+PARTITIONS_PER_LOOK = 250
+"""Of one topic, before the event's time is looked at again: 1.3 ms where all of them change."""
 
 Spend: TypeAlias = Callable[[int], bool]
 RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
-Change: TypeAlias = Callable[[MetadataImage, BrokerImage, Spend], RecordSlices]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a change is planned in: the controller's ``latest``, its configuration, the event's time."""
+
+    image: MetadataImage
+    config: BrokerConfig
+    spend: Spend
+
+
+Change: TypeAlias = Callable[[Setting, BrokerImage], RecordSlices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,39 +119,60 @@ def registering(registration: Registration, broker_epoch: int) -> RegisterBroker
     )
 
 
-def fencing(image: MetadataImage, broker: BrokerImage, spend: Spend) -> RecordSlices:
+def restarting(setting: Setting, broker: BrokerImage) -> RecordSlices:
+    """Before ``broker`` is registered by a new incarnation: what the old one held of others' partitions is passed on. A
+    fenced broker has nothing of the kind."""
+    if broker.fenced:
+        return []
+    return (yield from _passing_on(setting, broker, single_stay=True))
+
+
+def fencing(setting: Setting, broker: BrokerImage) -> RecordSlices:
     """Nothing for a broker that is fenced."""
     if broker.fenced:
         return []
-    return (yield from _stepping_down(image, broker, 0, spend))
-
-
-def shutting_down(image: MetadataImage, broker: BrokerImage, spend: Spend) -> RecordSlices:
-    """As fencing, and says that the broker wanted it."""
-    if is_shut_down(broker, broker.broker_epoch):
-        return []
-    return (yield from _stepping_down(image, broker, 1, spend))
-
-
-def unfencing(image: MetadataImage, broker: BrokerImage, spend: Spend) -> RecordSlices:
-    """It leads its partitions again. Nothing for a broker that is not fenced or has shut down."""
-    if not broker.fenced or broker.in_controlled_shutdown:
-        return []
-    records: list[MetadataRecord] = [_change(broker, UNFENCED, 0)]
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            if broker.broker_id in partition.isr and partition.leader in (NO_LEADER, broker.broker_id):
-                records.append(
-                    PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker.broker_id)
-                )
-        if spend(1 + len(topic.partitions) // PARTITIONS_PER_UNIT):
-            yield
+    records = yield from _passing_on(setting, broker)
+    records.append(_change(broker, FENCED, 0))
     return records
 
 
-def unregistering(image: MetadataImage, broker: BrokerImage, spend: Spend) -> RecordSlices:
-    """Takes it out; what it led has no leader."""
-    records = [] if broker.fenced else (yield from _stepping_down(image, broker, 0, spend))
+def leaving(setting: Setting, broker: BrokerImage) -> RecordSlices:
+    """A controlled shutdown begins: it leads nothing and is in sync with nobody, but is not fenced yet, so that
+    whoever has not heard of it is told by itself. Nothing for a broker that is fenced or leaves already."""
+    if broker.fenced or broker.in_controlled_shutdown:
+        return []
+    records: list[MetadataRecord] = [_change(broker, NO_CHANGE, 1)]
+    records += yield from _passing_on(setting, broker)
+    return records
+
+
+def shutting_down(setting: Setting, broker: BrokerImage) -> RecordSlices:
+    """As fencing, and says that the broker wanted it."""
+    if is_shut_down(broker, broker.broker_epoch):
+        return []
+    records: list[MetadataRecord] = [] if broker.fenced else (yield from _passing_on(setting, broker))
+    records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
+    return records
+
+
+def unfencing(setting: Setting, broker: BrokerImage) -> RecordSlices:
+    """It may lead again: what had no leader gets one. Nothing for a broker that is not fenced or has shut down."""
+    if not broker.fenced or broker.in_controlled_shutdown:
+        return []
+    records: list[MetadataRecord] = [_change(broker, UNFENCED, 0)]
+    changes = PartitionChanges.of(setting.image, and_with=broker.broker_id)
+    for topic, election in _topics(setting):
+        for indexes in looks(topic):
+            changed = list(changes.coming(topic, indexes, broker.broker_id, election))
+            records += changed
+            if setting.spend(cost_of(indexes, changed)):
+                yield
+    return records
+
+
+def unregistering(setting: Setting, broker: BrokerImage) -> RecordSlices:
+    """Takes it out; what it led passes to others."""
+    records: list[MetadataRecord] = [] if broker.fenced else (yield from _passing_on(setting, broker))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
@@ -146,17 +185,36 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
     )
 
 
-def _stepping_down(
-    image: MetadataImage, broker: BrokerImage, in_controlled_shutdown: int, spend: Spend
-) -> RecordSlices:
-    records: list[MetadataRecord] = [_change(broker, NO_CHANGE if broker.fenced else FENCED, in_controlled_shutdown)]
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            if partition.leader == broker.broker_id:
-                records.append(PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=NO_LEADER))
-        if spend(1 + len(topic.partitions) // PARTITIONS_PER_UNIT):
-            yield
+def _passing_on(setting: Setting, broker: BrokerImage, *, single_stay: bool = False) -> RecordSlices:
+    """Goes on without the broker."""
+    records: list[MetadataRecord] = []
+    changes = PartitionChanges.of(setting.image, without=broker.broker_id)
+    for topic, election in _topics(setting):
+        for indexes in looks(topic):
+            changed = list(
+                changes.leaving(topic, indexes, broker.broker_id, election, single_stay=single_stay)
+            )
+            records += changed
+            if setting.spend(cost_of(indexes, changed)):
+                yield
     return records
+
+
+def _topics(setting: Setting) -> Iterator[tuple[TopicImage, Election]]:
+    for topic in setting.image.topics.values():
+        yield topic, election_of(setting.image, setting.config, topic.name)
+
+
+def looks(topic: TopicImage) -> Iterator[range]:
+    """The partitions of a topic in parts."""
+    count = len(topic.partitions)
+    for first in range(0, count, PARTITIONS_PER_LOOK):
+        yield range(first, min(first + PARTITIONS_PER_LOOK, count))
+
+
+def cost_of(indexes: range, changed: Sequence[object]) -> int:
+    """In units of an event's time."""
+    return 1 + len(indexes) // PARTITIONS_PER_UNIT + len(changed) // CHANGES_PER_UNIT
 
 
 def _change(broker: BrokerImage, fenced: int, in_controlled_shutdown: int) -> BrokerRegistrationChangeRecord:

@@ -18,7 +18,7 @@ from kio.static.primitive import i16, i64, u16
 
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.model.metadata_image import BrokerImage, MetadataImage
 from reference_broker.raft.activation import Endpoint
 from reference_broker.raft.broker_changes import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT, is_shut_down
 from reference_broker.raft.controller_channel import ControllerChannel
@@ -45,7 +45,8 @@ class _State(Enum):
 class BrokerLifecycle:
     """``registered_epoch``: this incarnation's broker epoch, -1 before. ``identity``: of this node and its cluster.
 
-    ``channel``: the way to the active controller, also for this node's APIs.
+    ``channel``: the way to the active controller, also for this node's APIs. ``previous_broker_epoch``: of the last
+    life if it ended cleanly, set before ``start``; -1: it did not, or there was none (KIP-966).
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class BrokerLifecycle:
         "channel",
         "incarnation_id",
         "on_registered",
+        "previous_broker_epoch",
         "registered_epoch",
     )
 
@@ -76,6 +78,7 @@ class BrokerLifecycle:
     ) -> None:
         self.incarnation_id = random_uuid(surroundings.random)
         self.registered_epoch = NOT_REGISTERED
+        self.previous_broker_epoch = NOT_REGISTERED
         self.on_registered: Callable[[], None] = _nobody
         self._surroundings = surroundings
         self._config = config
@@ -115,7 +118,7 @@ class BrokerLifecycle:
             self._attempt()
 
     def shut_down(self, done: Callable[[], None]) -> None:
-        """Leaves in good order: its partitions have no leader any more. ``done``: once that is published here, or after
+        """Leaves in good order: others lead its partitions, or nobody. ``done``: once that is published here, or after
         ``controller.quorum.request.timeout.ms`` without an answer."""
         was, self._state, self._done = self._state, _State.SHUTTING_DOWN, done
         if was is not _State.REGISTERED:
@@ -220,13 +223,19 @@ class BrokerLifecycle:
             self._again_after(self._config.broker_heartbeat_interval_ms)
 
     def _published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Its own registration has arrived here: now it may be unfenced. Its own end: now it may go."""
+        """Its own registration has arrived here: now it may be unfenced. Its own end: now it may go. Another one
+        leaves, which it may as soon as all others have said that they know."""
         if self._surroundings.node_id not in delta.brokers:
+            if self._state is _State.REGISTERED and any(_leaves(broker) for broker in delta.brokers.values()):
+                self._ask_soon()
             return
         if self._state is _State.REGISTERED and self._wants_unfenced and self._knows_itself(image, fenced=True):
             self._ask_soon()
-        elif self._state is _State.SHUTTING_DOWN and self._is_gone(image):
-            self._stop()
+        elif self._state is _State.SHUTTING_DOWN:
+            if self._is_gone(image):
+                self._stop()
+            else:
+                self._ask_soon()
 
     def _knows_itself(self, image: MetadataImage, fenced: bool) -> bool:
         broker = image.brokers.get(self._surroundings.node_id)
@@ -259,8 +268,9 @@ class BrokerLifecycle:
                 Feature(name=name, min_supported_version=i16(low), max_supported_version=i16(high))
                 for name, low, high in self.channel.controller.supported_features()
             ),
-            rack=None,
+            rack=self._config.broker_rack or None,
             log_dirs=(UUID(bytes=uuid_from_text(self._identity.directory_id)),),
+            previous_broker_epoch=i64(self.previous_broker_epoch),
         )
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
@@ -274,6 +284,10 @@ class BrokerLifecycle:
 
 
 _REGISTER_AGAIN = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered)
+
+
+def _leaves(broker: BrokerImage | None) -> bool:
+    return broker is not None and broker.in_controlled_shutdown and not broker.fenced
 
 
 def _nobody() -> None:

@@ -9,4 +9,9 @@ class Channel(IntEnum):
     RAFT = 0
     """Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, FetchSnapshot."""
     CONTROLLER = 1
-    """What a broker asks of the active controller: registration, heartbeats, producer IDs, topics for its clients."""
+    """What a broker says of itself to the active controller: registration, heartbeats."""
+    REPLICA = 2
+    """What a follower asks of the leaders of its partitions: Fetch, ListOffsets."""
+    FORWARD = 3
+    """What else a broker asks of the active controller, for itself (producer IDs, changes of in-sync replicas) or for
+    its clients: answers may wait for long changes of the metadata, which hold up no heartbeat."""

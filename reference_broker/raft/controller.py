@@ -14,6 +14,7 @@ from reference_broker.model.metadata_image import MetadataImage
 from reference_broker.raft.activation import Endpoint, activation
 from reference_broker.raft.broker_heartbeats import BrokerHeartbeats
 from reference_broker.raft.features import LOWEST_METADATA_VERSION, METADATA_VERSION, METADATA_VERSION_FEATURE
+from reference_broker.raft.leader_balance import LeaderBalance
 from reference_broker.raft.loader import Listener, MetadataLoader
 from reference_broker.raft.operations import Answered, Operation, Plan
 from reference_broker.raft.ports import Surroundings
@@ -38,6 +39,7 @@ class Controller:
         "_quorum",
         "_reign",
         "_surroundings",
+        "balance",
         "cluster_id",
         "endpoint",
         "heartbeats",
@@ -65,6 +67,7 @@ class Controller:
         self._reign: Reign | None = None
         self._claim: tuple[int, int] | None = None
         self.heartbeats = BrokerHeartbeats(surroundings, config, self)
+        self.balance = LeaderBalance(surroundings, config, self)
         loader.on_progress(self._progressed)
 
     # What is known
@@ -169,6 +172,7 @@ class Controller:
         if reign is None:
             return
         self.heartbeats.deactivated()
+        self.balance.deactivated()
         waiting = reign.end()
         for answered in waiting:
             answered(NOT_CONTROLLER)
@@ -190,6 +194,7 @@ class Controller:
         )
         self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
         self.heartbeats.activated()
+        self.balance.activated()
         reign.begin(first)
         self.on_activated()
 

@@ -7,6 +7,7 @@ from reference_broker.model.config import BrokerConfig
 from reference_broker.raft.channels import Channel
 from reference_broker.raft.controller import NO_CONTROLLER, Controller
 from reference_broker.raft.ports import Surroundings
+from reference_broker.wire.apis import ApiKey
 
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
 """(API key, request, answer): what the node's own APIs say."""
@@ -44,7 +45,11 @@ class ControllerChannel:
             ports.set_timer(ports.now().mono_us, lambda: self.serve_locally(api_key, body, replied))
         else:
             timeout_ms = self._config.controller_quorum_request_timeout_ms
-            ports.send(leader_id, Channel.CONTROLLER, api_key, api_version, body, timeout_ms, replied, failed)
+            channel = Channel.CONTROLLER if api_key in _OF_ITSELF else Channel.FORWARD
+            ports.send(leader_id, channel, api_key, api_version, body, timeout_ms, replied, failed)
+
+
+_OF_ITSELF = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT)
 
 
 def _nobody(_api_key: int, _body: object, _answer: Callable[[object], None]) -> None:

@@ -43,8 +43,18 @@ class Nominee(RoleState):
         for peer in quorum.others:
             self._ask(peer)
 
+    @property
+    def known(self) -> int:
+        """Voters that were heard of, or could not be reached."""
+        return len(self.granted) + len(self.rejected) + len(self.failed)
+
     def won(self) -> None:
         """A majority granted."""
+
+    @property
+    def may_win(self) -> bool:
+        """A majority's grants are enough."""
+        return True
 
     def lost(self) -> None:
         """No majority will grant."""
@@ -66,10 +76,7 @@ class Nominee(RoleState):
             return
         self.failed.pop(peer, None)
         (self.granted if answer.granted else self.rejected)[peer] = True
-        if len(self.granted) >= self.quorum.majority:
-            self.won()
-        else:
-            self._judge()
+        self._judge()
 
     def _unreachable(self, peer: int) -> None:
         times = self.failed[peer] = self.failed.get(peer, 0) + 1
@@ -77,19 +84,34 @@ class Nominee(RoleState):
         self._judge()
 
     def _judge(self) -> None:
-        voters = len(self.quorum.others) + 1
-        known = len(self.granted) + len(self.rejected) + len(self.failed)
-        if len(self.rejected) > voters - self.quorum.majority or (self.rejected and known == voters):
+        voters, known = len(self.quorum.others) + 1, self.known
+        if len(self.granted) >= self.quorum.majority:
+            if self.may_win:
+                self.won()
+        elif len(self.rejected) > voters - self.quorum.majority or (self.rejected and known == voters):
             self.lost()
 
 
 class Prospective(Nominee):
     """Asks without binding anybody, so that a node that the others do without disturbs nobody. The leader that it lost
-    sight of stays known."""
+    sight of stays known.
 
-    __slots__ = ()
+    ``starting``: it has not looked for a leader for long, and others that have just started grant what those would
+    refuse who fetch from one. So everyone is heard of first who can be reached: a leader among them says so. In epoch 0
+    a majority's word is enough: nobody leads without the votes of a majority, and these are in a later epoch.
+    """
+
+    __slots__ = ("_starting",)
 
     role = Role.PROSPECTIVE
+
+    def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
+        super().__init__(quorum)
+        self._starting = starting
+
+    @property
+    def may_win(self) -> bool:
+        return not self._starting or self.quorum.epoch == 0 or self.known > len(self.quorum.others)
 
     def won(self) -> None:
         self.quorum.become_candidate()

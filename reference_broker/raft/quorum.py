@@ -261,14 +261,16 @@ class Quorum:
 
     # Changes of role
 
-    def become_unattached(self, epoch: int, *, voted_id: int, then: Callable[[], None] | None = None) -> None:
-        self._become(Unattached(self), epoch, NO_NODE, voted_id, then)
+    def become_unattached(
+        self, epoch: int, *, voted_id: int, then: Callable[[], None] | None = None, starting: bool = False
+    ) -> None:
+        self._become(Unattached(self, starting), epoch, NO_NODE, voted_id, then)
 
     def become_follower(self, epoch: int, leader_id: int, then: Callable[[], None] | None = None) -> None:
         self._become(Follower(self), epoch, leader_id, self.voted_id if epoch == self.epoch else NO_NODE, then)
 
-    def become_prospective(self) -> None:
-        self._become(Prospective(self), self.epoch, self.leader_id, self.voted_id)
+    def become_prospective(self, starting: bool = False) -> None:
+        self._become(Prospective(self, starting), self.epoch, self.leader_id, self.voted_id)
 
     def become_candidate(self) -> None:
         self._become(Candidate(self), self.epoch + 1, NO_NODE, self.node_id)
@@ -362,7 +364,8 @@ class Quorum:
             self.become_follower(kept.leader_epoch, kept.leader_id)
         else:
             led = kept.leader_id == self.node_id
-            self.become_unattached(kept.leader_epoch, voted_id=self.node_id if led else kept.voted_id)
+            voted_id = self.node_id if led else kept.voted_id
+            self.become_unattached(kept.leader_epoch, voted_id=voted_id, starting=True)
 
     # The end
 

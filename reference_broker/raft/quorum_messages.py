@@ -6,19 +6,30 @@ IDs stay zero: voters are configured, not part of the log (KIP-853 is not served
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kio.schema.begin_quorum_epoch.v1 import request as begin_request
-from kio.schema.begin_quorum_epoch.v1 import response as begin_response
-from kio.schema.end_quorum_epoch.v1 import request as end_request
-from kio.schema.end_quorum_epoch.v1 import response as end_response
 from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
-from kio.schema.vote.v2 import request as vote_request
-from kio.schema.vote.v2 import response as vote_response
 from kio.static.primitive import i32, i64
 
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.wire.errors import Error
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.begin_quorum_epoch.v1 import request as begin_request
+    from kio.schema.begin_quorum_epoch.v1 import response as begin_response
+    from kio.schema.end_quorum_epoch.v1 import request as end_request
+    from kio.schema.end_quorum_epoch.v1 import response as end_response
+    from kio.schema.vote.v2 import request as vote_request
+    from kio.schema.vote.v2 import response as vote_response
+else:
+    begin_request = LazySchema("begin_quorum_epoch.v1.request")
+    begin_response = LazySchema("begin_quorum_epoch.v1.response")
+    end_request = LazySchema("end_quorum_epoch.v1.request")
+    end_response = LazySchema("end_quorum_epoch.v1.response")
+    vote_request = LazySchema("vote.v2.request")
+    vote_response = LazySchema("vote.v2.response")
 
 METADATA_TOPIC = TopicName("__cluster_metadata")
 
@@ -56,7 +67,7 @@ class EpochNews:
     successors: tuple[int, ...] = ()
 
 
-def vote(cluster_id: str, voter_id: int, asked: Vote) -> vote_request.VoteRequest:
+def vote(cluster_id: str, voter_id: int, asked: Vote) -> "vote_request.VoteRequest":
     partition = vote_request.PartitionData(
         partition_index=i32(0),
         replica_epoch=i32(asked.epoch),
@@ -81,7 +92,7 @@ def read_vote(body: object) -> Vote | None:
     return Vote(body.cluster_id, body.voter_id, one.replica_id, one.replica_epoch, end, one.pre_vote)
 
 
-def voted(answer: Answer) -> vote_response.VoteResponse:
+def voted(answer: Answer) -> "vote_response.VoteResponse":
     partition = vote_response.PartitionData(
         partition_index=i32(0),
         error_code=ErrorCode(int(answer.error)),
@@ -93,7 +104,7 @@ def voted(answer: Answer) -> vote_response.VoteResponse:
     return vote_response.VoteResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
-def vote_refused(error: Error) -> vote_response.VoteResponse:
+def vote_refused(error: Error) -> "vote_response.VoteResponse":
     return vote_response.VoteResponse(error_code=ErrorCode(int(error)), topics=())
 
 
@@ -105,7 +116,7 @@ def read_voted(body: object) -> Answer | None:
     return Answer(Error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
 
 
-def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> begin_request.BeginQuorumEpochRequest:
+def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "begin_request.BeginQuorumEpochRequest":
     partition = begin_request.PartitionData(
         partition_index=i32(0), voter_directory_id=None, leader_id=BrokerId(leader_id), leader_epoch=i32(epoch)
     )
@@ -123,7 +134,7 @@ def read_begin_epoch(body: object) -> EpochNews | None:
     return EpochNews(body.cluster_id, body.voter_id, one.leader_id, one.leader_epoch)
 
 
-def begun(answer: Answer) -> begin_response.BeginQuorumEpochResponse:
+def begun(answer: Answer) -> "begin_response.BeginQuorumEpochResponse":
     partition = begin_response.PartitionData(
         partition_index=i32(0),
         error_code=ErrorCode(int(answer.error)),
@@ -134,13 +145,13 @@ def begun(answer: Answer) -> begin_response.BeginQuorumEpochResponse:
     return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
-def begin_refused(error: Error) -> begin_response.BeginQuorumEpochResponse:
+def begin_refused(error: Error) -> "begin_response.BeginQuorumEpochResponse":
     return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode(int(error)), topics=())
 
 
 def end_epoch(
     cluster_id: str, leader_id: int, epoch: int, successors: Sequence[int]
-) -> end_request.EndQuorumEpochRequest:
+) -> "end_request.EndQuorumEpochRequest":
     partition = end_request.PartitionData(
         partition_index=i32(0),
         leader_id=BrokerId(leader_id),
@@ -162,7 +173,7 @@ def read_end_epoch(body: object) -> EpochNews | None:
     return EpochNews(body.cluster_id, -1, one.leader_id, one.leader_epoch, successors)
 
 
-def ended(answer: Answer) -> end_response.EndQuorumEpochResponse:
+def ended(answer: Answer) -> "end_response.EndQuorumEpochResponse":
     partition = end_response.PartitionData(
         partition_index=i32(0),
         error_code=ErrorCode(int(answer.error)),
@@ -173,7 +184,7 @@ def ended(answer: Answer) -> end_response.EndQuorumEpochResponse:
     return end_response.EndQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
-def end_refused(error: Error) -> end_response.EndQuorumEpochResponse:
+def end_refused(error: Error) -> "end_response.EndQuorumEpochResponse":
     return end_response.EndQuorumEpochResponse(error_code=ErrorCode(int(error)), topics=())
 
 

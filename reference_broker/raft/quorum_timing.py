@@ -7,6 +7,9 @@ from reference_broker.model.config import BrokerConfig
 GONE_DELAY_US = 50_000
 """Between the leader's end being noticed and the first election, at random up to this much: all notice at once."""
 FIRST_BACKOFF_US = 50_000
+START_DELAY_US = (20_000, 100_000)
+"""Between a voter's start and its first election, at random: a leader that lives is asked before, and voters that are
+started together do not rival."""
 
 
 class QuorumTiming:
@@ -37,6 +40,10 @@ class QuorumTiming:
         """Of one election, and of waiting for somebody else's: between one and two timeouts."""
         timeout_us = self.election_timeout_ms * 1000
         return timeout_us + self._random.randrange(timeout_us)
+
+    def start_us(self) -> int:
+        """Before the first election of a voter that starts without a leader."""
+        return self._random.randrange(*START_DELAY_US)
 
     def backoff_us(self, attempts: int) -> int:
         """After an election without a winner: longer with each."""

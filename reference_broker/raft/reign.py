@@ -198,6 +198,7 @@ class Reign:
     def _write_transaction(self, operation: Operation, batches: Cut) -> Steps:
         """One batch an event. A disk that refuses one of them gets an Abort; if it refuses that, too, the node ends."""
         of = len(batches.batches)
+        yield
         image = batches.delta.build(Provenance())
         yield
         self._loader.expect(self._loader.end_offset, of)

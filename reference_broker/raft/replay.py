@@ -86,10 +86,10 @@ def _put_partition(delta: MetadataDelta, record: PartitionRecord) -> None:
     delta.put_partition(record.topic_id, record.partition_id, partition)
 
 
-def _change_partition(delta: MetadataDelta, record: PartitionChangeRecord) -> None:
-    before = delta.partition(record.topic_id, record.partition_id)
+def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """A named leader begins a new leader epoch, also the one that led before."""
     elected = record.leader != NO_LEADER_CHANGE
-    after = PartitionImage(
+    return PartitionImage(
         replicas=_or(record.replicas, before.replicas),
         isr=_or(record.isr, before.isr),
         leader=record.leader if elected else before.leader,
@@ -102,7 +102,11 @@ def _change_partition(delta: MetadataDelta, record: PartitionChangeRecord) -> No
             before.leader_recovery_state if record.leader_recovery_state < 0 else record.leader_recovery_state
         ),
     )
-    delta.put_partition(record.topic_id, record.partition_id, after)
+
+
+def _change_partition(delta: MetadataDelta, record: PartitionChangeRecord) -> None:
+    before = delta.partition(record.topic_id, record.partition_id)
+    delta.put_partition(record.topic_id, record.partition_id, changed_partition(before, record))
 
 
 def _or(changed: Any, before: Any) -> Any:

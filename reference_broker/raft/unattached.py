@@ -15,19 +15,26 @@ END_EPOCH_VERSION = 1
 
 
 class Unattached(RoleState):
-    """Also after this node voted for another, until that one is known to lead. Observers know no other waiting."""
+    """Also after this node voted for another, until that one is known to lead. Observers know no other waiting.
 
-    __slots__ = ("_discovery",)
+    ``starting``: the node has just started, and may find that a leader lives: its first election comes soon, but is
+    careful. Unlike Kafka, where each start of a cluster waits for an election timeout.
+    """
+
+    __slots__ = ("_discovery", "_starting")
 
     role = Role.UNATTACHED
 
-    def __init__(self, quorum: "Quorum") -> None:
+    def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
         super().__init__(quorum)
+        self._starting = starting
         self._discovery = Discovery(self)
 
     def start(self) -> None:
         quorum = self.quorum
-        if quorum.is_voter:
+        if quorum.is_voter and self._starting:
+            self.after(quorum.timing.start_us(), lambda: quorum.become_prospective(starting=True))
+        elif quorum.is_voter:
             self.after(quorum.timing.election_us(), quorum.become_prospective)
         self._discovery.start()
 

@@ -7,7 +7,6 @@ A control record's key is int16 version, int16 type; its value a message of Kafk
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from io import BytesIO
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from reference_broker.records.batch import NO_LEADER_EPOCH, BatchHeader, Buffer,
 from reference_broker.records.builder import build
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
+from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import Error
 
 if TYPE_CHECKING:
@@ -89,11 +89,10 @@ def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] |
 
 def encode_message(message: object) -> bytes:
     """The bytes of a kio message (LeaderChangeMessage, SnapshotHeaderRecord ...), without a version in front."""
-    from kio.serial import entity_writer
-
-    out = BytesIO()
-    entity_writer(type(message))(out, message)  # type: ignore[type-var]
-    return out.getvalue()
+    out = bytearray()
+    kind: type = type(message)
+    encoder(kind, kind)(out, message)
+    return bytes(out)
 
 
 def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int], timestamp_ms: int) -> Record:

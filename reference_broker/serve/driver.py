@@ -26,7 +26,9 @@ from reference_broker.log.now import Now
 from reference_broker.raft.node_files import StartRefused
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.connection import Connection
+from reference_broker.serve.crash_words import told
 from reference_broker.serve.deadlines import Deadlines
+from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import Durable
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
@@ -39,8 +41,12 @@ FILES_PER_SYNC = 256
 """Descriptors that one sync holds at a time; a sync of more files goes in pieces."""
 
 
-ALONE: Mapping[int, tuple[str, int]] = {}
-"""No other nodes."""
+def nobody(_: int) -> None:
+    """No other nodes."""
+
+
+NOTES_TO_LOG = frozenset({"truncated_below_high_watermark"})
+"""What an operator has to see, not the trace alone."""
 
 
 class Drivable(Protocol):
@@ -68,6 +74,18 @@ class Watcher(Protocol):
     def effects(self, now: Now, effects: Sequence[Effect]) -> None: ...
 
 
+class Meter(Protocol):
+    """Is told where the driver's own work for a request begins and ends, beside what hooks see of the node's."""
+
+    def decoding(self) -> None:
+        """A request's frame is about to be decoded; the node is given it at once."""
+        ...
+
+    def sent(self, reply: Reply, frame_bytes: int) -> None:
+        """The reply was encoded and handed to its connection; ``frame_bytes`` with its length."""
+        ...
+
+
 class Driver:
     """``failed(reason)`` is called once if the node must end: a disk that cannot sync, or a bug of ours."""
 
@@ -85,15 +103,18 @@ class Driver:
         failed: Callable[[str], None],
         refused: Callable[[str], None],
         node_id: int = 0,
-        peers: Mapping[int, tuple[str, int]] = ALONE,
+        find_address: FindAddress = nobody,
+        max_reply_bytes: int = 0,
     ) -> None:
-        """``versions``: least and greatest version served, by API key; ``peers``: (host, port) of other nodes by ID.
+        """``versions``: least and greatest version served, by API key; ``find_address``: of other nodes, whose replies
+        may have ``max_reply_bytes`` where that is more than ``max_frame_bytes``.
         ``changed`` is called after each event while the node starts or stops; ``refused`` if it must not use its data
         directory."""
         self.connections: dict[int, Connection] = {}
         self.clock = clock
         self.hooks: tuple[Hooks, ...] = ()
         self.watchers: tuple[Watcher, ...] = ()
+        self.meter: Meter | None = None
         self.sync_delay_s = 0.0
         """How much longer each sync takes (a fault: a slow disk)."""
         self.syncs_delayed = 0
@@ -113,7 +134,7 @@ class Driver:
         self._unblocked: deque[Connection] = deque()
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
-        self._peers = Peers(node_id, peers, loop, log, self.give, max_frame_bytes)
+        self._peers = Peers(node_id, find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
         self._sync_threads = ThreadPoolExecutor(4, "sync")
         self._task_threads = ThreadPoolExecutor(1, "task")
         self._effects: dict[type, Callable[..., None]] = {
@@ -123,7 +144,7 @@ class Driver:
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
             Sync: self._sync,
             Offload: self._offload,
-            Note: _ignore,
+            Note: self._note,
         }
 
     def protocol(self) -> Connection:
@@ -180,13 +201,15 @@ class Driver:
         return True
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request:
+        if self.meter is not None:
+            self.meter.decoding()
         try:
             return decode(connection.number, frame, self._versions)
         except ProtocolError:
             raise
         except Exception as bug:
             # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
-            raise ProtocolError(f"our codec failed: {_told(bug)}") from bug
+            raise ProtocolError(f"our codec failed: {told(bug)}") from bug
 
     def handle(self, request: Request) -> None:
         if self._ended:
@@ -274,7 +297,7 @@ class Driver:
         if isinstance(bug, NodeFailed):
             self._fail(str(bug))
             return
-        self._fail(_told(bug))
+        self._fail(told(bug))
 
     def _fail(self, reason: str) -> None:
         if not self._ended:
@@ -310,6 +333,8 @@ class Driver:
         if reply.body is not None and not connection.discarding:
             buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
             connection.transport.writelines(buffers)
+            if self.meter is not None:
+                self.meter.sent(reply, sum(len(each) for each in buffers))
         if not connection.pumping:
             self._unblocked.append(connection)
 
@@ -355,6 +380,11 @@ class Driver:
     def _sync_failed(self, effect: Sync, failure: BaseException) -> None:
         self.give(SyncFailed(effect.token, str(failure)))
 
+    def _note(self, note: Note) -> None:
+        """The trace recorder, a hook, writes notes down; without it nobody does."""
+        if note.what in NOTES_TO_LOG:
+            self._log.warn(note.what, **dict(note.fields))
+
     def _offload(self, effect: Offload) -> None:
         future = self._task_threads.submit(effect.task)
         future.add_done_callback(
@@ -364,17 +394,3 @@ class Driver:
     def _from_thread(self, work: Callable[[], None]) -> None:
         if not self._ended:
             self._loop.call_soon_threadsafe(work)
-
-
-def _ignore(note: Note) -> None:
-    """The trace recorder, a hook, writes notes down; without it nobody does."""
-
-
-def _told(bug: Exception) -> str:
-    """An exception and where it came from, in one line."""
-    places = []
-    trace = bug.__traceback__
-    while trace is not None:
-        places.append(f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    return f"{type(bug).__name__}: {bug} at {' > '.join(places[-6:])}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reference_broker.serve.errors import StartError
+from reference_broker.serve.lean_start import collect_nothing, leave_out
 
 if TYPE_CHECKING:
     from reference_broker.serve.server import Wrapper
@@ -26,7 +27,8 @@ def run_broker(
     Owns the process: signals, stdout (the ready line) and stderr (the log). ``config``: Kafka's names, as a mapping
     or as KEY=VALUE words. ``wrapper``: what fault injection and tracing add.
     """
-    _keep_hypothesis_out()
+    leave_out()
+    collect_nothing()
     try:
         from reference_broker.model.config import BrokerConfig, ConfigError
         from reference_broker.serve.server import Options, Server, print_ready
@@ -50,13 +52,6 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
             raise StartError(f"--config is {word!r}: give KEY=VALUE, such as num.partitions=4.")
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-def _keep_hypothesis_out() -> None:
-    """kio registers strategies with hypothesis wherever that is installed, which costs a node 0.1 s and 15 MiB at
-    its start. A node runs no property tests, so here hypothesis counts as not installed."""
-    if "hypothesis" not in sys.modules:
-        sys.modules["hypothesis"] = None  # type: ignore[assignment]
 
 
 def main() -> int:

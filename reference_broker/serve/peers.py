@@ -6,12 +6,13 @@ a connection was accepted, PeerReply for each reply, one PeerDown that ends what
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
 from reference_broker.raft.channels import Channel
+from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.refusals import FIXES, refusal
 from reference_broker.wire.apis import api_name
@@ -37,20 +38,20 @@ class _Outstanding(NamedTuple):
 
 
 class Peers:
-    """``addresses``: (host, port) by node ID, this node's dial map. ``give`` takes events one at a time; it is never
-    called while ``send`` runs."""
+    """``find_address``: where a node is dialled, None if that is not known. ``give`` takes events one at a time; it is
+    never called while ``send`` runs."""
 
     def __init__(
         self,
         node_id: int,
-        addresses: Mapping[int, tuple[str, int]],
+        find_address: FindAddress,
         loop: asyncio.AbstractEventLoop,
         log: LogLines,
         give: Callable[[Event], None],
         max_frame_bytes: int,
     ) -> None:
         self.client_id = f"node-{node_id}"
-        self.addresses = addresses
+        self.find_address = find_address
         self.loop = loop
         self.log = log
         self.give = give
@@ -139,7 +140,7 @@ class PeerChannel:
 
     def _dial(self) -> None:
         self._dialled_s = self._owner.loop.time()
-        address = self._owner.addresses.get(self._peer)
+        address = self._owner.find_address(self._peer)
         if address is None:
             self.broke("no address is known for it")
             return

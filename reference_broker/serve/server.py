@@ -1,14 +1,13 @@
 """One node as a process: bind, lock, build, recover, serve, stop."""
 
 import asyncio
-import gc
 import json
-import secrets
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from reference_broker.core.hooks import Hooks
@@ -19,6 +18,7 @@ from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.end_signals import end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
+from reference_broker.serve.lean_start import collect_seldom
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
 from reference_broker.serve.refusals import waits_for
@@ -26,7 +26,7 @@ from reference_broker.serve.refusals import waits_for
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
     from reference_broker.model.config import BrokerConfig
-    from reference_broker.serve.driver import Driver, Watcher
+    from reference_broker.serve.driver import Driver, Meter, Watcher
     from reference_broker.serve.powers import DriverPowers
 
 SHUTDOWN_LIMIT_S = 30.0
@@ -42,11 +42,13 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a wrapper adds: hooks in their order, and the disk that the node is given. ``watchers``: see Driver."""
+    """What a wrapper adds: hooks in their order, and the disk that the node is given. ``watchers``, ``meter``: see
+    Driver."""
 
     hooks: Sequence[Hooks]
     disk: Disk
     watchers: "Sequence[Watcher]" = ()
+    meter: "Meter | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,9 @@ class Server:
 
     def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, host: str, port: int) -> None:
         # Late imports: the node and the schemas load while nothing else waits for them.
-        from reference_broker.apis.registry import apis
+        from reference_broker.apis.registry import SERVED
         from reference_broker.core.node import Node
+        from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
         from reference_broker.serve.driver import Driver
         from reference_broker.serve.powers import DriverPowers
         from reference_broker.serve.request_log import RequestLog
@@ -157,27 +160,32 @@ class Server:
         powers = DriverPowers(self._clock, self._log)
         attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
         advertised = parse_address(options.advertised, "--advertise") if options.advertised else config.advertised()
-        self._node = Node(options.node_id, config, attached.disk, secrets.randbits(63), *(advertised or (host, port)))
+        seed = SystemRandom().getrandbits(63)
+        self._node = Node(options.node_id, config, attached.disk, seed, *(advertised or (host, port)))
         if self._wrapper is not None:
             self._wrapper.built(self._node)
-        versions = {key: (api.card.min_version, api.card.max_version) for key, api in apis().items()}
         self._driver = Driver(
-            self._node, disk, self._clock, self._log, loop, versions,
+            self._node, disk, self._clock, self._log, loop, SERVED,
             config.socket_request_max_bytes, config.max_connections, self._progress, self._failed, self._refused,
-            options.node_id, {voter.node_id: (voter.host, voter.port) for voter in config.voters(options.node_id)},
+            options.node_id, dial_map(config, options.node_id, self._node.registered_address),
+            largest_reply_bytes(config),
         )  # fmt: skip
         request_log = (RequestLog(self._log),) if config.crucible_request_log_enable else ()
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)
+        self._driver.meter = attached.meter
         powers.driver = self._driver
 
     async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
         """To other nodes: a quorum forms before any of them is ready. The node turns clients away until it is."""
+        collect_seldom()
         self._listening = await loop.create_server(self._driver.protocol, sock=sockets[0], backlog=1024)
         if len(sockets) > 1:
             self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=sockets[1])
 
     def _tell_ready(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
+        from reference_broker.serve.warm_up import warm_up
+
         self._driver.watched = False
         ready: dict[str, object] = {
             "ready": True,
@@ -189,7 +197,8 @@ class Server:
             ready["metrics"] = shown_address(metrics_host, bound_port(sockets[1]))
         self._log.info("ready", listen=ready["listen"])
         self._announce(ready)
-        _collect_seldom()
+        collect_seldom()
+        warm_up(loop, collect_seldom)
         loop.call_later(IDLE_CHECK_EVERY_S, self._close_idle)
 
     def _tell_waiting(self, waited_s: float) -> None:
@@ -254,13 +263,6 @@ class Server:
     def _open_files(self) -> int:
         limit = raise_open_files_limit()
         return self._options.config.crucible_max_open_files or max(16, limit // 4)
-
-
-def _collect_seldom() -> None:
-    """A full collection walks the whole metadata image, tens of milliseconds for 100,000 partitions, and finds next to
-    nothing: what the node holds now is never looked at again, and what comes later less often than by default."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def print_ready(fields: dict[str, object]) -> None:

@@ -110,10 +110,12 @@ FIRST_DRAFT_VERSION: Final = 1000
 """Versions from here on are private drafts: never flexible, whatever the API's other versions are."""
 
 DRAFTS: Final[Mapping[tuple[int, int], str]] = {
+    (ApiKey.FETCH, 1000): "crucible.Fetch.1000",
     (ApiKey.FETCH_SNAPSHOT, 1000): "crucible.FetchSnapshot.1000",
 }
 """Every draft: by API key and version the feature by which ApiVersions announces it. Drafts lie outside the announced
-range of versions, so that no unmodified client asks for one. Their layouts are in ``drafts``."""
+range of versions, so that no unmodified client asks for one. Their layouts are in ``drafts``, Fetch's in
+``fetch_drafts``."""
 
 _FLEXIBLE_FROM: Final[Mapping[int, int]] = {
     ApiKey.PRODUCE: 9,

@@ -1,8 +1,9 @@
 """Fetch values (API key 1), one shape for every version, and their codec.
 
-Schema: Kafka's FetchRequest.json and FetchResponse.json, versions 4-18. Topics are named by name up to
-version 12 and by ID (16 raw bytes) from 13; the other of the two is empty. Versions that lack a field give
-its default. kio's codec is proven equal byte for byte (tests); this one exists because kio's is slow.
+Schema: Kafka's FetchRequest.json and FetchResponse.json, versions 4-18; KIP-227's first text, version 1000. Topics are
+named by name up to version 12 and in 1000 (whose requests may tell the ID too), and by ID (16 raw bytes) from 13; the
+other of the two is empty. Versions that lack a field give its default. kio's codec is proven equal byte for byte
+(tests); this one exists because kio's is slow.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,15 @@ NO_DIRECTORY_ID = bytes(16)
 
 NO_HIGH_WATERMARK = 2**63 - 1
 """The fetcher does not tell the high watermark that it knows (KIP-1166); -1 tells that it knows none yet."""
+
+FULL_FETCH = 0
+INCREMENTAL_FETCH = 1
+"""``FetchRequest.fetch_type``."""
+
+INCREMENTAL_FETCH_RESPONSE = 1
+"""Bit 0 of ``FetchResponse.response_flags``: the answer to an incremental request."""
+INCREMENTAL_FETCH_OK = 2
+"""Bit 1: incremental requests may follow in this session."""
 
 
 @dataclass(slots=True)
@@ -49,7 +59,11 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """``replica_id`` -1: a consumer. ``session_id`` / ``session_epoch`` 0 / -1: no session (KIP-227)."""
+    """``replica_id`` -1: a consumer. ``session_id`` / ``session_epoch`` 0 / -1: no session (KIP-227).
+
+    In version 1000 (KIP-227's first revision) ``session_epoch`` is the sequence number, both have 64 bits, and
+    ``fetch_type`` says whether the request is incremental; other versions do not carry it.
+    """
 
     replica_id: int = -1
     max_wait_ms: int = 500
@@ -63,6 +77,7 @@ class FetchRequest:
     rack_id: str = ""
     cluster_id: str | None = None
     replica_epoch: int = -1
+    fetch_type: int = FULL_FETCH
 
 
 @dataclass(slots=True)
@@ -123,8 +138,12 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class FetchResponse:
+    """``error_string`` and ``response_flags``: in version 1000 only."""
+
     error_code: int = 0
     session_id: int = 0
     responses: list[FetchTopicResponse] = field(default_factory=list)
     throttle_time_ms: int = 0
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+    error_string: str | None = None
+    response_flags: int = 0

@@ -41,6 +41,9 @@ _HEAD_7: Final = Struct(">ihi")
 _INT32: Final = Struct(">i")
 _PARTITION_4: Final = Struct(">ihqq")
 _PARTITION_5: Final = Struct(">ihqqq")
+MIN_PARTITION_4: Final = _PARTITION_4.size + 8
+MIN_PARTITION_5: Final = _PARTITION_5.size + 8
+"""Bytes of a partition without aborted transactions and records, before version 11."""
 _ABORTED: Final = Struct(">qq")
 _ABORTED_AND_TAGS: Final = Struct(">qqB")
 _EPOCH_END: Final = Struct(">iq")
@@ -111,11 +114,11 @@ def _encode_legacy(version: int, correlation_id: int, response: FetchResponse) -
     for topic in response.responses:
         output.small += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
         for partition in topic.partitions:
-            _encode_legacy_partition(version, output, partition)
+            write_legacy_partition(version, output, partition)
     return output.finish()
 
 
-def _encode_legacy_partition(version: int, output: Output, p: PartitionData) -> None:
+def write_legacy_partition(version: int, output: Output, p: PartitionData) -> None:
     aborted = p.aborted_transactions
     records = p.records
     out = output.small
@@ -157,7 +160,7 @@ def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int
         count, offset = read_legacy_count(frame, offset, 6)
         for _ in range(count):
             topic, offset = read_legacy_string(frame, offset)
-            partitions, offset = _legacy_partitions(version, frame, offset)
+            partitions, offset = _partitions_4(version, frame, offset)
             response.responses.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
         return response, offset
     by_id = version >= 13
@@ -183,22 +186,26 @@ def _tagged_fields(version: int, response: FetchResponse, frame: Frame, offset: 
     return offset
 
 
-def _legacy_partitions(version: int, frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
-    head = _PARTITION_4 if version == 4 else _PARTITION_5
-    count, offset = read_legacy_count(frame, offset, head.size + 8)
+def _partitions_4(version: int, frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
+    count, offset = read_legacy_count(frame, offset, MIN_PARTITION_4 if version == 4 else MIN_PARTITION_5)
     partitions = []
     for _ in range(count):
-        data = PartitionData(*head.unpack_from(frame, offset))
-        offset += head.size
-        aborted_count, offset = read_legacy_length32(frame, offset)
-        data.aborted_transactions, offset = _aborted(frame, offset, aborted_count, _ABORTED)
-        if version >= 11:
-            (data.preferred_read_replica,) = _INT32.unpack_from(frame, offset)
-            offset += 4
-        size, offset = read_legacy_length32(frame, offset)
-        data.records, offset = read_records(frame, offset, size)
+        data, offset = read_legacy_partition(version, frame, offset)
         partitions.append(data)
     return partitions, offset
+
+
+def read_legacy_partition(version: int, frame: Frame, offset: int) -> tuple[PartitionData, int]:
+    head = _PARTITION_4 if version == 4 else _PARTITION_5
+    data = PartitionData(*head.unpack_from(frame, offset))
+    aborted_count, offset = read_legacy_length32(frame, offset + head.size)
+    data.aborted_transactions, offset = _aborted(frame, offset, aborted_count, _ABORTED)
+    if version >= 11:
+        (data.preferred_read_replica,) = _INT32.unpack_from(frame, offset)
+        offset += 4
+    size, offset = read_legacy_length32(frame, offset)
+    data.records, offset = read_records(frame, offset, size)
+    return data, offset
 
 
 def _partitions_12(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:

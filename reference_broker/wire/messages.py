@@ -17,6 +17,12 @@ from reference_broker.wire.decoding import Reader, decoder
 from reference_broker.wire.encoding import Writer, encoder
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.fetch_drafts import (
+    decode_draft_request,
+    decode_draft_response,
+    encode_draft_request,
+    encode_draft_response,
+)
 from reference_broker.wire.fetch_requests import decode_fetch_request, encode_fetch_request
 from reference_broker.wire.fetch_responses import decode_fetch_response, encode_fetch_response
 from reference_broker.wire.headers import (
@@ -57,6 +63,8 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
     if api_key == _FETCH:
+        if version >= FIRST_DRAFT_VERSION:
+            return decode_draft_request(frame, offset)
         return decode_fetch_request(version, frame, offset)
     if api_key == _PRODUCE:
         return decode_produce_request(version, frame, offset)
@@ -67,6 +75,8 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: objec
     """The frame with its length, as buffers to be written one after the other."""
     if api_key == _FETCH:
         assert isinstance(body, FetchResponse)
+        if version >= FIRST_DRAFT_VERSION:
+            return encode_draft_response(correlation_id, body)
         return encode_fetch_response(version, correlation_id, body)
     if api_key == _PRODUCE:
         assert isinstance(body, ProduceResponse)
@@ -81,6 +91,8 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
     start = _NO_LENGTH + write_request_header(RequestHeader(api_key, version, correlation_id, client_id))
     if api_key == _FETCH:
         assert isinstance(body, FetchRequest)
+        if version >= FIRST_DRAFT_VERSION:
+            return encode_draft_request(start, body)
         return encode_fetch_request(version, start, body)
     if api_key == _PRODUCE:
         assert isinstance(body, ProduceRequest)
@@ -97,6 +109,8 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
     correlation_id, offset = read_response_header(frame, api_key, version)
     if api_key == _FETCH:
+        if version >= FIRST_DRAFT_VERSION:
+            return correlation_id, decode_draft_response(frame, offset)
         return correlation_id, decode_fetch_response(version, frame, offset)
     if api_key == _PRODUCE:
         return correlation_id, decode_produce_response(version, frame, offset)

@@ -3,13 +3,39 @@
 from pathlib import Path
 
 from scenarios.clauses import all_clauses, texts
+from scenarios.conformance import all_behaviours, behaviour_ids
 
 
 def test_every_mark_names_a_known_clause() -> None:
     root = Path(__file__).resolve().parents[2]
-    known = texts(root)
+    known = {*texts(root), *behaviour_ids(root)}
     marked = {each for path in root.glob("*/**/tests/test_*.py") for each in _marks(path.read_text())}
-    assert marked <= set(known), f"unknown clauses: {sorted(marked - set(known))}"
+    assert marked <= known, f"unknown clauses: {sorted(marked - known)}"
+
+
+def test_every_behaviour_of_kafkas_tests_is_shown_by_one_of_ours_or_does_not_apply() -> None:
+    behaviours = all_behaviours()
+    assert len(behaviours) > 60
+    assert [one.id for one in behaviours if one.status == "not proven"] == []
+    assert [one.id for one in behaviours if one.unlike and one.tests] == [], "a test shows what does not apply"
+    assert all(one.text and one.path.startswith(("core/", "clients/")) for one in behaviours)
+
+
+def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> None:
+    tests = tmp_path / "reference_broker" / "tests"
+    tests.mkdir(parents=True)
+    (tmp_path / "reference_broker" / "conformance.toml").write_text(
+        '[FetchSessionTest]\npath = "core/Any.scala"\ntestSessionCache = "one"\ntestTwo = "two"\n'
+        '[FetchSessionTest.unlike]\ntestThree = "no shards"\n'
+    )
+    (tests / "test_a.py").write_text(
+        '@pytest.mark.clause("F-1", "FetchSessionTest.testSessionCache")\ndef test_one(): ...\n'
+    )
+    assert [(one.id, one.status, one.tests) for one in all_behaviours(tmp_path)] == [
+        ("FetchSessionTest.testSessionCache", "proven", ("reference_broker/tests/test_a.py::test_one",)),
+        ("FetchSessionTest.testTwo", "not proven", ()),
+        ("FetchSessionTest.testThree", "does not apply", ()),
+    ]
 
 
 def _marks(source: str) -> set[str]:

@@ -1,9 +1,13 @@
-"""Scripts that know the cluster: metadata, the way to a leader, backoff. One connection at a time."""
+"""Scripts that know the cluster: metadata, the way to a leader, backoff.
+
+Those that set ``KEEPS_CONNECTIONS`` hold one connection to each address, on a lane of its own; others have one in all.
+"""
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.bodies import EARLIEST, LIST_OFFSETS, METADATA, list_offsets_request, metadata_request
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Script, Steps
@@ -14,47 +18,86 @@ if TYPE_CHECKING:
     from kio.schema.list_offsets.v10.response import ListOffsetsResponse
     from kio.schema.metadata.v13.response import MetadataResponse
 
+PATIENT_FAILURES: Final = 2
+"""So many in a row, and whoever told the metadata so far is not asked again."""
+
 
 class ClusterScript(Script):
     """``topics``: those that the script is about; metadata requests name them all."""
+
+    KEEPS_CONNECTIONS: ClassVar[bool] = False
 
     def __init__(self, process: str, settings: ClientSettings, random: Random, topics: Sequence[str]) -> None:
         super().__init__(process, settings, random)
         self.topics = tuple(dict.fromkeys(topics))
         self.metadata = MetadataCache()
         self._tried = random.randrange(len(settings.bootstrap))
+        self._lanes: dict[Address, int] = {}
+        self.board: MetadataBoard | None = None
+        self._seen_us = -1
 
     @property
     def gives_up(self) -> bool:
         """Checked wherever something is tried again."""
         return self.out_of_time
 
+    def lane_of(self, address: Address) -> int:
+        """The lane for the connection to it."""
+        return self._lanes.setdefault(address, len(self._lanes)) if self.KEEPS_CONNECTIONS else 0
+
     def connect_to_node(self, node: NodeAddress) -> Steps[bool]:
         """True with the connection standing (it may have stood already)."""
-        address = Address(node.host, node.port)
+        return (yield from self._reach(Address(node.host, node.port), node.node_id))
+
+    def _reach(self, address: Address, node_id: int = -1) -> Steps[bool]:
+        if self.KEEPS_CONNECTIONS:
+            self.strand.lane = self.lane_of(address)
         if self.connected_to == address:
             return True
-        return (yield from self.connect(address, node.node_id))
+        return (yield from self.connect(address, node_id))
 
     def refresh(self) -> Steps[bool]:
-        """One attempt to get new metadata, over the connection that stands or to the next node known."""
-        if self.connected_to is None and not (yield from self.connect(self._next_address())):
+        """One attempt to get new metadata, over the connection that stands or, if there is none or it has not helped,
+        from the next node known. Where several share a board, only one of them asks at a time."""
+        if self.board is None:
+            return (yield from self._ask())
+        news = self.board.news(self._seen_us, self.now.mono_us)
+        if news is not None:
+            self._seen_us = self.board.answered_us
+            self.metadata = self.metadata.apply(news)
+            return True
+        if not self.board.may_ask(self.now.mono_us):
+            return False
+        if not (yield from self._ask()):
+            self.board.failed()
+            return False
+        self._seen_us = self.board.answered_us
+        return True
+
+    def _ask(self) -> Steps[bool]:
+        elsewhere = self.connected_to is None or (self.KEEPS_CONNECTIONS and self.strand.failures > PATIENT_FAILURES)
+        if elsewhere and not (yield from self._reach(self._next_address())):
             return False
         operation = self.begin("metadata", self.now.mono_us)
         answer = yield from self.call(METADATA, self.settings.versions.metadata, metadata_request(self.topics))
         if isinstance(answer, str):
             self.end(operation, "fail", answer)
             return False
-        self.metadata = self.metadata.apply(MetadataUpdate.of(cast("MetadataResponse", answer.body)))
+        update = MetadataUpdate.of(cast("MetadataResponse", answer.body))
+        self.metadata = self.metadata.apply(update)
+        if self.board is not None:
+            self.board.post(update, self.now.mono_us)
         self.end(operation, "ok", None, answer)
         return True
 
     def _next_address(self) -> Address:
-        """Known nodes and bootstrap addresses in turn, so that one dead node does not hold a client up."""
+        """Known nodes and bootstrap addresses in turn, so that one dead node does not hold a client up; mostly those
+        that a connection stands to."""
         known = dict.fromkeys(Address(each.host, each.port) for each in self.metadata.nodes.values())
         known.update(dict.fromkeys(self.settings.bootstrap))
-        addresses = list(known)
         self._tried += 1
+        alive = [each for each in known if self.connected_on(self._lanes.get(each, -1)) == each]
+        addresses = alive if alive and self._tried % 3 else list(known)
         return addresses[self._tried % len(addresses)]
 
     def find_leaders(self, partitions: Sequence[TopicPartition]) -> Steps[bool]:

@@ -29,6 +29,8 @@ class FinalReader(ClusterScript):
     ``unread``: partitions not read to their end, once it has ended (after ``limit_us`` at the latest).
     """
 
+    KEEPS_CONNECTIONS = True
+
     def __init__(
         self,
         process: str,

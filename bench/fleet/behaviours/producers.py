@@ -87,6 +87,8 @@ class Slot:
 class KeyedProducer(ClusterScript):
     """Ends after Stopping once the slot in flight is settled, or after ``max_slots`` slots."""
 
+    KEEPS_CONNECTIONS = True
+
     def __init__(self, plan: ProducerPlan, settings: ClientSettings, random: Random) -> None:
         assert plan.acks in (1, -1), "with acks=0 nothing is answered, so nothing can be recorded"
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
@@ -149,8 +151,9 @@ class KeyedProducer(ClusterScript):
                 if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
                     return result, error, answer
                 if result is Next.RETRY_ELSEWHERE:
-                    yield from self.back_off()
-                    yield from self.refresh()
+                    if self._leads(slot.operation.node, slot.where):  # The answer did not say who else does.
+                        yield from self.back_off()
+                        yield from self.refresh()
                     continue
             yield from self.back_off()
         if slot.batch is None:
@@ -158,17 +161,19 @@ class KeyedProducer(ClusterScript):
         return self.state.give_up(slot.batch), error, None
 
     def _ready(self, slot: Slot) -> Steps[bool]:
-        """A connection to the leader and a batch with a producer ID. One attempt at each."""
+        """A connection to the leader and a batch with a producer ID. One attempt at each leader that metadata names."""
         leader = self.metadata.leader_of(slot.where)
-        if leader is None:
-            yield from self.refresh()
-            return False
-        if not (yield from self.connect_to_node(leader)):
-            yield from self.refresh()
-            return False
+        while leader is None or not (yield from self.connect_to_node(leader)):
+            before = leader
+            if not (yield from self.refresh()):
+                return False
+            leader = self.metadata.leader_of(slot.where)
+            if leader == before:
+                return False
         slot.operation.node = leader.node_id
         if self.state.needs_producer_id and not (slot.batch is not None and slot.batch.maybe_written):
             if not (yield from self._init_producer_id()):
+                yield from self.refresh()  # It may be dead behind a proxy that goes on accepting.
                 return False
             if slot.batch is not None:
                 self.state.renew(slot.batch)
@@ -177,6 +182,10 @@ class KeyedProducer(ClusterScript):
             slot.batch = self.state.add(slot.where, self.plan.records_per_request)
             slot.records = self._encode(slot)
         return True
+
+    def _leads(self, node_id: int, where: TopicPartition) -> bool:
+        leader = self.metadata.leader_of(where)
+        return leader is None or leader.node_id == node_id
 
     def _attempt(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
         batch = slot.batch
@@ -227,6 +236,7 @@ class KeyedProducer(ClusterScript):
             self.process,
             slot.first_sequence,
             True,
+            self.plan.acks,
         )
 
     # -- bytes and requests -------------------------------------------------------------------------------------

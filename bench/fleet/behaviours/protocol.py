@@ -1,15 +1,19 @@
 """What passes between a behaviour and its driver (a Locust user, or the simulator).
 
-A behaviour has one connection and at most one request in flight. A driver calls ``step`` once for each event, one
-at a time, and carries out the returned actions in their order. The rules that both sides keep:
+A behaviour has lanes, numbered from 0. A lane is a place for one connection, with at most one request in flight; lanes
+know nothing of each other, and one that was never named before simply has no connection yet. A driver calls ``step``
+once for each event, one at a time, and carries out the returned actions in their order. The rules that both sides keep:
 
-- ``Started`` comes first, once. Until ``Finished`` the behaviour has always asked for something that ends in an
-  event: Connect (Connected or ConnectFailed), Request (Answered, TimedOut or Disconnected), or Wake (Woken).
+- ``Started`` comes first, once. Until ``Finished`` the behaviour has always asked for something, on some lane, that
+  ends in an event of that lane: Connect (Connected or ConnectFailed), Request (Answered, TimedOut or Disconnected), or
+  Wake (Woken).
 - After ``TimedOut`` the connection is still open; the behaviour gives Disconnect itself, and the driver never
   delivers an answer that comes later. After an own Disconnect there is no Disconnected event.
-- Wake replaces an earlier Wake. A Woken that is not waited for (because Stopping came first) is ignored.
+- Connect closes what the lane was connected to. Wake replaces an earlier Wake of its lane. A Woken that is not waited
+  for (because Stopping came first) is ignored.
 - ``Stopping`` may come at any time after Started, once: load ends. Producers finish what is in flight, fetchers poll
   until they are quiet; both then give Finished. Bounded by the behaviour's ``drain_us``.
+- ``Leaving`` may come instead of ``Stopping``: the client ends as soon as what is in flight has ended.
 - ``close(now)`` may replace all of that at a hard end: it returns the rows of what is still open (operations as
   ``info``); the behaviour is not stepped again.
 """
@@ -39,12 +43,15 @@ class Started:
 class Connected:
     """The connection asked for stands."""
 
+    lane: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
     """It does not. ``reason``: one word for the history (refused, timeout, unreachable)."""
 
     reason: str
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,14 @@ class Answered:
     body: object
     request_bytes: int = 0
     response_bytes: int = 0
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
     """No answer within the request's timeout."""
+
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +79,14 @@ class Disconnected:
     """The peer or the network closed the connection (or its bytes were not the protocol's)."""
 
     reason: str
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """The time of the last Wake has come."""
+    """The time of the lane's last Wake has come."""
+
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,14 @@ class Stopping:
     """The load phase is over."""
 
 
-FleetEvent: TypeAlias = Started | Connected | ConnectFailed | Answered | TimedOut | Disconnected | Woken | Stopping
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """This client goes while others stay: as Stopping, but what it is assigned ends now, caught up or not."""
+
+
+FleetEvent: TypeAlias = (
+    Started | Connected | ConnectFailed | Answered | TimedOut | Disconnected | Woken | Stopping | Leaving
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +110,14 @@ class Connect:
 
     address: Address
     timeout_us: int
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close the connection, whatever is in flight."""
+    """Close the lane's connection, whatever is in flight."""
+
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,7 @@ class Request:
     client_id: str
     body: object
     timeout_us: int
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +140,7 @@ class Wake:
     """Give Woken at ``at_us`` (of ``now.mono_us``), at once if that is past."""
 
     at_us: int
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +152,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The behaviour is done; its connection is closed by the driver."""
+    """The behaviour is done; its connections are closed by the driver."""
 
 
 FleetAction: TypeAlias = Connect | Disconnect | Request | Wake | Record | Finished
@@ -186,6 +211,6 @@ class ClientSettings:
 
 __all__ = [
     "Address", "Answered", "Behaviour", "ClientSettings", "Connect", "ConnectFailed", "Connected", "Disconnect",
-    "Disconnected", "Finished", "FleetAction", "FleetEvent", "HistoryRow", "Now", "Record", "Request", "Started",
-    "Stopping", "TimedOut", "TopicPartition", "Versions", "Wake", "Woken",
+    "Disconnected", "Finished", "FleetAction", "FleetEvent", "HistoryRow", "Leaving", "Now", "Record", "Request",
+    "Started", "Stopping", "TimedOut", "TopicPartition", "Versions", "Wake", "Woken",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """The common ground of the behaviours: a script that reads like a blocking client and runs as a state machine.
 
-A script is a generator that yields whenever it waits; ``step`` feeds it the event that it waits for. Nothing here
-reads a clock or draws a random number that was not given.
+A script is a generator that yields whenever it waits; ``step`` feeds it the event that it waits for. It may begin
+further ones beside it (``beside``), which share its state and take turns with it; each works on one lane at a time.
+Nothing here reads a clock or draws a random number that was not given.
 """
 
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ from bench.fleet.behaviours.protocol import (
     FleetAction,
     FleetEvent,
     HistoryRow,
+    Leaving,
     Now,
     Record,
     Request,
@@ -43,6 +45,17 @@ _AWAITED: Final[dict[str, tuple[type, ...]]] = {
     "sleep": (Woken,),
     "": (),
 }
+
+
+@dataclass(slots=True)
+class Strand:
+    """One generator of a script. ``lane``: the one it works on; ``waits``: what for (_AWAITED), empty: it runs."""
+
+    steps: Steps[None]
+    lane: int = 0
+    waits: str = ""
+    wake_at_us: int = 0
+    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -68,14 +81,13 @@ class Script(ABC):
         self.random = random
         self.now = Now(0, 0)
         self.stopping_at_us: int | None = None
-        self.connected_to: Address | None = None
-        self._waits = ""
-        self._wake_at_us = 0
+        self.leaving = False
+        self._connected: dict[int, Address] = {}
+        self._strands: list[Strand] = []
+        self._strand: Strand | None = None
         self._out: list[FleetAction] = []
         self._open: dict[int, Operation] = {}
         self._operations = 0
-        self._failures = 0
-        self._steps: Steps[None] | None = None
         self._finished = False
 
     @abstractmethod
@@ -91,23 +103,28 @@ class Script(ABC):
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
         self.now = now
         if isinstance(event, Started):
-            assert self._steps is None, f"{self.process} was started twice"
-            self._steps = self.run()
-            return self._resume(None)
-        if self._finished:
-            return []
-        if isinstance(event, Stopping):
-            self.stopping_at_us = now.mono_us
-            if self._waits != "sleep":
-                return []
-            event = Woken()
-        elif isinstance(event, Woken) and now.mono_us < self._wake_at_us:
-            return []
-        elif isinstance(event, Disconnected):
-            self.connected_to = None
-        if not isinstance(event, _AWAITED[self._waits]):
-            return []
-        return self._resume(event)
+            assert self._strand is None, f"{self.process} was started twice"
+            self._begin(Strand(self.run()))
+        elif not self._finished:
+            self._give(event)
+        out, self._out = self._out, []
+        return out
+
+    def _give(self, event: FleetEvent) -> None:
+        if isinstance(event, Stopping | Leaving):
+            self.leaving = isinstance(event, Leaving)
+            self.stopping_at_us = self.now.mono_us
+            for strand in [each for each in self._strands if each.waits == "sleep"]:
+                self._resume(strand, Woken(strand.lane))
+            return
+        lane = event.lane if not isinstance(event, Started) else 0
+        if isinstance(event, Disconnected):
+            self._connected.pop(lane, None)
+        for strand in self._strands:
+            if strand.lane == lane and isinstance(event, _AWAITED[strand.waits]):
+                if not isinstance(event, Woken) or self.now.mono_us >= strand.wake_at_us:
+                    self._resume(strand, event)
+                return
 
     def close(self, now: Now) -> list[HistoryRow]:
         self.now = now
@@ -116,20 +133,25 @@ class Script(ABC):
         self._open.clear()
         return rows + self.still_open()
 
-    def _resume(self, event: FleetEvent | None) -> list[FleetAction]:
-        assert self._steps is not None, f"{self.process} was not started"
-        self._waits = ""
+    def _begin(self, strand: Strand) -> None:
+        self._strands.append(strand)
+        self._resume(strand, None)
+
+    def _resume(self, strand: Strand, event: FleetEvent | None) -> None:
+        before, self._strand = self._strand, strand
+        strand.waits = ""
         try:
             if event is None:
-                next(self._steps)
+                next(strand.steps)
             else:
-                self._steps.send(event)
+                strand.steps.send(event)
         except StopIteration:
-            self._finished = True
-            self.record(*self.still_open())
-            self._out.append(Finished())
-        out, self._out = self._out, []
-        return out
+            self._strands.remove(strand)
+            if not self._strands:
+                self._finished = True
+                self.record(*self.still_open())
+                self._out.append(Finished())
+        self._strand = before or strand
 
     # -- what scripts are made of -------------------------------------------------------------------------------
 
@@ -138,61 +160,85 @@ class Script(ABC):
         return self.stopping_at_us is not None
 
     @property
+    def strand(self) -> Strand:
+        """The one that runs."""
+        assert self._strand is not None, f"{self.process} was not started"
+        return self._strand
+
+    @property
+    def connected_to(self) -> Address | None:
+        """Of the lane that the running strand works on."""
+        return self._connected.get(self.strand.lane)
+
+    def connected_on(self, lane: int) -> Address | None:
+        return self._connected.get(lane)
+
+    def beside(self, steps: Steps[None], lane: int) -> None:
+        """Begin another strand, on a lane on which no other works. The script ends when all its strands have."""
+        self._begin(Strand(steps, lane))
+
+    @property
     def out_of_time(self) -> bool:
         """The time allowed after Stopping is over."""
         return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= self.settings.drain_us
 
     def sleep_until(self, at_us: int) -> Steps[None]:
         """Ends earlier when Stopping comes."""
-        self._wake_at_us = at_us
-        self._waits = "sleep"
-        self._out.append(Wake(at_us))
+        self.strand.wake_at_us = at_us
+        self.strand.waits = "sleep"
+        self._out.append(Wake(at_us, self.strand.lane))
         yield
+
+    def hurry(self, lane: int) -> None:
+        """If the strand on that lane sleeps, it shall look around now."""
+        for strand in self._strands:
+            if strand.lane == lane and strand.waits == "sleep" and strand.wake_at_us > self.now.mono_us:
+                strand.wake_at_us = self.now.mono_us
+                self._out.append(Wake(self.now.mono_us, lane))
 
     def back_off(self) -> Steps[None]:
         """Wait after a failure, longer each time until ``succeeded`` is called."""
-        base = min(self.settings.backoff_us << min(self._failures, 20), self.settings.max_backoff_us)
-        self._failures += 1
+        base = min(self.settings.backoff_us << min(self.strand.failures, 20), self.settings.max_backoff_us)
+        self.strand.failures += 1
         yield from self.sleep_until(self.now.mono_us + base + self.random.randrange(base // 5 + 1))
 
     def succeeded(self) -> None:
-        self._failures = 0
+        self.strand.failures = 0
 
     def connect(self, address: Address, node: int = -1) -> Steps[bool]:
-        """Ends with the connection to ``address`` standing (True) or none at all."""
+        """Ends with the lane's connection to ``address`` standing (True) or none at all."""
         self.disconnect()
+        lane = self.strand.lane
         operation = self.begin("connect", self.now.mono_us)
         operation.node = node
-        self._waits = "connect"
-        self._out.append(Connect(self.settings.dial.get(address, address), self.settings.connect_timeout_us))
+        self.strand.waits = "connect"
+        self._out.append(Connect(self.settings.dial.get(address, address), self.settings.connect_timeout_us, lane))
         event = yield
         if isinstance(event, ConnectFailed):
             self.end(operation, "fail", event.reason)
             return False
-        self.connected_to = address
+        self._connected[lane] = address
         self.end(operation, "ok")
         return True
 
     def disconnect(self) -> None:
-        if self.connected_to is not None:
-            self.connected_to = None
-            self._out.append(Disconnect())
+        if self._connected.pop(self.strand.lane, None) is not None:
+            self._out.append(Disconnect(self.strand.lane))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
         """One request; the answer, or why there is none (then there is no connection any more either).
 
         ``waits_us``: how long the broker was told that it may wait.
         """
-        self._waits = "call"
+        self.strand.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
-        self._out.append(Request(api_key, api_version, self.process, body, timeout_us))
+        self._out.append(Request(api_key, api_version, self.process, body, timeout_us, self.strand.lane))
         event = yield
         if isinstance(event, Answered):
             return event
         if isinstance(event, TimedOut):
             self.disconnect()
             return "timeout"
-        self.connected_to = None
         return "disconnected"
 
     # -- history ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from kio.schema.metadata.v13.response import (
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.protocol import Address, Connect, ConnectFailed, Disconnected, Request, TimedOut
+from bench.fleet.behaviours.protocol import Address, Disconnected, Request, TimedOut
 from bench.fleet.tests.conftest import TICK_US, World
 
 ADDRESSES = tuple(Address(f"node-{number}", 9092) for number in range(3))
@@ -148,30 +148,20 @@ class FakeQuorum:
 
 
 class QuorumWorld(World):
-    """Knows which node a behaviour is connected to. ``down``: nodes that refuse and lose their connections."""
+    """``down``: nodes that refuse and lose their connections."""
 
     def __init__(self, quorum: FakeQuorum) -> None:
         super().__init__(quorum)  # type: ignore[arg-type]
         self.quorum = quorum
-        self.down: set[int] = set()
-        self.at_node: dict[str, int] = {}
-
-    def carry_out(self, behaviour, action) -> None:
-        if isinstance(action, Connect):
-            self.at_node[behaviour.process] = ADDRESSES.index(action.address)
-            if self.at_node[behaviour.process] in self.down:
-                self.at(self.now_us + TICK_US, behaviour, ConnectFailed("refused"))
-                return
-        super().carry_out(behaviour, action)
 
     def send(self, behaviour, request: Request) -> None:
-        node = self.at_node[behaviour.process]
+        node = self.at_node[behaviour.process, request.lane]
         if node in self.down:
-            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed"))
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", request.lane))
             return
         fate = self.fault(request)
         body = None if fate == "lose_request" else self.quorum.handle(node, request)
         if fate in ("lose_request", "lose_response"):
-            self.at(self.now_us + request.timeout_us, behaviour, TimedOut())
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(request.lane))
         else:
-            self.answer(behaviour, body)
+            self.answer(behaviour, body, request.lane)

@@ -46,7 +46,7 @@ from bench.fleet.behaviours.protocol import (
 )
 from bench.fleet.recorder import MemorySink, Recorder
 from reference_broker.records.batch import patched, read_header
-from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, LeaderIdAndEpoch, PartitionData
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
 
 ADDRESS = Address("node-0", 9092)
@@ -90,7 +90,7 @@ class Session:
 
 class FakeBroker:
     """``requests``: all that came, in order. Producers and fetchers see one node that leads everything, or those that
-    ``leaders`` names; they share all state."""
+    ``leaders`` names; they share all state. ``tells``: who is asked for a partition of another says who leads it."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.ids = {name: uuid.UUID(int=number + 1) for number, name in enumerate(topics)}
@@ -100,10 +100,22 @@ class FakeBroker:
         self.next_id = 100
         self.errors: dict[TopicPartition, int] = {}
         self.leaders = dict.fromkeys(self.logs, 0)
+        self.epochs = dict.fromkeys(self.logs, 0)
         self.elsewhere: dict[TopicPartition, int] = {}
+        self.tells = False
+        self.nodes = {0}
+
+    def move(self, where: TopicPartition, node: int) -> None:
+        self.leaders[where] = node
+        self.epochs[where] += 1
+
+    def hint(self, where: TopicPartition) -> LeaderIdAndEpoch | None:
+        told = self.tells and where in self.elsewhere
+        return LeaderIdAndEpoch(self.leaders[where], self.epochs[where]) if told else None
 
     def handle_at(self, node: int, request: Request) -> object:
         """Partitions that another node leads are refused."""
+        self.nodes |= {*self.leaders.values()}
         self.elsewhere = {where: NOT_LEADER for where, leader in self.leaders.items() if leader != node}
         return self.handle(request)
 
@@ -127,7 +139,7 @@ class FakeBroker:
             throttle_time=bodies.milliseconds(0),
             brokers=tuple(
                 MetadataResponseBroker(node_id=node, host=f"node-{node}", port=ADDRESS.port, rack=None)
-                for node in sorted({0, *self.leaders.values()})
+                for node in sorted(self.nodes)
             ),
             cluster_id="x",
             controller_id=0,
@@ -143,7 +155,7 @@ class FakeBroker:
                             error_code=ErrorCode.none,
                             partition_index=where.partition,
                             leader_id=self.leaders[where],
-                            leader_epoch=0,
+                            leader_epoch=self.epochs[where],
                             replica_nodes=(0,),
                             isr_nodes=(0,),
                             offline_replicas=(),
@@ -209,10 +221,11 @@ class FakeBroker:
             parts = []
             for each in topic.partitions:
                 where = TopicPartition(name, each.partition)
-                error, base = (
-                    (self.errors[where], -1) if where in self.errors else self.logs[where].append(each.records)
-                )
-                parts.append(ProducePartitionResponse(each.partition, error, base))
+                refused = self.elsewhere.get(where, self.errors.get(where))
+                error, base = (refused, -1) if refused else self.logs[where].append(each.records)
+                answer = ProducePartitionResponse(each.partition, error, base)
+                answer.current_leader = self.hint(where)
+                parts.append(answer)
             answers.append(ProduceTopicResponse(name, topic.topic_id, parts))
         return ProduceResponse(answers)
 
@@ -251,7 +264,7 @@ class FakeBroker:
             records = b"" if error else log.read(offset)
             if full or records or error or sent != log.end:
                 data = PartitionData(where.partition, error, -1 if error else log.end, log_start_offset=log.start)
-                data.records = records
+                data.records, data.current_leader = records, self.hint(where)
                 topics.setdefault(where.topic, []).append(data)
             state[1] = -1 if error else log.end
         return [FetchTopicResponse("", self.ids[name].bytes, parts) for name, parts in topics.items()]
@@ -259,19 +272,22 @@ class FakeBroker:
 
 class World:
     """Virtual time for any number of behaviours. ``fault(request)`` says what happens to a request: None,
-    ``lose_request`` (never processed), ``lose_response`` (processed, no answer), ``cut`` (processed, closed)."""
+    ``lose_request`` (never processed), ``lose_response`` (processed, no answer), ``cut`` (processed, closed).
+    ``proxied``: connections to a node that is down are accepted, then closed."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.fault: Callable[[Request], str | None] = lambda _: None
         self.refuse_until_us = 0
+        self.down: set[int] = set()
+        self.proxied = False
         self.now_us = 1_000_000
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink, "world")
         self.finished: set[str] = set()
         self._queue: list[tuple[int, int, object, object]] = []
         self._number = count()
-        self._awaiting: dict[str, object] = {}
+        self.at_node: dict[tuple[str, int], int] = {}
 
     def now(self) -> Now:
         return Now(self.now_us, self.now_us // 1000)
@@ -300,10 +316,11 @@ class World:
         if isinstance(action, Record):
             self.recorder.record(action.rows)
         elif isinstance(action, Wake):
-            self.at(max(self.now_us, action.at_us), behaviour, Woken())
+            self.at(max(self.now_us, action.at_us), behaviour, Woken(action.lane))
         elif isinstance(action, Connect):
-            refused = self.now_us < self.refuse_until_us
-            self.at(soon, behaviour, ConnectFailed("refused") if refused else Connected())
+            node = self.at_node[behaviour.process, action.lane] = int(action.address.host.removeprefix("node-"))
+            refused = self.now_us < self.refuse_until_us or (node in self.down and not self.proxied)
+            self.at(soon, behaviour, ConnectFailed("refused", action.lane) if refused else Connected(action.lane))
         elif isinstance(action, Finished):
             self.finished.add(behaviour.process)
         elif isinstance(action, Request):
@@ -312,18 +329,21 @@ class World:
             assert isinstance(action, Disconnect)
 
     def send(self, behaviour, request: Request) -> None:
-        fate = self.fault(request)
-        node = int(str(behaviour.connected_to.host).removeprefix("node-"))
+        fate, lane = self.fault(request), request.lane
+        node = self.at_node[behaviour.process, lane]
+        if node in self.down:
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
+            return
         body = None if fate == "lose_request" else self.broker.handle_at(node, request)
         if fate in ("lose_request", "lose_response"):
-            self.at(self.now_us + request.timeout_us, behaviour, TimedOut())
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(lane))
         elif fate == "cut":
-            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed"))
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
         else:
-            self.answer(behaviour, body)
+            self.answer(behaviour, body, lane)
 
-    def answer(self, behaviour, body) -> None:
-        self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20))
+    def answer(self, behaviour, body, lane=0) -> None:
+        self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20, lane))
 
     def rows(self, table: str) -> list:
         self.recorder.write_out()
@@ -348,3 +368,13 @@ def world(broker: FakeBroker) -> World:
 @pytest.fixture
 def random() -> Random:
     return Random(7)
+
+
+def read_offsets(world: World, process: str) -> dict[TopicPartition, list[int]]:
+    """Per partition the offsets read, in order, by assignment."""
+    found: dict[TopicPartition, list[int]] = {}
+    for row in world.rows("runs"):
+        if row.process == process and row.kind == "read":
+            offsets = found.setdefault(TopicPartition(row.topic, row.partition), [])
+            offsets.extend(range(row.first_offset, row.first_offset + row.count))
+    return found

@@ -7,9 +7,10 @@ import pytest
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.behaviours.session_fetcher import POLLS_PER_VISIT, VARIANTS, FetcherPlan, SessionFetcher
+from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.rows import END_OF_RUN_US
 from bench.fleet.runs import BatchReader
+from bench.fleet.tests.conftest import read_offsets
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -40,16 +41,6 @@ def nth_fetch(number, fate):
 
 def fetches(world):
     return [each for each in world.rows("operations") if each.f == "fetch"]
-
-
-def read_offsets(world, process):
-    """Per partition the offsets read, in order, by assignment."""
-    found = {}
-    for row in world.rows("runs"):
-        if row.process == process and row.kind == "read":
-            offsets = found.setdefault(TopicPartition(row.topic, row.partition), [])
-            offsets.extend(range(row.first_offset, row.first_offset + row.count))
-    return found
 
 
 def live(world, settings, fetcher, seconds=2.0):
@@ -198,41 +189,6 @@ def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment
         if hasattr(each, "until_us") and each.partition == 0 and each.topic == "hot"
     ]
     assert starts == [0, 6]
-
-
-def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(world, broker, settings):
-    """Node 1's partition is lost in the last poll of a visit: it is node 0's turn, which does not know."""
-    log, seen = broker.logs[HOT[0]], []
-    broker.leaders[HOT[0]] = 1
-
-    def lose(request):
-        seen.extend([request] if request.api_key == bodies.FETCH else [])
-        if len(seen) == 2 * POLLS_PER_VISIT and log.start == 0:
-            log.start = log.end = 6
-
-    world.fault = lose
-    subject = fetcher("incremental", settings)
-    world.start(subject)
-    world.run(1)
-    world.stop(subject)
-    world.run(20)
-    assert subject.process in world.finished, "the fetcher never finished"
-    assert [each.type for each in world.rows("operations") if each.f == "list_offsets"] == ["ok"]
-    assert subject.consumer.positions[HOT[0]].offset == 6
-
-
-def test_a_fetcher_visits_every_leader_after_the_load_before_it_ends(world, broker, settings):
-    broker.leaders |= {where: node for node, where in enumerate(HOT)}
-    subject = fetcher("incremental", settings)
-    world.start(subject)
-    world.run(0.5)
-    while subject.polls % POLLS_PER_VISIT != 0:
-        world.run(0.001)
-    before = subject.polls
-    world.stop(subject)
-    world.run(20)
-    assert subject.process in world.finished, "the fetcher never finished"
-    assert {each.node for each in fetches(world)[before:]} == {0, 1, 2, 3}
 
 
 def test_a_hard_end_turns_what_is_open_into_info(world, settings):

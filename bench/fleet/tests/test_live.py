@@ -5,7 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
@@ -93,6 +96,87 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
         where = (each["topic"], each["partition"])
         assert reached[(each["process"], *where)] == ends[where]
     assert all(each["intended_us"] >= 0 for each in operations)
+
+
+@pytest.mark.live
+def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path, bootstrap):
+    fetchers = [{"behaviour": "incremental", "count": 10, "partitions": 3}]
+    shape = {"kind": "spike", "base_percent": 20}
+    with start(tmp_path, bootstrap, seconds=10, fetchers=fetchers, shape=shape) as fleet:
+        output, errors = fleet.communicate(timeout=90)
+    assert fleet.returncode == 0, errors
+    left = [each["readers_left"] + each["writers_left"] for each in map(json.loads, output.splitlines())
+            if each["event"] == "progress"]  # fmt: skip
+    polls = Counter()
+    for each in table(tmp_path, "operations"):
+        if each["f"] == "fetch":
+            polls[each["process"]] += 1
+    assert len(polls) == 10, "not all fetchers lived in the spike"
+    assert min(left) <= 4, "those of the spike never left"
+    lasting = [each for each in table(tmp_path, "assignments") if each["until_us"] == 2**63 - 1]
+    assert 0 < len({each["process"] for each in lasting}) < 10
+    errors = {each["error"] for each in table(tmp_path, "operations") if each["f"] in ("fetch", "produce")}
+    assert errors <= {None, "not_sent"}
+    assert max(each["wanted_permille"] for each in table(tmp_path, "load")) > 0
+
+
+@pytest.mark.live
+def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path, bootstrap):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with start(tmp_path, bootstrap, "--web", str(port), seconds=0, workers=2) as fleet:
+        opened = json.loads(fleet.stdout.readline())
+        assert opened["event"] == "web", fleet.stderr.read()
+        with urlopen(opened["url"], timeout=10) as page:
+            assert b"Locust" in page.read()
+        for _ in range(2):
+            wait_until_workers(opened["url"], 2)
+            form = urlencode({"user_count": 8, "spawn_rate": 8}).encode()
+            with urlopen(f"{opened['url']}/swarm", form, timeout=10) as answer:
+                assert json.load(answer)["success"]
+            time.sleep(PAGE_MEMORY_S)
+            assert wait_for(lambda: fetches_counted(opened["url"]) > 20), "the page shows no fetches"
+            with urlopen(f"{opened['url']}/stop", b"", timeout=30) as answer:
+                assert json.load(answer)["success"]
+        fleet.stdin.write('{"cmd": "stop"}\n')
+        fleet.stdin.close()
+        events = [json.loads(line) for line in fleet.stdout]
+        fleet.wait(60)
+    assert events[-1]["event"] == "done"
+    assert fleet.returncode == 0
+    operations = table(tmp_path, "operations")
+    assert {each["process"].split(".")[0] for each in operations if each["f"] == "fetch"} == {"1", "2"}
+    acked = sum(each["count"] for each in table(tmp_path, "runs") if each["kind"] == "send")
+    read = sum(each["count"] for each in table(tmp_path, "runs") if each["process"] == "final-reader")
+    assert read == acked > 0
+
+
+PAGE_MEMORY_S = 2.5
+"""Locust's page answers with what it said before for two seconds: the last start's figures."""
+
+
+def wait_for(condition, seconds=30):
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if condition():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def statistics(url):
+    with urlopen(f"{url}/stats/requests", timeout=10) as answer:
+        return json.load(answer)
+
+
+def fetches_counted(url):
+    return sum(each["num_requests"] for each in statistics(url)["stats"] if each["name"] == "fetch")
+
+
+def wait_until_workers(url, count):
+    ready = ("ready", "stopped")
+    assert wait_for(lambda: sum(each["state"] in ready for each in statistics(url)["workers"]) >= count)
 
 
 @pytest.mark.live

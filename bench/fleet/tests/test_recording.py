@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.fleet.behaviours.protocol import Now
+from bench.fleet.generator import Sample
 from bench.fleet.parquet_sink import ParquetSink, file_of
 from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
 from bench.fleet.rows import END_OF_RUN_US, AssignmentRow, EndRow, OperationRow, PositionRow, RunRow
@@ -31,7 +32,7 @@ def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_pat
     position = PositionRow("p", 0, "hot", 1, 7, 10, 10, 0, None)
     assignment = AssignmentRow("p", "hot", 1, ORIGIN + 4, END_OF_RUN_US, 0)
     recorder.record([*rows, run, position, assignment, EndRow("hot", 1, 0, 10, ORIGIN + 77)])
-    recorder.note_cpu(ORIGIN + 1_500_000, 420)
+    recorder.note_generator(ORIGIN + 1_500_000, Sample(420, 700, 12_000))
     recorder.close(Now(ORIGIN + 2_000_000, 0))
     read = pq.read_table(tmp_path / "history" / "operations-worker-0.parquet").to_pylist()
     assert [(each["index"], each["intended_us"], each["complete_us"]) for each in read] == [

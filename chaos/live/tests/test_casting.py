@@ -7,8 +7,11 @@ import pytest
 from chaos.live.casting import cast
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
+from chaos.rules import matches_frame
+from reference_broker.wire.tags import Tag
 from scenarios.loader import find
 from scenarios.model import Fault, Range, Scenario, Swarm
+from scenarios.revisions import in_revision
 
 KILLED = Fault("killed", "node_killed", on="note", either="how")
 POWERED_OFF = Fault("powered_off", "node_powered_off", on="note", either="how")
@@ -40,3 +43,33 @@ def test_the_same_seed_casts_the_same() -> None:
 def test_faults_that_each_seed_draws_are_the_simulator_s() -> None:
     with pytest.raises(SetupError, match="draws its faults"):
         check_playable(replace(scenario(KILLED), swarm=Swarm(("node_killed",), 4.0, 4.0)))
+
+
+def test_without_sessions_the_same_faults_strike_whatever_is_fetched() -> None:
+    whole = find("01-lost-response")
+    spoken = in_revision(whole, "none")
+    (lost,) = cast(spoken, 3).faults
+    assert lost.match.session is None
+    assert (lost.kind, lost.nth, lost.every) == (whole.faults[0].kind, whole.faults[0].nth, whole.faults[0].every)
+    assert not {"session-epoch-order", "session-lost", "eviction-rules"} & set(cast(spoken, 3).guarantees)
+    assert {"lost-write", "fetch-gap"} <= set(cast(spoken, 3).guarantees)
+
+
+def test_without_sessions_a_follower_s_fetch_is_told_from_one_of_the_metadata_log() -> None:
+    *_, lost = cast(in_revision(find("fetch-revisions"), "none"), 3).faults
+    of_metadata = Tag(1, 17, "node-1", 0, -1, role="peer")
+    assert [matches_frame(lost.match, tag, "") for tag in (of_metadata._replace(session_epoch=0), of_metadata)] == [
+        True, False,
+    ]  # fmt: skip
+
+
+def test_with_sessions_nothing_is_left_out() -> None:
+    for revision in ("final", "first"):
+        spoken = in_revision(find("01-lost-response"), revision)
+        assert cast(spoken, 3).guarantees == spoken.guarantees
+        assert cast(spoken, 3).faults[0].match.session is True
+
+
+def test_of_the_states_that_only_sessions_have_none_is_set_without_them() -> None:
+    assert find("06-epoch-wrap").state
+    assert cast(in_revision(find("06-epoch-wrap"), "none"), 1).state == ()

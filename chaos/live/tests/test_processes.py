@@ -9,7 +9,7 @@ import pytest
 from chaos.live.agenda import Agenda
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.nodes import LiveNode, NodePlan
-from chaos.live.processes import Child, EvidencePipe
+from chaos.live.processes import MAX_WORDS, Child, EvidencePipe
 
 pytestmark = pytest.mark.live
 
@@ -79,6 +79,13 @@ def test_a_set_up_error_carries_the_child_s_own_sentence(tmp_path: Path) -> None
     with pytest.raises(SetupError, match="the port is in use"):
         refusing.await_line("ready")
     refusing.close()
+
+
+def test_an_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
+    spoken = child(tmp_path, f"import sys; print('x' * {10 * MAX_WORDS}, file=sys.stderr)")
+    assert spoken.wait(10)
+    assert len(spoken.last_words()) == MAX_WORDS
+    spoken.close()
 
 
 def test_a_child_that_never_gets_ready_meets_its_deadline(tmp_path: Path) -> None:

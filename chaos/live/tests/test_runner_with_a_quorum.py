@@ -1,4 +1,4 @@
-"""A run with three voters and an observer: roles, links between nodes, and the traces of all nodes."""
+"""A run with three voters and an observer, all with replicas: roles, links between nodes, and the traces of all."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from scenarios.loader import load
 pytestmark = pytest.mark.live
 
 SCENARIO = """
-title = "The leader is killed, the next one is cut off from the others, a follower answers late"
+title = "The leader is killed, the next one is cut off from the others, followers of nodes and partitions are late"
 clauses = []
 needs = ["interceptor", "signals", "proxy"]
 mutants = []
@@ -36,6 +36,8 @@ seconds = 6
 [[load.topics]]
 name = "hot"
 partitions = 4
+replicas = 4
+config = { "min.insync.replicas" = 2 }
 
 [[load.producers]]
 name = "writers"
@@ -67,6 +69,14 @@ match = { api = "fetch" }
 node = "follower"
 total = 1
 delay_ms = 20
+
+[[fault]]
+name = "slow_follower"
+kind = "link_delayed"
+at_s = 2
+duration_s = 0.5
+delay_ms = 20
+link = "partition_follower>partition_leader"
 
 [[fault]]
 name = "killed"
@@ -104,16 +114,21 @@ def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_fi
     folder = play(load(scenario_file), tmp_path / "run", seed=3).path
     assert read_manifest(folder).crash == ""
     faults = {row["name"]: row for row in pq.read_table(folder / "faults.parquet").to_pylist()}
-    assert sorted(faults) == ["isolated", "killed", "late", "observer"]
+    assert sorted(faults) == ["isolated", "killed", "late", "observer", "slow_follower"]
     trace = {path.stem: pq.read_table(path).to_pylist() for path in (folder / "trace").glob("node*.parquet")}
 
     killed = faults["killed"]["target"]
-    assert faults["killed"]["detail"].startswith("leader metadata_committed")
+    assert faults["killed"]["detail"].startswith("leader ")
+    assert "metadata_committed" in faults["killed"]["detail"]
     assert "SIGKILL" in faults["killed"]["detail"]
     assert sorted(trace) == sorted([*(f"node-{node}-0" for node in range(4)), f"{killed}-1"])
 
     assert faults["isolated"]["target"] == leader_at(trace, faults["isolated"]["at_us"])
     assert faults["observer"]["target"].startswith("link node-3-node-")
+
+    follower, _, leader = faults["slow_follower"]["target"].removeprefix("link ").rpartition("-node-")
+    assert leads_at(trace, "hot-0", faults["slow_follower"]["at_us"]) == f"node-{leader}" != follower
+    assert followers_fetches(folder) == {"node-0", "node-1", "node-2", "node-3"}
 
     digests: dict[int, set[str]] = {}
     for rows in trace.values():
@@ -135,6 +150,23 @@ def leader_at(trace: dict[str, list[dict[str, Any]]], at_us: int) -> str:
         if row["what"] == "leader_elected" and row["at_us"] <= at_us
     ]
     return max(elected)[1]
+
+
+def leads_at(trace: dict[str, list[dict[str, Any]]], partition: str, at_us: int) -> str:
+    """Who was the last to lead it before that."""
+    led = [
+        (json.loads(row["detail"])["leader_epoch"], name.rpartition("-")[0])
+        for name, rows in trace.items()
+        for row in rows
+        if row["what"] == "leads" and json.loads(row["detail"])["partition"] == partition and row["at_us"] <= at_us
+    ]
+    return max(led)[1]
+
+
+def followers_fetches(folder: Path) -> set[str]:
+    """The nodes whose fetches of data, in sessions, others have served."""
+    rows = [row for path in (folder / "trace").glob("fetch_costs*") for row in pq.read_table(path).to_pylist()]
+    return {row["client_id"] for row in rows if row["client_id"].startswith("node-") and row["revision"] == "final"}
 
 
 def test_a_foreign_broker_s_nodes_have_no_links_of_ours_between_them(scenario_file: Path) -> None:

@@ -80,10 +80,10 @@ def test_a_node_alone_leads() -> None:
 
 
 def test_both_directions_of_a_partition(cluster: Cluster) -> None:
-    assert cluster.hit("leader>all") == ["node-1-node-0", "node-1-node-2"]
+    assert cluster.hit("leader>all") == ["node-1-node-0", "node-1-node-2", "node-1-node-3", "node-1-node-4"]
     assert cluster.hit("all>leader") == ["node-0-node-1", "node-2-node-1", "node-3-node-1", "node-4-node-1"]
     assert cluster.hit("client>all") == [f"client-node-{node}" for node in range(5)]
-    assert len(cluster.hit("all>all")) == 6 + 6
+    assert len(cluster.hit("all>all")) == 5 * 4
     assert cluster.hit("2>0") == ["node-2-node-0"]
 
 
@@ -98,8 +98,38 @@ def test_two_drawn_ends_differ(cluster: Cluster) -> None:
             assert name != "node-1-node-1"
 
 
-def test_nobody_dials_an_observer(cluster: Cluster) -> None:
-    assert cluster.hit("leader>observer") == []
+def test_an_observer_is_dialled_for_its_partitions(cluster: Cluster) -> None:
+    assert cluster.hit("leader>observer")[0] in ("node-1-node-3", "node-1-node-4")
+
+
+def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -> None:
+    roles = cluster.roles
+    assert roles.node("partition_leader") is None
+    assert roles.node("partition_follower") is None
+    for node, role in ((1, "leader partition_follower"), (0, "follower partition_leader"), (2, "follower"),
+                       (4, "observer partition_follower")):  # fmt: skip
+        roles.told(node, role)
+    assert roles.leader == 1
+    assert roles.node("partition_leader") == 0
+    assert {roles.node("partition_follower") for _ in range(50)} == {1, 4}
+    assert {cluster.hit("partition_follower>partition_leader")[0] for _ in range(50)} == {
+        "node-1-node-0", "node-4-node-0",
+    }  # fmt: skip
+
+
+def test_a_partition_s_new_leader_is_known_although_the_old_one_tells_nothing(cluster: Cluster) -> None:
+    roles = cluster.roles
+    roles.told(0, "follower partition_leader")
+    roles.told(1, "leader partition_follower")
+    cluster.dead.append(0)
+    assert roles.node("partition_leader") is None
+    roles.told(1, "leader partition_leader")
+    assert roles.node("partition_leader") == 1
+    cluster.dead.clear()
+    assert roles.node("partition_leader") == 1
+    assert roles.node("partition_follower") == 0
+    roles.told(0, "leader partition_leader")  # Another office changed: not elected anew.
+    assert roles.node("partition_leader") == 1
 
 
 def test_an_isolated_node_keeps_its_clients_unless_told(cluster: Cluster) -> None:
@@ -109,7 +139,8 @@ def test_an_isolated_node_keeps_its_clients_unless_told(cluster: Cluster) -> Non
         assert found.fault.node == 1
         names = {link.name for link in found.links}
         assert names == {
-            "node-1-node-0", "node-1-node-2", "node-0-node-1", "node-2-node-1", "node-3-node-1", "node-4-node-1",
+            *(f"node-1-node-{other}" for other in (0, 2, 3, 4)),
+            *(f"node-{other}-node-1" for other in (0, 2, 3, 4)),
             *(["client-node-1"] if clients else []),
         }  # fmt: skip
 

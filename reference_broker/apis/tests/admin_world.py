@@ -25,6 +25,7 @@ from reference_broker.raft.node_files import Identity
 from reference_broker.raft.tests.metadata_world import LogInMemory, MetadataWorld, run
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+from reference_broker.replication.replication import replication_of
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -65,6 +66,9 @@ class Outside:
 
     def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:  # noqa: ARG002 - memory is durable
         done()
+
+    def now(self) -> Now:
+        return NOW
 
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:  # noqa: ARG002
         self.steps.append(fire)
@@ -109,13 +113,14 @@ class AdminWorld:
             controller=self.controller, loader=self.metadata.loader, quorum=self.metadata.quorum,
             lifecycle=self.lifecycle, on_leader_changed=lambda _: None,
         )  # fmt: skip
+        replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics)
         self.broker = Broker(
             node_id=1, config=parsed, now=NOW, random=Random(1), disk=self.disk, outside=self.outside, metrics=metrics,
-            partitions=partitions, replica=replica,
+            partitions=partitions, replica=replica, replication=replication,
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )  # fmt: skip
         self.publisher = PartitionPublisher(
-            1, parsed, self.disk, partitions, now=lambda: NOW,
+            1, parsed, self.disk, partitions, replication, now=lambda: NOW,
             later=lambda step: self.outside.steps.append(step),
         )  # fmt: skip
         self._start()

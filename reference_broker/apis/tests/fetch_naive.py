@@ -1,59 +1,23 @@
 """What fetches must be answered, computed anew each time by walking over everything, from the clauses' words."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from reference_broker.apis.tests.fetch_naive_first import NaiveFirst
+from reference_broker.apis.tests.fetch_naive_values import (
+    MIN_MS,
+    FirstSession,
+    Part,
+    Session,
+    State,
+    Waiting,
+    expect_error,
+    is_urgent,
+    line,
+    normal,
+)
 from reference_broker.apis.tests.fetch_world import FakeCall, World
 from reference_broker.wire.errors import Error
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchResponse
-
-Key = tuple[str | bytes, int]
-MIN_MS = 120_000
-
-
-@dataclass(eq=False)
-class Part:
-    key: Key
-    name: str
-    offset: int = 0
-    max_bytes: int = 0
-    leader_epoch: int = -1
-    last_epoch: int = -1
-    sent_watermark: int = -1
-    sent_log_start: int = -1
-    sent_error: int = 0
-    sent_divergence: tuple[int, int] | None = None
-    named: bool = False
-
-
-@dataclass(eq=False)
-class Session:
-    by_id: bool
-    follower: bool
-    number: int = 0
-    epoch: int = 1
-    created_ms: int = 0
-    used_ms: int = 0
-    parts: list[Part] = field(default_factory=list)
-
-
-@dataclass
-class State:
-    error: int
-    watermark: int = -1
-    stable: int = -1
-    log_start: int = -1
-    divergence: tuple[int, int] | None = None
-    available: int = 0
-    end: int = 0
-
-
-@dataclass(eq=False)
-class Waiting:
-    call: FakeCall
-    request: FetchRequest
-    session: Session
-    deadline_us: int
+from reference_broker.wire.fetch import FetchRequest
 
 
 class Naive:
@@ -65,18 +29,22 @@ class Naive:
         self.waiting: list[Waiting] = []
         self.abandoned: dict[FakeCall, int] = {}
         self.evictions = 0
+        self.first = NaiveFirst(self)
 
     # requests
 
     def request(self, call: FakeCall, request: FetchRequest) -> None:
         """Judges what the handler did with it."""
+        if call.api_version >= 1000:
+            return self.first.request(call, request)
         by_id = call.api_version >= 13
         if request.session_epoch in (0, -1):
-            self.drop(request.session_id)
+            if self.sessions.get(request.session_id, Session(False, False)).min_ms == MIN_MS:
+                self.drop(request.session_id)
             session = Session(by_id, request.replica_id >= 0)
         else:
             found = self.sessions.get(request.session_id)
-            if found is None or request.session_epoch < 1:
+            if found is None or found.min_ms != MIN_MS or request.session_epoch < 1:
                 return expect_error(call, Error.FETCH_SESSION_ID_NOT_FOUND)
             if found.epoch != request.session_epoch:
                 return expect_error(call, Error.INVALID_FETCH_SESSION_EPOCH)
@@ -124,6 +92,8 @@ class Naive:
 
     def happened(self, answered: list[FakeCall], touched: Any = None, arrived: bool = False) -> None:
         """``answered``: calls answered by this event, in order; ``touched``: the partition that changed."""
+        if touched is not None:
+            self.first.touched(touched, arrived)
         due = [fetch for fetch in self.waiting if self.is_due(fetch, touched, arrived)]
         for call in answered:
             fetch = next((fetch for fetch in due if fetch.call is call), None)
@@ -163,6 +133,8 @@ class Naive:
 
     def answered(self, fetch: Waiting) -> None:
         """The call must have been answered now, with exactly what there is to say."""
+        if isinstance(fetch.session, FirstSession):
+            return self.first.answered(fetch)
         session, request = fetch.session, fetch.request
         told = self.say(session, request)
         number = next((number for number, one in self.sessions.items() if one is session), 0)
@@ -175,6 +147,7 @@ class Naive:
             if records:
                 session.parts.remove(part)
                 session.parts.append(part)
+        return None
 
     def say(self, session: Session, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
         read = self.read(session, request)
@@ -186,10 +159,10 @@ class Naive:
                 told.append((part, state, records))
         return told
 
-    def read(self, session: Session, request: FetchRequest) -> dict[Part, bytes]:
+    def read(self, session: Session, request: FetchRequest, parts: list[Part] | None = None) -> dict[Part, bytes]:
         read: dict[Part, bytes] = {}
         left, missed = request.max_bytes, 0
-        for part in session.parts:
+        for part in session.parts if parts is None else parts:
             if (left <= 0 and read) or missed == 16:
                 break
             state = self.state(session, part, request)
@@ -207,7 +180,10 @@ class Naive:
         return read
 
     def has_enough(self, fetch: Waiting) -> bool:
-        there = sum(self.state(fetch.session, part, fetch.request).available for part in fetch.session.parts)
+        parts = fetch.session.parts
+        if isinstance(fetch.session, FirstSession):
+            parts = [part for part in parts if fetch.session.owes(part)]
+        there = sum(self.state(fetch.session, part, fetch.request).available for part in parts)
         return there >= min(fetch.request.min_bytes, fetch.request.max_bytes)
 
     def led(self, session: Session, part: Part) -> Any:
@@ -238,7 +214,8 @@ class Naive:
         if request.replica_id >= 0:
             state.end = log.log_end_offset
         if part.offset < state.end:
-            state.available = max(1, min(part.max_bytes, log.bytes_between(part.offset, state.end)))
+            state.there = log.bytes_between(part.offset, state.end)
+            state.available = max(1, min(part.max_bytes, state.there))
         return state
 
     def why_missing(self, session: Session, part: Part) -> int:
@@ -250,7 +227,10 @@ class Naive:
             part.name = topic.name
         else:
             topic = image.topics.get(part.key[0])
-        return 3 if topic is None or part.key[1] >= len(topic.partitions) else 6
+        if topic is None or part.key[1] >= len(topic.partitions):
+            return 3
+        epoch = topic.partitions[part.key[1]].leader_epoch  # This node has a replica of all, led by it soon.
+        return 6 if part.leader_epoch in (-1, epoch) else 74 if part.leader_epoch < epoch else 75
 
     # slots
 
@@ -262,59 +242,31 @@ class Naive:
                 return 0
             self.drop(victim)
             self.evictions += 1
-        assert 1 <= number <= 2**31 - 1
+        assert 1 <= number <= (2**31 - 1 if session.min_ms == MIN_MS else 2**63 - 1)
         assert number not in self.sessions
         session.created_ms = session.used_ms = now
         self.sessions[number] = session
         return number
 
     def victim(self, new: Session, now: int) -> int | None:
-        idle = {number: old for number, old in self.sessions.items() if now - old.used_ms > MIN_MS}
+        idle = {number: old for number, old in self.sessions.items() if now - old.used_ms > old.min_ms}
         if idle:
             return min(idle, key=lambda number: (idle[number].used_ms, number))
         others = {
             number: old
             for number, old in self.sessions.items()
             if (new.follower and not old.follower)
-            or (now - old.created_ms > MIN_MS and len(new.parts) > len(old.parts))
+            or (now - old.created_ms > old.min_ms and len(new.parts) > len(old.parts))
         }
         return min(others, key=lambda n: (others[n].follower, len(others[n].parts), n)) if others else None
 
     def drop(self, number: int) -> None:
         session = self.sessions.pop(number, None)
         if session is not None:
-            self.abandon(session, Error.FETCH_SESSION_ID_NOT_FOUND)
+            first = isinstance(session, FirstSession)
+            self.abandon(session, Error.INVALID_FETCH_SESSION if first else Error.FETCH_SESSION_ID_NOT_FOUND)
 
     def abandon(self, session: Session, error: int) -> None:
         for fetch in [fetch for fetch in self.waiting if fetch.session is session]:
             self.waiting.remove(fetch)
             self.abandoned[fetch.call] = error
-
-
-def is_urgent(part: Part, state: State) -> bool:
-    failing = bool(state.error or state.divergence)
-    return failing and (part.named or (state.error, state.divergence) != (part.sent_error, part.sent_divergence))
-
-
-def expect_error(call: FakeCall, error: int) -> None:
-    assert normal(call.answer) == (error, 0, [])
-
-
-Line = tuple[Any, ...]
-
-
-def line(session: Session, part: Part, state: State, records: bytes) -> Line:
-    topic = ("", part.key[0]) if session.by_id else (part.key[0], NO_TOPIC_ID)
-    numbers = (state.error, state.watermark, state.stable, state.log_start)
-    return (*topic, part.key[1], *numbers, state.divergence, records)
-
-
-def normal(answer: FetchResponse) -> tuple[int, int, list[Line]]:
-    lines = []
-    for topic in answer.responses:
-        for one in topic.partitions:
-            ended = one.diverging_epoch
-            divergence = None if ended is None else (ended.epoch, ended.end_offset)
-            numbers = (one.error_code, one.high_watermark, one.last_stable_offset, one.log_start_offset)
-            lines.append((topic.topic, topic.topic_id, one.partition, *numbers, divergence, one.records))
-    return answer.error_code, answer.session_id, lines

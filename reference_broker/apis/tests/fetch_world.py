@@ -18,7 +18,11 @@ from reference_broker.model.metrics import Metrics
 from reference_broker.model.partitions import Partition, Partitions
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+from reference_broker.replication.follower_waits import FollowerWaits
+from reference_broker.replication.tests.timed_ports import TimedPorts
 from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
     NO_TOPIC_ID,
     EpochEndOffset,
     FetchPartition,
@@ -102,27 +106,6 @@ class FakeLog:
         self.batches = [batch for batch in self.batches if batch.last_offset >= offset]
 
 
-class FakeOutside:
-    def __init__(self) -> None:
-        self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
-        self.notes: list[tuple[str, dict[str, int | str]]] = []
-        self.set = 0
-
-    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
-        self.set += 1
-        self.timers[self.set] = (deadline_us, fire)
-        return self.set
-
-    def cancel_timer(self, timer: int) -> None:
-        self.timers.pop(timer, None)
-
-    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        self.notes.append((what, dict(fields)))
-
-    def noted(self, what: str) -> list[dict[str, int | str]]:
-        return [fields for name, fields in self.notes if name == what]
-
-
 class FakeCall:
     """``answers``: at most one."""
 
@@ -167,19 +150,24 @@ class World:
     """``slots``: of the session cache."""
 
     slots: int = 1000
+    first_min_eviction_ms: int = 120_000
     max_bytes_limit: int = 57_671_680
     calls: list[FakeCall] = field(default_factory=list)
     log_of: Callable[[], Any] = FakeLog
 
     def __post_init__(self) -> None:
-        self.outside = FakeOutside()
+        self.outside = TimedPorts()
         self.metrics = Metrics()
         self.partitions = Partitions()
         self.controller = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
-        cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note)
+        cache = FetchSessionCache(
+            self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms
+        )
         config = SimpleNamespace(fetch_max_bytes=self.max_bytes_limit)
         now = Now(1_000_000, 1_700_000_000_000)
         unused: Any = None
+        ports: Any = self.outside
+        replication: Any = SimpleNamespace(leaders=SimpleNamespace(waits=FollowerWaits(ports)))
         self.broker = Broker(
             node_id=7,
             config=config,
@@ -191,6 +179,7 @@ class World:
             partitions=self.partitions,
             replica=SimpleNamespace(controller=self.controller),
             fetch_sessions=cache,
+            replication=replication,
         )
 
     @property
@@ -199,10 +188,12 @@ class World:
 
     # topics
 
-    def publish(self, topic: str, count: int, topic_id: bytes, leader: int = 7) -> list[Partition]:
+    def publish(
+        self, topic: str, count: int, topic_id: bytes, leader: int = 7, replicas: tuple[int, ...] = (), epoch: int = 0
+    ) -> list[Partition]:
         """Metadata first: the partitions are made, but not led here yet."""
-        image = self.controller.image
-        images = tuple(PartitionImage((leader,), (leader,), leader, 0, 0) for _ in range(count))
+        image, placed = self.controller.image, replicas or (leader,)
+        images = tuple(PartitionImage(placed, placed, leader, epoch, 0) for _ in range(count))
         self._show({**image.topics, topic: TopicImage(topic, topic_id, images)})
         return [Partition(topic, topic_id, index, 0, self.log_of()) for index in range(count)]
 
@@ -287,6 +278,17 @@ class World:
             request.forgotten.append(ForgottenTopic(*named(topic, ids, version), [index]))
         return self.send(request, version, client_id)
 
+    def fetch_first(
+        self,
+        session_id: int = 0,
+        number: int = 0,
+        wanted: Mapping[tuple[str, int], int | FetchPartition] | None = None,
+        **fields: Any,
+    ) -> FakeCall:
+        """In the first revision; number 0: a full request, unless ``fetch_type`` says otherwise."""
+        fields.setdefault("fetch_type", FULL_FETCH if number == 0 else INCREMENTAL_FETCH)
+        return self.fetch(session_id, number, wanted, version=1000, **fields)
+
     def open_session(self, wanted: Mapping[tuple[str, int], int | FetchPartition], **fields: Any) -> int:
         answer = self.fetch(0, 0, wanted, **fields).answer
         assert answer.error_code == 0
@@ -294,7 +296,19 @@ class World:
 
 
 def named(topic: str, ids: Mapping[str, bytes], version: int) -> tuple[str, bytes]:
-    return (topic, NO_TOPIC_ID) if version < 13 else ("", ids.get(topic, topic.encode().rjust(16, b"#")))
+    return (topic, NO_TOPIC_ID) if not 13 <= version < 1000 else ("", ids.get(topic, topic.encode().rjust(16, b"#")))
+
+
+def two_topics() -> World:
+    """Topics a, of three partitions, and b, of one."""
+    world = World()
+    world.create("a", 3)
+    world.create("b")
+    return world
+
+
+def id_of(world: World, topic: str) -> bytes:
+    return world.controller.image.topics[topic].topic_id
 
 
 def registered(node: int) -> BrokerImage:

@@ -9,10 +9,12 @@ from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResp
 from kio.schema.alter_configs.v2.request import AlterableConfig as PlainConfig
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsResource as PlainResource
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
     AlterableConfig,
@@ -30,7 +32,9 @@ from reference_broker.apis import (
     k22_init_producer_id,
     k33_alter_configs,
     k37_create_partitions,
+    k43_elect_leaders,
     k44_incremental_alter_configs,
+    k56_alter_partition,
     k57_update_features,
     k62_broker_registration,
     k63_broker_heartbeat,
@@ -40,6 +44,7 @@ from reference_broker.apis import (
 from reference_broker.apis.tests.admin_world import AdminCall, AdminWorld
 from reference_broker.apis.tests.test_config_and_ids import init
 from reference_broker.apis.tests.test_topic_admin import create, delete, growth_of, named, topic
+from reference_broker.raft.channels import Channel
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
@@ -293,15 +298,22 @@ ELSEWHERE = {
         resources=(PlainResource(resource_type=2, resource_name="t", configs=()),), validate_only=False
     ), lambda a: a.responses[0]),
     k37_create_partitions: (growth_of("t", 5), lambda a: a.results[0]),
+    k43_elect_leaders: (ElectLeadersRequest(
+        election_type=0, topic_partitions=(TopicPartitions(topic="t", partitions=(0,)),)
+    ), lambda a: a),
     k44_incremental_alter_configs: (changes(("t", [("flush.ms", SET, "1")])), lambda a: a.responses[0]),
+    k56_alter_partition: (AlterPartitionRequest(broker_id=1, broker_epoch=1, topics=()), lambda a: a),
     k57_update_features: (raised(13), lambda a: a),
     k62_broker_registration: (registration(), lambda a: a),
     k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
     k64_unregister_broker: (UnregisterBrokerRequest(broker_id=1), lambda a: a),
     k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), lambda a: a),
 }  # fmt: skip
-PASSED_ON = (k33_alter_configs, k44_incremental_alter_configs, k64_unregister_broker)
-"""Clients ask any broker for these; who asks for another looks for the controller."""
+PASSED_ON = (
+    k19_create_topics, k20_delete_topics, k33_alter_configs, k37_create_partitions, k43_elect_leaders,
+    k44_incremental_alter_configs, k57_update_features, k64_unregister_broker,
+)  # fmt: skip
+"""Clients ask any broker for these; the others come from brokers, who look for the controller."""
 
 
 @pytest.mark.clause("T-10")
@@ -325,8 +337,8 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
     call = world.begin(module, body)
-    ((_, _, _, api_version, _, _, replied, _),) = world.outside.sent
-    assert api_version == module.CARD.max_version
+    ((_, channel, _, api_version, _, _, replied, _),) = world.outside.sent
+    assert (channel, api_version) == (Channel.FORWARD, module.CARD.max_version)
     replied("the controller's answer")
     assert call.answers == ["the controller's answer"]
     call = AdminCall(module.CARD.max_version)
@@ -460,8 +472,8 @@ def bodies(world):
 
 
 NEW = (
-    k33_alter_configs, k44_incremental_alter_configs, k57_update_features, k62_broker_registration,
-    k63_broker_heartbeat, k64_unregister_broker, k67_allocate_producer_ids,
+    k33_alter_configs, k43_elect_leaders, k44_incremental_alter_configs, k56_alter_partition, k57_update_features,
+    k62_broker_registration, k63_broker_heartbeat, k64_unregister_broker, k67_allocate_producer_ids,
 )  # fmt: skip
 CASES = [(module, version) for module in NEW for version in range(module.CARD.min_version, module.CARD.max_version + 1)]
 

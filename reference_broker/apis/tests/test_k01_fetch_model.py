@@ -1,172 +1,17 @@
-"""Random conversations with the fetch handlers against a model that recomputes everything from scratch."""
+"""Random conversations in the final revision, against a model that recomputes everything from scratch."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 
-from reference_broker.apis.tests.fetch_naive import Naive
-from reference_broker.apis.tests.fetch_world import FakeCall, World, named
-from reference_broker.model.partitions import Partition
-from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-
-TOPICS = {"a": 2, "b": 1, "c": 1}
-PLACES = st.tuples(st.sampled_from(sorted(TOPICS)), st.integers(0, 1))
-WANTED = st.lists(
-    st.tuples(
-        PLACES,
-        st.sampled_from([0, 0, 1, 2, 3, 9]),
-        st.sampled_from([0, 50, 150, 1 << 20]),
-        st.sampled_from([-1, -1, -1, 0, 1]),
-        st.sampled_from([-1, -1, -1, 0, 1]),
-    ),
-    max_size=5,
-)
-LIMITS = st.fixed_dictionaries(
-    {
-        "max_wait_ms": st.sampled_from([0, 0, 100, 500]),
-        "min_bytes": st.sampled_from([1, 1, 0, 150]),
-        "max_bytes": st.sampled_from([1 << 20, 1 << 20, 200, 60, 0]),
-        "isolation_level": st.sampled_from([0, 0, 0, 1]),
-        "replica_id": st.sampled_from([-1, -1, -1, 8]),
-    }
-)
+from reference_broker.apis.tests.fetch_machine import ALL, LIMITS, PLACES, WANTED, Fetching, Turn, turns
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 
 
-class Fetching(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = World(slots=3)
-        self.naive = Naive(self.world)
-        self.births = 0
-        self.wall_steps = 0
-        self.seen: list[int] = []
-        self.order: list[FakeCall] = []
-
-    @initialize()
-    def some_topics(self) -> None:
-        self.create("a")
-        self.create("b")
-
-    # the world
-
-    def step(self, act: Callable[[], object], touched: Partition | None = None, arrived: bool = False) -> None:
-        before = [call for call in self.world.calls if call.answers]
-        act()
-        answered = [call for call in self.world.calls if call.answers and call not in before]
-        self.naive.happened(answered, touched, arrived)
-
-    @rule(topic=st.sampled_from(sorted(TOPICS)))
-    def create(self, topic: str) -> None:
-        if topic in self.world.controller.image.topics:
-            return
-        self.births += 1
-        made = self.world.publish(topic, TOPICS[topic], b"%16d" % self.births)
-        for partition in made:
-            self.step(lambda partition=partition: self.world.partitions.add(partition), partition, True)
-
-    @rule(topic=st.sampled_from(sorted(TOPICS)))
-    def delete(self, topic: str) -> None:
-        self.world.unpublish(topic)
-        for partition in [one for key, one in self.world.partitions.by_name.items() if key[0] == topic]:
-            self.step(lambda partition=partition: self.world.partitions.remove(partition), partition)
-
-    def change(self, place: tuple[str, int], act: Callable[[Partition], None]) -> None:
-        partition = self.world.partitions.by_name.get(place)
-        if partition is not None:
-            act(partition)
-            self.step(partition.changed, partition)
-
-    @rule(place=PLACES, size=st.sampled_from([20, 100, 300]), commit=st.booleans())
-    def append(self, place: tuple[str, int], size: int, commit: bool) -> None:
-        def act(partition: Partition) -> None:
-            log: Any = partition.log
-            log.append(1, size, partition.leader_epoch)
-            if commit:
-                log.high_watermark = log.log_end_offset
-
-        self.change(place, act)
-
-    @rule(place=PLACES)
-    def commit(self, place: tuple[str, int]) -> None:
-        def act(partition: Partition) -> None:
-            partition.log.high_watermark = partition.log.log_end_offset
-
-        self.change(place, act)
-
-    @rule(place=PLACES, offset=st.one_of(st.none(), st.integers(0, 2)))
-    def hold_stable_offset(self, place: tuple[str, int], offset: int | None) -> None:
-        def act(partition: Partition) -> None:
-            log: Any = partition.log
-            log.lso_hold = offset if offset is None or offset >= log.log_start_offset else None
-
-        self.change(place, act)
-
-    @rule(place=PLACES)
-    def trim(self, place: tuple[str, int]) -> None:
-        self.change(place, lambda partition: partition.log.delete_records_before(partition.log.high_watermark))
-
-    @rule(place=PLACES, back=st.integers(1, 2))
-    def truncate(self, place: tuple[str, int], back: int) -> None:
-        def act(partition: Partition) -> None:
-            log = partition.log
-            log.truncate_to(max(log.log_start_offset, log.log_end_offset - back))
-
-        self.change(place, act)
-
-    @rule(place=PLACES)
-    def new_leader_epoch(self, place: tuple[str, int]) -> None:
-        def act(partition: Partition) -> None:
-            partition.leader_epoch += 1
-
-        self.change(place, act)
-
-    @rule(ms=st.sampled_from([50, 100, 450, 60_000, 120_001]))
-    def pass_time(self, ms: int) -> None:
-        while ms > 0:  # timer by timer, so that the model judges each at its time
-            now_us = self.world.broker.now.mono_us
-            due = sorted(deadline for deadline, _ in self.world.outside.timers.values())
-            some = ms if not due else max(0, min(ms, (due[0] - now_us) // 1000))
-            if some == 0 and due and due[0] > now_us:
-                some = 1
-            self.step(lambda some=some: self.world.pass_ms(some))
-            ms -= some
-            if some == 0 and not due:
-                break
-
-    @rule(ms=st.sampled_from([-3_600_000, -1, 3_600_000]))
-    def step_wall_clock(self, ms: int) -> None:
-        self.world.step_wall_clock(ms)
-
-    # requests
-
-    def topic_name(self, topic: str, version: int, old: int) -> tuple[str, bytes]:
-        ids = {name: image.topic_id for name, image in self.world.controller.image.topics.items()}
-        return named(topic, ids, version) if not old or version < 13 else ("", b"%16d" % old)
-
-    def ask(self, request: FetchRequest, version: int) -> None:
-        before = [call for call in self.world.calls if call.answers]
-        call = self.world.send(request, version)
-        answered = [one for one in self.world.calls if one.answers and one not in before and one is not call]
-        self.naive.request(call, request)
-        self.naive.happened(answered)
-        if call.answers and call.answer.session_id:
-            self.seen.append(call.answer.session_id)
-
-    def build(
-        self, session_id: int, epoch: int, version: int, wanted: Any, forget: Any, old: int, limits: dict[str, int]
-    ) -> FetchRequest:
-        request = FetchRequest(session_id=session_id, session_epoch=epoch, **limits)
-        for (topic, index), offset, max_bytes, current, last in wanted:
-            one = FetchPartition(index, offset, max_bytes, current, last)
-            request.topics.append(FetchTopic(*self.topic_name(topic, version, old), [one]))
-        for topic, index in forget:
-            request.forgotten.append(ForgottenTopic(*self.topic_name(topic, version, old), [index]))
-        return request
-
+class FetchingFinal(Fetching):
     @rule(
         data=st.data(),
         wanted=WANTED,
@@ -178,7 +23,7 @@ class Fetching(RuleBasedStateMachine):
         known = data.draw(st.sampled_from([0, 0, 77, *self.seen[-3:]]))
         self.ask(self.build(known, epoch, version, wanted, (), 0, limits), version)
 
-    @precondition(lambda self: self.naive.sessions)
+    @precondition(lambda self: self.of(False))
     @rule(
         data=st.data(),
         wanted=WANTED,
@@ -191,7 +36,7 @@ class Fetching(RuleBasedStateMachine):
     def incremental_fetch(
         self, data: Any, wanted: Any, limits: dict[str, int], forget: Any, epoch: str, mixed: bool, old: int
     ) -> None:
-        session_id = data.draw(st.sampled_from(sorted(self.naive.sessions)))
+        session_id = data.draw(st.sampled_from(self.of(False)))
         session = self.naive.sessions[session_id]
         version = 13 if session.by_id != mixed else 12
         if session.follower:
@@ -200,76 +45,45 @@ class Fetching(RuleBasedStateMachine):
         if number != 0:
             self.ask(self.build(session_id, number, version, wanted, forget, old, limits), version)
 
-    @precondition(lambda self: self.naive.sessions)
+    @precondition(lambda self: self.of(False))
     @rule(data=st.data(), limits=LIMITS, take=st.booleans())
     def quiet_fetch(self, data: Any, limits: dict[str, int], take: bool) -> None:
         """As most are: names what was processed, or nothing at all."""
-        session_id = data.draw(st.sampled_from(sorted(self.naive.sessions)))
+        session_id = data.draw(st.sampled_from(self.of(False)))
+        self.speak(session_id, limits, "next", "processed" if take else "nothing")
+
+    @precondition(lambda self: self.of(False))
+    @rule(data=st.data(), talk=turns("next", "next", "next", "next", "again"))
+    def conversation(self, data: Any, talk: list[Turn]) -> None:
+        self.converse(data.draw(st.sampled_from(self.of(False))), talk)
+
+    @rule(version=st.sampled_from([12, 13]))
+    def fetch_of_all(self, version: int) -> None:
+        """Opens a session that later conversations find, and whose partitions exist."""
+        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
+        self.ask(self.build(0, 0, version, ALL, (), 0, limits), version)
+
+    def speak(self, session_id: int, limits: dict[str, int], number: str, names: str) -> None:
         session = self.naive.sessions[session_id]
-        version = 13 if session.by_id else 12
-        request = FetchRequest(session_id=session_id, session_epoch=session.epoch, **limits)
-        for part in session.parts if take else []:
+        epoch = session.epoch if number == "next" else session.epoch - 1
+        if epoch == 0:
+            return  # a full request
+        request = FetchRequest(session_id=session_id, session_epoch=epoch, **limits)  # type: ignore[arg-type]
+        for part in session.parts if names == "processed" else []:
             partition: Any = self.naive.led(session, part)
             if partition is not None and part.offset < partition.log.high_watermark:
                 one = FetchPartition(part.key[1], partition.log.high_watermark, 100)
                 topic = ("", part.key[0]) if session.by_id else (part.key[0], bytes(16))
                 request.topics.append(FetchTopic(*topic, [one]))  # type: ignore[arg-type]
-        self.ask(request, version)
-
-    @rule(data=st.data())
-    @precondition(lambda self: self.naive.waiting)
-    def hang_up(self, data: Any) -> None:
-        fetch = data.draw(st.sampled_from(self.naive.waiting))
-        fetch.call.hang_up()
-        self.naive.hung_up(fetch.call)
-
-    # always
-
-    @invariant()
-    def metrics_are_exact(self) -> None:
-        metrics, sessions = self.world.metrics, self.naive.sessions.values()
-        gauge = lambda name: metrics.gauge("kafka.server", "FetchSessionCache", name).value  # noqa: E731
-        assert gauge("NumIncrementalFetchSessions") == len(sessions) == len(self.world.sessions.sessions)
-        assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(one.parts) for one in sessions)
-        evictions = metrics.counter("kafka.server", "FetchSessionCache", "IncrementalFetchSessionEvictionsPerSec")
-        assert evictions.value == self.naive.evictions
-
-    @invariant()
-    def sessions_are_the_models(self) -> None:
-        for number, session in self.naive.sessions.items():
-            real = self.world.sessions.sessions[number]
-            assert real.epoch == session.epoch
-            ordered = sorted(real.partitions.items(), key=lambda item: item[1].order)
-            assert [key for key, _ in ordered] == [part.key for part in session.parts]
-            assert real.available_bytes == sum(cached.available_bytes for _, cached in ordered)
-
-    @invariant()
-    def every_cached_partition_is_marked_or_hears_of_its_next_change(self) -> None:
-        arrivals = self.world.sessions.arrivals
-        for session in self.world.sessions.sessions.values():
-            for cached in session.partitions.values():
-                bound = cached.partition
-                hears = cached in bound.watchers if bound is not None else cached in arrivals.keys
-                assert cached in session.changed or hears
-                assert cached.queued or not cached.available_bytes
-
-    @invariant()
-    def nothing_else_is_watched_and_timers_belong_to_waiting_fetches(self) -> None:
-        assert len(self.world.outside.timers) == len(self.naive.waiting)
-        live = [*self.world.sessions.sessions.values()]
-        for partition in self.world.partitions.by_name.values():
-            for watcher in partition.watchers:
-                session = watcher.session  # type: ignore[attr-defined]
-                assert session in live or session.waiter is not None
-                assert watcher.live  # type: ignore[attr-defined]
+        self.ask(request, 13 if session.by_id else 12)
 
 
-Fetching.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+FetchingFinal.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.clause(
     "F-3", "F-4", "F-5", "F-6", "F-7", "F-8", "F-9", "F-10", "F-12", "F-13", "F-14", "F-15", "F-16", "F-18", "F-20",
     "F-21",
 )  # fmt: skip
-class TestFetching(Fetching.TestCase):  # type: ignore[misc, valid-type]
+class TestFetching(FetchingFinal.TestCase):  # type: ignore[misc, valid-type]
     pass

@@ -8,6 +8,7 @@ from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
 A0 = ("a", 0)
+NEWS = PartitionData(0, 0, 0)
 SESSIONLESS, SESSION = "sessionless", "session"
 
 
@@ -49,6 +50,7 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world
     assert fetched(world, 3).error_code == 0
 
 
+@pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
 def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
     world.partition("a").log.lso_hold = 2
     committed = fetched(world, isolation_level=1)
@@ -57,12 +59,15 @@ def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
     assert (len(uncommitted.records or b""), uncommitted.aborted_transactions) == (200, None)
 
 
+@pytest.mark.clause("FetchRequestTest.testCurrentEpochValidation", "FetchRequestTest.testCurrentEpochValidationV12")
 @pytest.mark.parametrize(("current", "error"), [(-1, 0), (3, 0), (2, Error.FENCED_LEADER_EPOCH), (4, 75)])
 def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
     assert fetched(world, current=current).error_code == error
 
 
-@pytest.mark.clause("F-13")
+@pytest.mark.clause(
+    "F-13", "FetchRequestTest.testEpochValidationWithinFetchSessionV12", "DelayedFetchTest.testFetchWithFencedEpoch",
+)  # fmt: skip
 def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) -> None:
     session_id = world.open_session(wanted(5, current=3))
     call = world.fetch(session_id, 1, max_wait_ms=500)
@@ -75,6 +80,7 @@ def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) 
     assert world.fetch(session_id, 5).answer.responses == []
 
 
+@pytest.mark.clause("FetchRequestTest.testLastFetchedEpochValidationV12")
 @pytest.mark.parametrize(
     ("offset", "last", "diverging"),
     [
@@ -104,7 +110,7 @@ def test_below_the_log_start_is_out_of_range_even_if_diverging(world: World) -> 
     assert fetched(world, 1, last=1).error_code == Error.OFFSET_OUT_OF_RANGE
 
 
-@pytest.mark.clause("F-13", "F-14")
+@pytest.mark.clause("F-13", "F-14", "FetchSessionTest.testDivergingEpoch", "DelayedFetchTest.testDivergingEpoch")
 def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> None:
     session_id = world.open_session(wanted(5, last=2))
     call = world.fetch(session_id, 1, max_wait_ms=500)
@@ -117,6 +123,35 @@ def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> Non
     assert world.fetch(session_id, 3, wanted(2, last=0)).answer.responses == []
 
 
+@pytest.mark.clause("G-12", "F-14")
+def test_the_first_revision_tells_a_divergence_until_it_is_gone_and_again_where_its_answer_was_lost(
+    world: World,
+) -> None:
+    session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).answer.session_id
+    call = world.fetch_first(session_id, 1, max_wait_ms=500)
+    log = world.partition("a").log
+    log.truncate_to(2)
+    log.append(3, 100, 3)
+    world.partition("a").changed()
+    assert told(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    for number in (1, 2):
+        assert told(world.fetch_first(session_id, number).answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    log.high_watermark = 5
+    data = told(world.fetch_first(session_id, 3, wanted(2, 3, 0)).answer)[A0]
+    assert (data.diverging_epoch, len(data.records or b"")) == (None, 100)
+
+
+@pytest.mark.clause("G-12", "F-13")
+def test_the_first_revision_remembers_the_leader_epoch_that_was_named(world: World) -> None:
+    session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).answer.session_id
+    assert world.fetch_first(session_id, 1, max_wait_ms=0).answer.responses == []
+    world.partition("a").leader_epoch = 4
+    world.partition("a").changed()
+    answer = world.fetch_first(session_id, 2, max_wait_ms=0).answer
+    assert told(answer)[A0].error_code == Error.FENCED_LEADER_EPOCH
+    assert told(world.fetch_first(session_id, 3, wanted(5, 4, 2)).answer).get(A0, NEWS).error_code == 0
+
+
 def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
     session_id = world.open_session(wanted(5, last=1))
     call = world.fetch(session_id, 1, max_wait_ms=500)
@@ -125,6 +160,10 @@ def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
     assert told(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
 
 
+@pytest.mark.clause(
+    "FetchRequestTest.testFetchRequestToNonReplica",
+    "KafkaApisTest.testFetchResponseContainsNewLeaderOnNotLeaderOrFollower",
+)  # fmt: skip
 def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -> None:
     world.create("b", led_here=False)
     for version in (12, 16):
@@ -133,6 +172,41 @@ def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -
         assert data.error_code == Error.NOT_LEADER_OR_FOLLOWER
         assert data.current_leader == (LeaderIdAndEpoch(8, 0) if version == 16 else None)
         assert answer.node_endpoints == ([NodeEndpoint(8, "host-8", 9008)] if version == 16 else [])
+
+
+@pytest.mark.clause(
+    "FetchRequestTest.testCurrentEpochValidation", "FetchRequestTest.testCurrentEpochValidationV12",
+    "FetchRequestTest.testEpochValidationWithinFetchSession",
+    "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [(-1, 6), (3, 6), (2, Error.FENCED_LEADER_EPOCH), (4, Error.UNKNOWN_LEADER_EPOCH)],
+)
+@pytest.mark.parametrize("session", [SESSIONLESS, SESSION])
+@pytest.mark.parametrize("version", [12, 16])
+def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
+    world: World, current: int, error: int, session: str, version: int
+) -> None:
+    """Who is behind learns that first, and who is ahead does not take this node's old metadata for news."""
+    world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
+    asked = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
+    answer = world.fetch(0, 0 if session == SESSION else -1, asked, version=version).answer
+    if session == SESSION:
+        answer = world.fetch(answer.session_id, 1, version=version).answer
+    (data,) = told(answer).values()
+    assert data.error_code == error
+    known = error != Error.UNKNOWN_LEADER_EPOCH and version >= 16
+    assert data.current_leader == (LeaderIdAndEpoch(8, 3) if known else None)
+
+
+@pytest.mark.clause("FetchRequestTest.testFetchRequestToNonReplica")
+@pytest.mark.parametrize("current", [-1, 2, 3, 4])
+def test_a_node_without_a_replica_compares_no_leader_epoch(world: World, current: int) -> None:
+    world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, epoch=3)
+    asked = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
+    (data,) = told(world.fetch(0, -1, asked).answer).values()
+    assert data.error_code == Error.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_fenced_fetcher_learns_the_leaders_epoch(world: World) -> None:

@@ -113,6 +113,7 @@ def test_watermarks_end_no_wait_but_ride_along(world: World) -> None:
     assert world.fetch(session_id, 2, {A2: 1}).answer.responses == []
 
 
+@pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
 def test_an_error_that_appears_ends_the_wait(world: World, waiting) -> None:
     world.append("a", records=3)
     call = waiting()

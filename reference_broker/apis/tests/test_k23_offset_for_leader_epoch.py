@@ -50,6 +50,17 @@ def test_the_current_leader_epoch_is_checked(world: World, current: int, error: 
     assert ask(world, 1, current=current)[0] == error
 
 
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [(-1, 6), (3, 6), (2, Error.FENCED_LEADER_EPOCH), (4, Error.UNKNOWN_LEADER_EPOCH)],
+)
+def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
+    world: World, current: int, error: int
+) -> None:
+    world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
+    assert ask(world, 1, current=current, topic="b")[0] == error
+
+
 def test_partitions_that_are_not_here(world: World) -> None:
     world.create("elsewhere", led_here=False)
     assert ask(world, 1, topic="x") == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)

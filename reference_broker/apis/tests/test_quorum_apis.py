@@ -197,12 +197,12 @@ def test_the_quorum_answers(module: Any, what: str, key: ApiKey) -> None:
 @pytest.mark.clause("D-3")
 def test_drafts_are_announced_as_features_of_nodes_that_serve_them() -> None:
     def announced(*keys: ApiKey) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
-        cards = tuple(Card(key, *VERSIONS[key], "") for key in keys)
+        served = {key: VERSIONS[key] for key in keys}
         controller = SimpleNamespace(
             supported_features=lambda: (("metadata.version", 7, 25),), finalized_features=lambda: (),
             finalized_features_epoch=3,
         )  # fmt: skip
-        broker: Any = SimpleNamespace(cards=cards, controller=controller)
+        broker: Any = SimpleNamespace(served=served, controller=controller)
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")
         answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def forgotten(plan):
     return [where for where, _ in plan.to_forget]
 
 
-@pytest.mark.clause("F-5")
+@pytest.mark.clause("F-5", "FetchSessionHandlerTest.testSessionless")
 def test_without_a_session_from_the_broker_each_request_is_full_with_all_partitions():
     handler = FetchSessionHandler()
     for _ in range(3):
@@ -44,6 +44,7 @@ def test_without_a_session_from_the_broker_each_request_is_full_with_all_partiti
         assert handler.handle_response(response(0, FOO0, FOO1)).problem is None
 
 
+@pytest.mark.clause("FetchSessionHandlerTest.testDoubleBuild")
 def test_building_twice_without_an_answer_is_refused():
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
@@ -51,7 +52,7 @@ def test_building_twice_without_an_answer_is_refused():
         handler.build(wanted(FOO0))
 
 
-@pytest.mark.clause("F-12")
+@pytest.mark.clause("F-12", "FetchSessionHandlerTest.testIncrementals")
 def test_incremental_requests_name_only_what_changed_or_is_new():
     handler = opened(FOO0, FOO1)
     plan = handler.build({**wanted(FOO0), **wanted(FOO1, offset=10), **wanted(BAR0)})
@@ -86,7 +87,9 @@ def test_a_change_of_any_field_names_the_partition_again(field):
     ]
 
 
-@pytest.mark.clause("F-12")
+@pytest.mark.clause(
+    "F-12", "FetchSessionHandlerTest.testFindMissing", "FetchSessionHandlerTest.testIncrementalPartitionRemoval",
+)  # fmt: skip
 def test_removed_partitions_are_forgotten_once():
     handler = opened(FOO0, FOO1, BAR0)
     plan = handler.build(wanted(FOO1))
@@ -97,7 +100,7 @@ def test_removed_partitions_are_forgotten_once():
     assert not handler.build(wanted(FOO1)).to_forget
 
 
-@pytest.mark.clause("F-9", "F-11")
+@pytest.mark.clause("F-9", "F-11", "FetchSessionHandlerTest.testIncrementalPartitionRemoval")
 def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id():
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0))
@@ -106,7 +109,10 @@ def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id():
     assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (0, 0, [FOO0])
 
 
-@pytest.mark.clause("F-10", "F-11", "F-6")
+@pytest.mark.clause(
+    "F-10", "F-11", "F-6", "FetchSessionHandlerTest.testIncrementals",
+    "FetchSessionHandlerTest.testTopLevelErrorResetsMetadata",
+)  # fmt: skip
 @pytest.mark.parametrize("error", [71, 106, -1, 3])
 def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(error):
     handler = opened(FOO0, FOO1)
@@ -116,7 +122,7 @@ def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(err
     assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, 0, [FOO0, FOO1])
 
 
-@pytest.mark.clause("F-6", "F-11")
+@pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostAnswer")
 def test_after_a_lost_answer_the_session_is_closed_and_made_anew():
     handler = opened(FOO0)
     handler.build(wanted(FOO0, offset=5))
@@ -135,7 +141,10 @@ def test_epochs_count_up_and_wrap_to_one():
         handler.handle_response(response(123))
 
 
-@pytest.mark.clause("F-7")
+@pytest.mark.clause(
+    "F-7", "FetchSessionHandlerTest.testIdUsageWithAllForgottenPartitions",
+    "FetchSessionHandler.afterAnIncrementalAnswerWithId0",
+)  # fmt: skip
 def test_a_session_emptied_by_forgetting_ends_with_id_zero():
     handler = opened(FOO0)
     plan = handler.build({})
@@ -165,6 +174,7 @@ def test_a_sessionless_fetcher_always_sends_minus_one_and_everything():
             assert handler.handle_response(response(0, FOO0, FOO1)).problem is None
 
 
+@pytest.mark.clause("FetchSessionHandlerTest.testTopicIdReplaced")
 def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new():
     handler = opened(FOO0, BAR0)
     plan = handler.build(wanted(FOO0, BAR0, ids={"foo": OTHER_ID, "bar": BAR_ID}))
@@ -173,6 +183,7 @@ def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new(
     assert handler.handle_response(response(123, FOO0, ids={"foo": OTHER_ID})).problem is None
 
 
+@pytest.mark.clause("FetchSessionHandlerTest.testOkToAddNewIdAfterTopicRemovedFromSession")
 def test_a_topic_made_again_after_it_left_the_session_is_new():
     handler = opened(FOO0, BAR0)
     handler.build(wanted(BAR0))
@@ -181,6 +192,11 @@ def test_a_topic_made_again_after_it_left_the_session_is_new():
     assert (plan.session_epoch, list(plan.to_send), plan.to_forget) == (2, [FOO0], ())
 
 
+@pytest.mark.clause(
+    "FetchSessionHandlerTest.testTopicIdUsageGrantedOnIdUpgrade",
+    "FetchSessionHandlerTest.testIdUsageRevokedOnIdDowngrade",
+    "FetchSessionHandlerTest.testSessionEpochWhenMixedUsageOfTopicIDs",
+)  # fmt: skip
 def test_topic_ids_are_used_only_if_all_topics_have_one():
     handler = FetchSessionHandler()
     mixed = handler.build(wanted(FOO0, BAR0, ids={"foo": FOO_ID}))
@@ -202,15 +218,20 @@ def test_answers_are_read_by_topic_id():
     assert [where for where, _ in handled.partitions] == [FOO0]
 
 
+@pytest.mark.clause(
+    "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitions",
+    "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitionsWithTopicIds",
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("answered", "told"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
 )
-def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(answered, told):
+@pytest.mark.parametrize("ids", [IDS, {}], ids=["by topic ID", "by name"])
+def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(answered, told, ids):
     handler = FetchSessionHandler()
-    handler.build(wanted(FOO0, FOO1))
-    handled = handler.handle_response(response(55, *answered))
+    handler.build(wanted(FOO0, FOO1, ids=ids))
+    handled = handler.handle_response(response(55, *answered, ids=ids))
     assert told in str(handled.problem)
-    plan = handler.build(wanted(FOO0, FOO1))
+    plan = handler.build(wanted(FOO0, FOO1, ids=ids))
     assert (plan.session_id, plan.session_epoch) == (55, 0), "the session that came with it is closed"
 
 
@@ -241,6 +262,7 @@ def test_an_answer_with_another_session_id_is_not_taken():
     assert (handler.session_id, handler.session_epoch) == (123, 0)
 
 
+@pytest.mark.clause("FetchSessionHandler.afterAnEmptyThrottledFullAnswer")
 def test_an_empty_throttled_full_answer_is_no_problem_and_starts_over():
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))

@@ -9,9 +9,9 @@ from kio.schema.delete_records.v2.request import (
     DeleteRecordsTopic,
 )
 
+from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Synced
-from reference_broker.core.node import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.tests.node_world import (
     NodeWorld,
     batch,

@@ -9,7 +9,17 @@ from reference_broker.log.disk import DiskError
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
 from reference_broker.log.reading import OffsetOutOfRange
-from reference_broker.log.tests.log_world import NOW, START_MS, all_bytes, appended, at, batch_of, headers_of, opened
+from reference_broker.log.tests.log_world import (
+    DIRECTORY,
+    NOW,
+    START_MS,
+    all_bytes,
+    appended,
+    at,
+    batch_of,
+    headers_of,
+    opened,
+)
 from reference_broker.records.batch import checksum, validate
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.wire.errors import Error
@@ -309,6 +319,19 @@ def test_epoch_ends() -> None:
     assert log.end_offset_for_epoch(3).end_offset == 4
 
 
+def test_a_leader_notes_its_epoch_without_touching_the_disk_before_it_appends() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    appended(log, batch_of(2), epoch=1)
+    before = {path: bytes(content) for path, content in disk.files.items()}
+    log.assign_leader_epoch(4)
+    assert disk.files == before
+    assert (log.latest_epoch, log.end_offset_for_epoch(1).end_offset) == (4, 2)
+    appended(log, batch_of(1), epoch=4)
+    checkpoint = next(path for path in disk.files if path.endswith("leader-epoch-checkpoint"))
+    assert disk.files[checkpoint] == b"0\n2\n1 0\n4 2\n"
+
+
 def test_a_read_is_one_disk_read_where_the_reader_follows_on() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(index_interval_bytes=400))
@@ -334,3 +357,61 @@ def test_a_batch_that_holds_no_records_is_found_by_its_header() -> None:
     found = log.offset_for_timestamp(START_MS)
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (0, START_MS + 5)
+
+
+def test_a_truncation_that_the_disk_ends_half_way_leaves_a_log_that_agrees_with_itself() -> None:
+    whole = MemoryDisk()
+    idempotent(whole)
+    expected = idempotent(MemoryDisk())
+    expected.truncate_to(5)
+    steps = 0
+    while True:
+        disk = whole.copy()
+        log = opened(disk, THREE_EACH)
+        disk.fail_after = steps
+        try:
+            log.truncate_to(5)
+        except DiskError:
+            steps += 1
+        else:
+            break
+        assert log.log_start_offset <= log.high_watermark <= log.log_end_offset == log.segments[-1].next_offset
+        assert log.synced_offset <= log.log_end_offset
+        assert all(start < log.log_end_offset for start in log.epochs.starts)
+        disk.fail_after = None
+        assert log.truncate_to(5) == 4
+        assert log.producers.by_id == expected.producers.by_id
+        log.append_replicated(NOW, batch_of(2, base_offset=4, leader_epoch=0))
+        assert (log.epochs.epochs, log.epochs.starts) == ([0], [0])
+        assert opened(disk, THREE_EACH, clean=False).epochs.epochs == [0]
+        assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n1\n0 0\n"
+    assert steps > 8, "it writes in many places"
+
+
+def test_a_truncation_that_cannot_read_what_remains_cuts_nothing() -> None:
+    disk = MemoryDisk()
+    log = idempotent(disk)
+    before, producers = all_bytes(log), dict(log.producers.by_id)
+    first = log.segments[0].path
+    content = disk.files.pop(first)
+    with pytest.raises(DiskError):
+        log.truncate_to(5)
+    disk.files[first] = content
+    assert all_bytes(log) == before
+    assert log.producers.by_id == producers
+
+
+def test_a_log_that_has_no_segment_yet_is_truncated_too() -> None:
+    """What is left of one that was to start anew when its node died."""
+    log = opened(MemoryDisk({f"{DIRECTORY}/log-start-offset-checkpoint": bytearray(b"0\n1\n55\n")}))
+    assert log.log_end_offset == 55
+    assert log.truncate_to(40) == log.log_end_offset == log.log_start_offset == 40
+
+
+def idempotent(disk: MemoryDisk) -> PartitionLog:
+    """24 offsets of one producer, of epoch 0 and, from 12 on, 5."""
+    log = opened(disk, THREE_EACH)
+    for number in range(12):
+        data = batch_of(2, timestamps=[number] * 2, producer_id=7, producer_epoch=0, base_sequence=2 * number)
+        appended(log, data, epoch=0 if number < 6 else 5)
+    return log

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from reference_broker.log.now import Now
 from reference_broker.model import fetch_eviction, fetch_session_cache
-from reference_broker.model.fetch_eviction import MIN_EVICTION_MS, find_victim
-from reference_broker.model.fetch_session import FetchSession, next_epoch
-from reference_broker.model.fetch_session_cache import LARGEST_ID, FetchSessionCache
+from reference_broker.model.fetch_eviction import find_victim
+from reference_broker.model.fetch_final_revision import MIN_EVICTION_MS, next_epoch
+from reference_broker.model.fetch_session import FetchSession
+from reference_broker.model.fetch_session_cache import FetchSessionCache
 from reference_broker.model.metrics import Metrics
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchPartition
@@ -52,7 +53,7 @@ class Bench:
         return session
 
     def use(self, session: FetchSession) -> None:
-        self.cache.accept(session, self.now)
+        self.cache.accept(session, session.epoch, self.now)
 
     def holds(self, session: FetchSession) -> bool:
         return self.cache.sessions.get(session.session_id) is session
@@ -74,14 +75,14 @@ class Bench:
         return [str(fields["rule"]) for what, fields in self.notes if what == "session_evicted"]
 
 
-@pytest.mark.clause("F-2")
+@pytest.mark.clause("F-2", "FetchSessionTest.testNewSessionId")
 def test_ids_are_positive_unique_and_spread_over_the_whole_range() -> None:
     bench = Bench(5000)
     ids = [bench.made(0).session_id for _ in range(5000)]
     assert len(dict.fromkeys(ids)) == 5000
-    assert all(1 <= one <= LARGEST_ID for one in ids)
-    assert min(ids) < LARGEST_ID // 100
-    assert max(ids) > LARGEST_ID // 100 * 99
+    assert all(1 <= one <= 0x7FFFFFFF for one in ids)
+    assert min(ids) < 0x7FFFFFFF // 100
+    assert max(ids) > 0x7FFFFFFF // 100 * 99
 
 
 @pytest.mark.clause("F-2")
@@ -110,7 +111,7 @@ def test_n_slots_hold_n_sessions(slots: int) -> None:
     assert bench.counted == (slots, slots, 0)
 
 
-@pytest.mark.clause("F-18")
+@pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
 def test_a_full_cache_refuses_newcomers_whatever_their_size() -> None:
     bench = Bench(3)
     sessions = [bench.made(size) for size in (10, 20, 30)]
@@ -119,7 +120,7 @@ def test_a_full_cache_refuses_newcomers_whatever_their_size() -> None:
     assert all(bench.holds(one) for one in sessions)
 
 
-@pytest.mark.clause("F-18")
+@pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
 @pytest.mark.parametrize(("idle", "evicted"), [(LIMIT, False), (LIMIT + 1, True)])
 def test_rule_b_takes_the_longest_idle_beyond_the_limit(idle: int, evicted: bool) -> None:
     bench = Bench(2)
@@ -133,7 +134,7 @@ def test_rule_b_takes_the_longest_idle_beyond_the_limit(idle: int, evicted: bool
     assert bench.rules() == ["b"] * evicted
 
 
-@pytest.mark.clause("F-18")
+@pytest.mark.clause("F-18", "FetchSessionTest.testPrivilegedSessionHandling")
 def test_rule_b_holds_for_idle_followers_and_against_small_consumers() -> None:
     bench = Bench(1)
     bench.made(100, FOLLOWER)
@@ -153,7 +154,7 @@ def test_rule_b_goes_before_the_others() -> None:
     assert bench.rules() == ["b"]
 
 
-@pytest.mark.clause("F-18")
+@pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
 @pytest.mark.parametrize(
     ("age", "size", "evicted"),
     [(LIMIT, 11, False), (LIMIT + 1, 11, True), (LIMIT + 1, 10, False), (LIMIT + 1, 9, False)],
@@ -177,7 +178,9 @@ def test_rule_c_lets_a_larger_consumer_take_an_old_follower() -> None:
     assert bench.create(11) is not None
 
 
-@pytest.mark.clause("F-18", "F-19")
+@pytest.mark.clause(
+    "F-18", "F-19", "FetchSessionTest.testSessionCache", "FetchSessionTest.testPrivilegedSessionHandling",
+)  # fmt: skip
 def test_rule_a_lets_a_follower_take_a_consumer_of_any_age_and_size() -> None:
     bench = Bench(2)
     follower, consumer = bench.made(1, FOLLOWER), bench.made(100)
@@ -206,7 +209,7 @@ def test_among_equals_consumers_go_first_then_the_smallest_then_the_lowest_id() 
     assert gone == [*small, consumers[0], *followers]
 
 
-@pytest.mark.clause("F-18")
+@pytest.mark.clause("F-18", "FetchSessionTest.testResizeCachedSessions")
 def test_the_size_that_counts_is_the_current_one() -> None:
     bench = Bench(1)
     old = bench.made(10)
@@ -220,7 +223,7 @@ def test_the_size_that_counts_is_the_current_one() -> None:
     assert bench.counted == (1, 5, 1)
 
 
-@pytest.mark.clause("F-18")
+@pytest.mark.clause("F-18", "FetchSessionTest.testFetchSessionExpiration")
 def test_an_incremental_fetch_makes_a_session_recent() -> None:
     bench = Bench(2)
     first, second = bench.made(1), bench.made(1)
@@ -274,11 +277,11 @@ def test_an_eviction_is_noted_with_what_decided_it() -> None:
     bench.made(3)
     assert ("session_evicted", {
         "session_id": old.session_id, "rule": "c", "idle_ms": 7, "age_ms": LIMIT + 107, "partitions": 2,
-        "by_partitions": 3, "privileged": 0, "by_privileged": 0,
+        "by_partitions": 3, "privileged": 0, "by_privileged": 0, "made_by": "consumer 'c'",
     }) in bench.notes  # fmt: skip
 
 
-@pytest.mark.clause("F-21")
+@pytest.mark.clause("F-21", "FetchSessionTest.testResizeCachedSessions")
 def test_a_close_is_no_eviction_and_gauges_follow_every_step() -> None:
     bench = Bench(3)
     first, second = bench.made(4), bench.made(5)

@@ -60,7 +60,7 @@ def footer_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int) 
 
 
 def prepare() -> None:
-    """Loads the codecs of header and footer, which takes 25 ms once: before a node serves, not in a slice."""
+    """Loads the codecs of header and footer, which takes 25 ms once: when a node is idle, not in a slice."""
     start = OffsetAndEpoch(1, 0)
     header_timestamp_ms(header_batch(start, 0))
     footer_batch(start, 1, 0)

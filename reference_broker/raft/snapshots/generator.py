@@ -16,7 +16,6 @@ from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.snapshots.cleaner import SnapshotCleaner
 from reference_broker.raft.snapshots.file_names import made_path
-from reference_broker.raft.snapshots.format import prepare
 from reference_broker.raft.snapshots.metrics import SnapshotMetrics
 from reference_broker.raft.snapshots.store import SnapshotStore
 from reference_broker.raft.snapshots.writer import snapshot_id, write_snapshot
@@ -51,7 +50,6 @@ class SnapshotGenerator:
     def __init__(
         self, surroundings: Surroundings, config: BrokerConfig, store: SnapshotStore, log: MetadataLog, metrics: Metrics
     ) -> None:
-        prepare()
         self._surroundings = surroundings
         self._config = config
         self._store = store

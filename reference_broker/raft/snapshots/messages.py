@@ -2,16 +2,23 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch_snapshot.v1 import request as request_schema
-from kio.schema.fetch_snapshot.v1 import response as response_schema
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
 
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.wire.drafts import FetchSnapshotResponse1000, PartitionSnapshots, TopicSnapshots
 from reference_broker.wire.errors import Error
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.fetch_snapshot.v1 import request as request_schema
+    from kio.schema.fetch_snapshot.v1 import response as response_schema
+else:
+    request_schema = LazySchema("fetch_snapshot.v1.request")
+    response_schema = LazySchema("fetch_snapshot.v1.response")
 
 METADATA_TOPIC = TopicName("__cluster_metadata")
 FETCH_SNAPSHOT_VERSION = 1
@@ -53,7 +60,7 @@ class Piece:
 
 def request_for(
     cluster_id: str, replica_id: int, epoch: int, snapshot: OffsetAndEpoch, position: int, max_bytes: int
-) -> request_schema.FetchSnapshotRequest:
+) -> "request_schema.FetchSnapshotRequest":
     partition = request_schema.PartitionSnapshot(
         partition=i32(0),
         current_leader_epoch=i32(epoch),
@@ -66,7 +73,7 @@ def request_for(
     )
 
 
-def read_request(body: request_schema.FetchSnapshotRequest) -> SnapshotRequest | None:
+def read_request(body: "request_schema.FetchSnapshotRequest") -> SnapshotRequest | None:
     """None for one that does not name exactly one partition."""
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return None
@@ -83,7 +90,7 @@ def read_request(body: request_schema.FetchSnapshotRequest) -> SnapshotRequest |
     )
 
 
-def refused(error: Error) -> response_schema.FetchSnapshotResponse:
+def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
     """An error of the whole request."""
     return response_schema.FetchSnapshotResponse(
         throttle_time=i32Timedelta.parse(timedelta(0)), error_code=ErrorCode(int(error)), topics=()
@@ -92,7 +99,7 @@ def refused(error: Error) -> response_schema.FetchSnapshotResponse:
 
 def response_of(
     topic: str, partition: int, piece: Piece, leader_address: tuple[str, int] | None
-) -> response_schema.FetchSnapshotResponse:
+) -> "response_schema.FetchSnapshotResponse":
     """``leader_address``: where clients reach the leader, if known."""
     snapshot = piece.id or NO_SNAPSHOT
     one = response_schema.PartitionSnapshot(

@@ -191,13 +191,15 @@ class Alone:
         return self
 
     def elect(self, *voters: int) -> "Alone":
-        """The node seeks an election and gets these voters' votes."""
+        """The node seeks an election and gets these voters' votes; the others cannot be reached."""
         while self.quorum.role.value in ("unattached", "resigned", "follower"):
             self.pass_ms(100)
         for _ in ("whether", "in earnest"):
             for each in self.take(ApiKey.VOTE):
                 if each.peer in voters:
                     each.replied(granted(each, True))
+                else:
+                    each.failed()
         assert self.quorum.is_leader, self.quorum.role
         return self
 

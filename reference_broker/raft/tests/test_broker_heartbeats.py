@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from reference_broker.raft.broker_changes import Registration, registering, registration_problem, unregistering
+from reference_broker.raft.broker_changes import Registration, Setting, registering, registration_problem, unregistering
 from reference_broker.raft.broker_heartbeats import Heartbeat, HeartbeatAnswer
 from reference_broker.raft.refusal import Refusal
 from reference_broker.raft.tests.metadata_world import started, topic_id, topic_records
@@ -73,12 +73,20 @@ def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_re
 
 def test_unknown_brokers_and_old_epochs_are_refused():
     world, epochs = unfenced(7)
-    assert _error(beat(world, 8, 1)) is ErrorCode.broker_id_not_registered
+    assert _error(beat(world, 8, 1)) is ErrorCode.stale_broker_epoch
     again = register(world, 7, b"j" * 16)
     assert again > epochs[7]
     assert _error(beat(world, 7, epochs[7])) is ErrorCode.stale_broker_epoch
     world.lose()
     assert _error(beat(world, 7, again)) is ErrorCode.not_controller
+
+
+def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent():
+    world, _ = unfenced(7)
+    world.controller.heartbeats.forget(7)
+    world.ports.advance(SESSION_MS)
+    world.settle()
+    assert fenced(world) == [7]
 
 
 def _error(answer):
@@ -178,7 +186,7 @@ def test_a_new_controller_gives_everyone_a_whole_session():
     assert fenced(world) == []
     pass_time(world, 4000)
     assert fenced(world) == [1]
-    assert not world.ports.timers.keys() - {world.controller.heartbeats._timer}
+    assert not world.ports.timers.keys() - {world.controller.heartbeats._timer, world.controller.balance._timer}
     assert epochs
 
 
@@ -214,7 +222,8 @@ def test_an_unregistered_broker_leads_nothing():
     world.settle()
     controller = world.controller
     latest = controller.latest
-    controller.submit(lambda: unregistering(latest, latest.brokers[1], controller.spend), lambda _: None)
+    setting = Setting(latest, world.config, controller.spend)
+    controller.submit(lambda: unregistering(setting, latest.brokers[1]), lambda _: None)
     world.settle()
     assert (dict(controller.image.brokers), controller.image.topics["t"].partitions[0].leader) == ({}, -1)
 

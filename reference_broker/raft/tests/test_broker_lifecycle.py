@@ -57,10 +57,11 @@ class Life:
         return body
 
     def publish(self, **broker):
-        """The node's own registration as it is now."""
-        told = {"broker_epoch": 50, "fenced": True, **broker}
-        image = BrokerImage(3, incarnation_id=bytes(16), host="h", port=1, **told)
-        before, self.controller.image = self.controller.image, MetadataImage(brokers={3: image})
+        """A registration as it is now, the node's own if no other is told."""
+        told = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
+        image = BrokerImage(incarnation_id=bytes(16), host="h", port=1, **told)
+        before = self.controller.image
+        self.controller.image = MetadataImage(brokers={**before.brokers, image.broker_id: image})
         for listener in self.listeners:
             listener(MetadataDelta.between(before, self.controller.image), self.controller.image)
         self.ports.run()
@@ -178,6 +179,44 @@ def test_it_leaves_in_good_order_or_after_a_while(learns):
     life.ports.sent.clear()
     life.ports.advance(10_000)
     assert (done, life.ports.sent) == ([1], [])
+
+
+def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun():
+    life = Life()
+    life.registered()
+    life.asked()[2](heartbeat_answer())
+    life.publish(fenced=False)
+    assert life.ports.sent == []
+    life.publish(broker_id=2, fenced=False)
+    assert life.ports.sent == []
+    life.publish(broker_id=2, fenced=False, in_controlled_shutdown=True)
+    _, body, replied, _ = life.asked()
+    assert not body.want_shut_down
+    replied(heartbeat_answer(fenced=False))
+    life.publish(broker_id=2, fenced=True, in_controlled_shutdown=True)
+    assert life.ports.sent == []
+    life.lifecycle.shut_down(lambda: None)
+    life.asked()[2](heartbeat_answer(fenced=False))
+    life.publish(fenced=False, in_controlled_shutdown=True)
+    assert life.asked()[1].want_shut_down
+
+
+def test_it_tells_the_epoch_of_a_life_that_ended_well():
+    life = Life()
+    assert life.registered().previous_broker_epoch == -1
+    life = Life()
+    life.lifecycle.previous_broker_epoch = 44
+    assert life.registered().previous_broker_epoch == 44
+
+
+def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata():
+    life = Life()
+    for api_key, channel in (
+        (ApiKey.BROKER_HEARTBEAT, Channel.CONTROLLER), (ApiKey.BROKER_REGISTRATION, Channel.CONTROLLER),
+        (ApiKey.ALTER_PARTITION, Channel.FORWARD), (ApiKey.ALLOCATE_PRODUCER_IDS, Channel.FORWARD),
+    ):  # fmt: skip
+        life.channel.ask(api_key, 0, None, lambda _: None, lambda: None)
+        assert life.ports.sent.pop()[1] is channel
 
 
 def test_a_broker_that_never_registered_has_nothing_to_leave():

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.model.metadata_cache import MetadataCache, cache_of, update_of
-from reference_broker.model.metadata_delta import MetadataDelta
+from reference_broker.model.metadata_delta import MetadataDelta, _Draft
 from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
 from reference_broker.raft.metadata_records import (
     ConfigRecord,
@@ -91,6 +91,34 @@ def test_untouched_topics_are_shared_between_images():
     delta, after = _built(before, topic_records("b", bytes([2] * 16), 10), 2)
     assert after.topics["a"] is before.topics["a"]
     assert [change.after.name for change in delta.topics if change.after] == ["b"]
+
+
+def test_many_small_topics_are_frozen_while_a_delta_is_filled_and_again_only_where_they_change(monkeypatch):
+    ids = [number.to_bytes(16, "big") for number in range(1, 201)]
+    records = [record for topic_id in ids for record in topic_records(f"t{topic_id[-1]}", topic_id, 3)]
+    _, before = _built(EMPTY_IMAGE, records, 1)
+    delta = MetadataDelta(before)
+    for topic_id in (*ids, ids[5]):
+        replay(delta, PartitionChangeRecord(partition_id=topic_id[-1] % 3, topic_id=topic_id, leader=2))
+        replay(delta, PartitionChangeRecord(partition_id=0, topic_id=topic_id, leader=3))
+    frozen = []
+    whole = _Draft.frozen
+    monkeypatch.setattr(_Draft, "frozen", lambda draft: frozen.append(draft.name) or whole(draft))
+    after = delta.build(Provenance(2, 1, 0))
+    assert frozen == ["t6"], "the others were before"
+    for topic_id in ids:
+        changed = after.topic_by_id(topic_id).partitions
+        assert [one.leader_epoch for one in changed] == [
+            (1 + (topic_id is ids[5])) * ((index == 0) + (index == topic_id[-1] % 3)) for index in range(3)
+        ]
+    assert [change.partitions for change in delta.topics][:3] == [(1, 0), (2, 0), (0,)]
+
+
+def test_partitions_of_topics_may_come_in_any_order_between_those_of_others():
+    first, second = (topic_records(name, bytes([number] * 16), 2) for number, name in enumerate(("a", "b"), 1))
+    records = [first[0], second[0], first[2], second[2], first[1], second[1]]
+    _, image = _built(EMPTY_IMAGE, records, 1)
+    assert [len(topic.partitions) for topic in image.topics.values()] == [2, 2]
 
 
 def _built(image: MetadataImage, records: list[MetadataRecord], offset: int) -> tuple[MetadataDelta, MetadataImage]:

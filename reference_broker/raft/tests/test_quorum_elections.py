@@ -8,6 +8,7 @@ from reference_broker.raft.metadata_log import MetadataLog
 from reference_broker.raft.node_files import StartRefused
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.quorum_messages import Answer, begin_epoch, begun, voted
+from reference_broker.raft.quorum_timing import START_DELAY_US
 from reference_broker.raft.quorum_values import NotLeader, Role
 from reference_broker.raft.tests.quorum_alone import Alone, batch, granted
 from reference_broker.wire.apis import ApiKey
@@ -15,6 +16,7 @@ from reference_broker.wire.errors import Error
 
 STATE = "__cluster_metadata-0/quorum-state"
 NOTHING = OffsetAndEpoch(0, 0)
+START_MS = START_DELAY_US[1] // 1000
 
 
 def state_of(node: Alone) -> tuple[int, int, int]:
@@ -136,7 +138,7 @@ def test_a_restarted_leader_does_not_lead_its_epoch_again() -> None:
 def test_a_restarted_candidate_seeks_a_new_epoch() -> None:
     """It may have won that election and written records that it lost."""
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, True))
     assert node.quorum.role is Role.CANDIDATE
@@ -254,7 +256,7 @@ def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
 
 def test_asks_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     asked = node.take(ApiKey.VOTE)
     assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in asked] == [
         (1, True, 0),
@@ -281,7 +283,7 @@ def test_a_refused_prospective_goes_back_to_its_leader() -> None:
 
 def test_a_prospective_keeps_asking_those_it_cannot_reach() -> None:
     node = Alone().started()
-    node.pass_ms(1999)
+    node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
         each.failed()
     node.pass_ms(60)
@@ -290,7 +292,7 @@ def test_a_prospective_keeps_asking_those_it_cannot_reach() -> None:
 
 def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> None:
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, True))
     for each in node.take(ApiKey.VOTE):
@@ -308,7 +310,7 @@ def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> No
 
 def test_a_late_vote_does_not_elect() -> None:
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, True))
     late = node.take(ApiKey.VOTE)
@@ -319,7 +321,7 @@ def test_a_late_vote_does_not_elect() -> None:
 
 def test_a_late_pre_vote_is_no_vote() -> None:
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     first, second = node.take(ApiKey.VOTE)
     first.replied(granted(first, True))
     second.replied(granted(second, True))
@@ -339,7 +341,7 @@ def test_a_late_failure_changes_nothing() -> None:
 
 def test_any_answer_may_tell_of_a_newer_epoch() -> None:
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     asked = node.take(ApiKey.VOTE)
     asked[0].replied(begun(Answer(Error.FENCED_LEADER_EPOCH, 2, 8)))  # Not an answer to a vote: it says nothing.
     assert node.quorum.epoch == 0
@@ -353,7 +355,7 @@ def granted_in(epoch: int, leader: int) -> object:
 
 def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
     node = Alone().started()
-    node.pass_ms(2000)
+    node.pass_ms(START_MS)
     node.take(ApiKey.VOTE)[0].replied(granted_in(8, 0))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.voted_id) == (Role.UNATTACHED, 8, 0)
 

@@ -43,6 +43,9 @@ class Slow:
         self.stopped = True
         return ()
 
+    def registered_address(self, node_id):
+        return None
+
 
 module.Node = Slow
 from reference_broker.serve.main import run_broker

@@ -90,7 +90,7 @@ def play(tmp_path: Path, nodes: Sequence[Node], scene: Scene) -> None:
             (tmp_path / str(number)).mkdir()
             driver = Driver(
                 node, disk, Clock(), LogLines(number), loop, {KEY: (0, VERSION)}, 1 << 20, 100, lambda: None,
-                failures.append, failures.append, number, addresses,
+                failures.append, failures.append, number, addresses.get,
             )  # fmt: skip
             drivers.append(driver)
         servers = [

@@ -1,0 +1,67 @@
+"""What fetchers do: the variants as a table of habits, and the plan of one fetcher."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from reference_broker.client.partitions import TopicPartition
+
+NO_SESSIONS: Final = "none"
+REVISIONS: Final = ("final", "first", NO_SESSIONS)
+"""Of fetch sessions; with ``none`` each fetch is a full one, whatever the variant."""
+
+
+class OnLost(Enum):
+    """What a fetcher does when the answer did not come. Stock clients FALL_BACK."""
+
+    FALL_BACK = "full fetch in a new session"
+    RESEND = "the same request with the same epoch again"  # In the first revision all do, unless they PRESUME.
+    PRESUME = "the next epoch, naming nothing, as if the answer had been empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """``forget_every`` / ``seek_every``: each so many polls some hot partitions are dropped (and taken back at the next
+    such poll), or some are read from offset 0 again; 0 never."""
+
+    sessionless: bool = False
+    on_lost: OnLost = OnLost.FALL_BACK
+    forget_every: int = 0
+    seek_every: int = 0
+
+    def __post_init__(self) -> None:
+        moves = self.forget_every or self.seek_every
+        # A request that is sent again, or presumed processed, must still say where the fetcher is.
+        assert self.on_lost is OnLost.FALL_BACK or not moves, "only a fetcher that falls back may drop or seek"
+
+
+VARIANTS: Final[Mapping[str, Habits]] = {
+    "full": Habits(sessionless=True),
+    "incremental": Habits(),
+    "forgetting": Habits(forget_every=5),
+    "rotating": Habits(seek_every=20),
+    "resending": Habits(on_lost=OnLost.RESEND),
+    "presuming": Habits(on_lost=OnLost.PRESUME),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherPlan:
+    """``partitions``: what it reads, its own idle one first. ``poll_interval_us``: from one poll's intended time to the
+    next at the same node; a poll that is due while another runs is due when that one ends (a fetcher waits at the
+    broker, so it is a closed loop by nature). ``revision``: of its sessions, REVISIONS."""
+
+    process: str
+    variant: str
+    partitions: tuple[TopicPartition, ...]
+    poll_interval_us: int = 100_000
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 8 << 20
+    partition_max_bytes: int = 1 << 20
+    revision: str = "final"
+
+    @property
+    def sessionless(self) -> bool:
+        return self.revision == NO_SESSIONS or VARIANTS[self.variant].sessionless

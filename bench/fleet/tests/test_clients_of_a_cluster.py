@@ -1,0 +1,242 @@
+"""Fetchers and producers whose partitions are led by several nodes: a connection and a session each, and failover."""
+
+from random import Random
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.habits import REVISIONS
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
+from bench.fleet.runs import BatchReader
+from bench.fleet.tests.conftest import read_offsets
+
+HOT = tuple(TopicPartition("hot", each) for each in range(4))
+IDLE = TopicPartition("idle", 0)
+NODES = {IDLE: 0, HOT[0]: 0, HOT[1]: 1, HOT[2]: 1, HOT[3]: 2}
+
+
+@pytest.fixture
+def settings():
+    return ClientSettings(tuple(Address(f"node-{number}", 9092) for number in range(3)))
+
+
+@pytest.fixture
+def spread(broker):
+    broker.leaders |= NODES
+    broker.nodes = {0, 1, 2}
+    return broker
+
+
+def fetcher(variant, settings, **changes):
+    plan = FetcherPlan(f"fetcher-{variant}", variant, (IDLE, *HOT), poll_interval_us=20_000, **changes)
+    return SessionFetcher(plan, settings, Random(3), BatchReader())
+
+
+def producer(settings, **changes):
+    plan = ProducerPlan("producer-0", HOT, interval_us=10_000, records_per_request=3, **changes)
+    return KeyedProducer(plan, settings, Random(4))
+
+
+def operations(world, f):
+    return [each for each in world.rows("operations") if each.f == f]
+
+
+def finish(world, load, subject):
+    world.stop(load)
+    world.run(2)
+    world.stop(subject)
+    world.run(20)
+    assert {load.process, subject.process} <= world.finished, "somebody never finished"
+
+
+def assert_all_read_once_in_order(world, spread, process, seeks=False):
+    for where, offsets in read_offsets(world, process).items():
+        assert set(offsets) == set(range(spread.logs[where].end)), where
+        if not seeks:
+            assert offsets == sorted(set(offsets)), f"repeated or out of order in {where}"
+    assert set(HOT) <= set(read_offsets(world, process))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(world, spread, settings, variant):
+    load, subject = producer(settings), fetcher(variant, settings)
+    world.start(load, subject)
+    world.run(2)
+    finish(world, load, subject)
+    for process in (load.process, subject.process):
+        connects = [each for each in operations(world, "connect") if each.process == process]
+        assert len(connects) == 3, f"{process} connected {len(connects)} times"
+    assert {each.node for each in operations(world, "fetch")} == {0, 1, 2}
+    assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
+    created = {each.answered_session_id for each in operations(world, "fetch") if each.answered_session_id > 0}
+    assert len(created) == (0 if variant == "full" else 3)
+
+
+def test_a_node_that_hangs_delays_only_its_own_partitions(world, spread, settings):
+    load, subject = producer(settings), fetcher("incremental", settings)
+    world.start(load, subject)
+    world.run(1)
+    asked = world.now_us
+    world.fault = lambda request: (
+        "lose_request" if world.at_node.get((subject.process, request.lane)) == 1 and request.api_key == 1 else None
+    )
+    world.run(2)
+    since = [each for each in operations(world, "fetch") if each.invoke_us > asked and each.type == "ok"]
+    assert {each.node for each in since} == {0, 2}
+    assert len(since) > 100
+    world.fault = lambda _: None
+    finish(world, load, subject)
+    assert_all_read_once_in_order(world, spread, subject.process)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(world, spread, settings, variant, tells):
+    spread.tells = tells
+    load, subject = producer(settings), fetcher(variant, settings)
+    world.start(load, subject)
+    for turn in range(8):
+        world.run(0.25)
+        for number, where in enumerate(HOT):
+            spread.move(where, (number + turn) % 3)
+    finish(world, load, subject)
+    assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
+    sent = [each for each in operations(world, "produce") if each.type == "ok"]
+    assert sum(spread.logs[where].end for where in HOT) == 3 * len(sent), "a record was written twice or lost"
+    assert {each.type for each in operations(world, "produce")} == {"ok"}
+    if tells:
+        asked = [each for each in operations(world, "metadata") if each.process == subject.process]
+        assert len(asked) <= 3, "it asked for metadata although each answer named the leader"
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(world, spread, settings, variant, proxied):
+    load, subject = producer(settings), fetcher(variant, settings)
+    world.start(load, subject)
+    world.run(1)
+    world.proxied = proxied
+    world.down.add(1)
+    world.run(1)
+    moved = world.now_us
+    for where in (HOT[1], HOT[2]):
+        spread.move(where, 2)
+    world.run(3)
+    first = min(
+        each.complete_us for each in operations(world, "produce") if each.complete_us > moved and each.type == "ok"
+    )
+    assert first - moved < 1_500_000
+    elsewhere = [each for each in operations(world, "fetch") if each.node == 1 and each.invoke_us > moved + 1_500_000]
+    assert not elsewhere, "it went on asking the dead node"
+    assert subject.consumer.positions[HOT[1]].offset > 0
+    finish(world, load, subject)
+    assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
+
+
+def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(world, spread, settings):
+    load = producer(settings)
+    world.proxied = True
+    world.down.add(0)
+    world.start(load)
+    world.run(0.5)
+    spread.move(HOT[0], 2)
+    world.run(4)
+    assert [each for each in operations(world, "produce") if each.type == "ok"], "it never left the dead node"
+
+
+@pytest.mark.parametrize("attended_before", [False, True])
+def test_nothing_was_due_at_a_node_that_led_nothing(world, spread, settings, attended_before):
+    if not attended_before:
+        spread.move(HOT[3], 0)
+    load, subject = producer(settings), fetcher("incremental", settings)
+    world.start(load, subject)
+    world.run(1)
+    spread.move(HOT[3], 0)
+    world.run(5)
+    spread.move(HOT[3], 2)
+    world.run(1)
+    fetches = operations(world, "fetch")
+    assert any(each.node == 2 and each.type == "ok" and each.invoke_us > 7_000_000 for each in fetches)
+    assert max(each.invoke_us - each.intended_us for each in fetches) < 1_500_000, "overdue since before it was led"
+    finish(world, load, subject)
+
+
+def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(world, spread, settings):
+    log = spread.logs[HOT[1]]
+    subject = fetcher("incremental", settings)
+    world.start(subject)
+    world.run(0.2)
+    log.start = log.end = 6
+    spread.sessions.clear()
+    world.run(1)
+    world.stop(subject)
+    world.run(20)
+    assert subject.process in world.finished, "the fetcher never finished"
+    asked = operations(world, "list_offsets")
+    assert [each.type for each in asked] == ["ok"]
+    assert subject.consumer.positions[HOT[1]].offset == 6
+
+
+@pytest.mark.usefixtures("spread")
+def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world, settings):
+    subject = fetcher("incremental", settings)
+    world.start(subject)
+    world.run(0.5)
+    before = subject.polls
+    world.stop(subject)
+    world.run(20)
+    assert subject.process in world.finished, "the fetcher never finished"
+    assert {each.node for each in operations(world, "fetch")[before:]} == {0, 1, 2}
+
+
+def test_a_fetcher_waits_for_a_leader_and_then_reads_on(world, spread, settings):
+    load, subject = producer(settings), fetcher("incremental", settings)
+    world.start(load, subject)
+    world.run(1)
+    spread.move(HOT[3], -1)
+    world.run(2)
+    spread.move(HOT[3], 0)
+    world.run(2)
+    finish(world, load, subject)
+    assert_all_read_once_in_order(world, spread, subject.process)
+
+
+@pytest.mark.usefixtures("spread")
+def test_the_final_reader_opens_one_connection_to_each_leader(world, settings):
+    load = producer(settings)
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    subject = FinalReader("final-reader", settings, Random(5), (IDLE, *HOT), BatchReader())
+    world.start(subject)
+    world.run(10)
+    assert subject.process in world.finished
+    assert not subject.unread
+    connects = [each for each in operations(world, "connect") if each.process == "final-reader"]
+    assert len(connects) == 3
+
+
+@pytest.mark.usefixtures("spread")
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_the_first_request_of_each_revision(world, settings, revision):
+    subject = fetcher("incremental", settings, revision=revision)
+    sent = []
+
+    def keep(request):
+        if request.api_key == bodies.FETCH:
+            sent.append(request)
+            return "lose_request"
+        return None
+
+    world.fault = keep
+    world.start(subject)
+    world.run(0.1)
+    assert {each.api_version for each in sent} == {1000 if revision == "first" else settings.versions.fetch}
+    assert {(each.body.session_id, each.body.session_epoch) for each in sent} == {
+        (0, -1 if revision == "none" else 0)
+    }
+    assert len(sent) == 3, "a request to each leader, at the same time"

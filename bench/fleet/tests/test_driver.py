@@ -1,0 +1,171 @@
+"""The blocking driver over real sockets: several lanes at once, deadlines, and ends from outside."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Answered,
+    Connect,
+    Connected,
+    ConnectFailed,
+    Disconnected,
+    Finished,
+    Leaving,
+    Request,
+    Started,
+    Stopping,
+    TimedOut,
+    Wake,
+    Woken,
+)
+from bench.fleet.driver import BlockingDriver
+
+
+class Server:
+    """Answers ApiVersions after ``delay_s``; None: never; -1: closes instead."""
+
+    def __init__(self, delay_s):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(*self.listener.getsockname())
+        self.delay_s = delay_s
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return
+        with connection:
+            while True:
+                head = connection.recv(4)
+                if len(head) < 4 or self.delay_s == -1:
+                    return
+                frame = connection.recv(int.from_bytes(head, "big"))
+                if self.delay_s is not None:
+                    time.sleep(self.delay_s)
+                    # Version 0: error code, no API keys.
+                    answer = frame[4:8] + b"\0\0" + b"\0\0\0\0"
+                    connection.sendall(len(answer).to_bytes(4, "big") + answer)
+
+
+class Scripted:
+    """Plays ``react(event) -> actions`` and keeps all events with their times."""
+
+    process = "scripted"
+
+    def __init__(self, react):
+        self.react, self.events = react, []
+
+    def step(self, now, event):
+        self.events.append((now.mono_us, event))
+        return self.react(event)
+
+    def close(self, _):
+        return []
+
+
+def ask(lane, timeout_us=2_000_000):
+    return Request(bodies.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(delay_s):
+        servers.append(Server(delay_s))
+        return servers[-1].address
+
+    yield start
+    for each in servers:
+        each.listener.close()
+
+
+def played(react):
+    subject = Scripted(react)
+    BlockingDriver(subject, lambda _: None).run()
+    return [event for _, event in subject.events], [at_us for at_us, _ in subject.events]
+
+
+def connecting(addresses, then):
+    """Connects lane by lane, then hands over to ``then(event, count of ends seen)``."""
+    ends = []
+
+    def react(event):
+        if isinstance(event, Started):
+            return [Connect(addresses[0], 1_000_000, 0)]
+        if isinstance(event, Connected) and event.lane + 1 < len(addresses):
+            return [Connect(addresses[event.lane + 1], 1_000_000, event.lane + 1)]
+        ends.append(event)
+        return then(event, len(ends))
+
+    return react
+
+
+def test_the_answer_that_comes_first_is_given_first(serve):
+    slow, quick = serve(0.3), serve(0)
+
+    def then(event, seen):
+        if isinstance(event, Connected):
+            return [ask(0), ask(1)]
+        return [Finished()] if seen == 3 else []
+
+    events, times = played(connecting([slow, quick], then))
+    answers = [each for each in events if isinstance(each, Answered)]
+    assert [each.lane for each in answers] == [1, 0]
+    assert times[-1] - times[-2] > 200_000, "the quick answer waited for the slow one"
+    assert all(each.response_bytes == 14 for each in answers)
+
+
+def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve):
+    silent, closing, quick = serve(None), serve(-1), serve(0)
+
+    def then(event, seen):
+        if isinstance(event, Connected):
+            return [ask(0, 200_000), ask(1), Wake(0, 2)]
+        return [Finished()] if seen == 4 else []
+
+    events, _ = played(connecting([silent, closing, quick], then))
+    ends = {type(each): each.lane for each in events[4:]}
+    assert ends == {Woken: 2, Disconnected: 1, TimedOut: 0}
+
+
+def test_a_refused_connection_names_its_lane():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+
+    def react(event):
+        return [Connect(address, 500_000, 3)] if isinstance(event, Started) else [Finished()]
+
+    events, _ = played(react)
+    assert events[-1] == ConnectFailed("refused", 3)
+
+
+@pytest.mark.parametrize(("end", "event"), [("stop", Stopping), ("leave", Leaving)])
+def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end, event):
+    def react(seen):
+        return [Wake(2**62)] if isinstance(seen, Started) else [Finished()]
+
+    subject = Scripted(react)
+    driver = BlockingDriver(subject, lambda _: None)
+    threading.Timer(0.05, getattr(driver, end)).start()
+    before = time.monotonic()
+    driver.run()
+    assert time.monotonic() - before < 2
+    assert isinstance(subject.events[-1][1], event)
+    assert driver.told_to_stop
+
+
+def test_a_client_that_is_told_to_end_before_it_began_never_begins():
+    subject = Scripted(lambda _: [])
+    driver = BlockingDriver(subject, lambda _: None)
+    driver.stop()
+    driver.run()
+    assert driver.finished
+    assert subject.events == []

@@ -1,0 +1,76 @@
+"""Clients of one worker share what metadata says; nobody waits long for somebody who got no answer."""
+
+import pytest
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.board import ASKING_US, MetadataBoard
+from bench.fleet.tests.test_clients_of_a_cluster import (
+    HOT,
+    assert_all_read_once_in_order,
+    fetcher,
+    operations,
+    producer,
+    settings,
+    spread,
+)
+
+__all__ = ["settings", "spread"]
+
+
+def fetchers(settings, count):
+    found = []
+    for number in range(count):
+        each = fetcher("incremental", settings)
+        each.process = f"fetcher-{number}"
+        found.append(each)
+    board = MetadataBoard(found[0].topics)
+    for each in found:
+        each.board = board
+    return found
+
+
+@pytest.mark.usefixtures("spread")
+def test_twenty_that_begin_at_once_ask_once(world, settings):
+    world.start(*fetchers(settings, 20))
+    world.run(2)
+    assert len(operations(world, "metadata")) <= 2
+    assert len({each.process for each in operations(world, "fetch")}) == 20
+
+
+@pytest.mark.usefixtures("spread")
+def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(world, settings):
+    lost = []
+
+    def lose_the_first(request):
+        if request.api_key == bodies.METADATA and not lost:
+            lost.append(request)
+            return "lose_response"
+        return None
+
+    world.fault = lose_the_first
+    began = world.now_us
+    world.start(*fetchers(settings, 5))
+    world.run(8)
+    first = [min(each.invoke_us for each in operations(world, "fetch") if each.process == f"fetcher-{number}")
+             for number in range(5)]  # fmt: skip
+    assert lost
+    assert max(first) - began < ASKING_US + 3_000_000
+
+
+def test_leaders_that_move_are_followed_with_few_questions(world, spread, settings):
+    load, readers = producer(settings), fetchers(settings, 6)
+    world.start(load, *readers)
+    for turn in range(4):
+        world.run(1)
+        for number, where in enumerate(HOT):
+            spread.move(where, (number + turn) % 3)
+    world.run(2)
+    world.stop(load)
+    world.run(2)
+    world.stop(*readers)
+    world.run(20)
+    for each in readers:
+        assert each.process in world.finished
+        assert_all_read_once_in_order(world, spread, each.process)
+    asked = [each for each in operations(world, "metadata") if each.process != load.process]
+    assert len(asked) < 6 * 4

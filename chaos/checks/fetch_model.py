@@ -1,0 +1,139 @@
+"""What each fetch asked for, and what each session holds, read from requests and answers alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from chaos.checks.check import Check
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.model.partitions import Partition
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+FETCH = 1
+FIRST_WITH_TOPIC_IDS = 13
+FIRST_REVISION = 1000
+"""Version of Fetch that speaks it."""
+
+Named: TypeAlias = tuple[str | bytes, int]
+"""Topic ID, or its name where the version has no IDs, and index."""
+
+
+@dataclass(slots=True)
+class Wish:
+    """Of one partition: what the latest request that named it said. ``missed``: answers in a row that left it out
+    although there was something to read."""
+
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    missed: int = 0
+
+
+Wishes: TypeAlias = dict[Named, Wish]
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request under way, with all that it asks for, and how it names its session's request (epoch or number)."""
+
+    wishes: Wishes
+    session_id: int
+    number: int
+    incremental: bool
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer without a top-level error."""
+
+    node: "Node"
+    client_id: str
+    session_id: int
+    asked: Asked
+    repeated: bool
+    """the answer to a request that was answered before (the first revision's retransmission)"""
+    data: dict[Named, PartitionData]
+
+    def led(self, named: Named) -> Partition | None:
+        topic, index = named
+        led = self.node.broker.partitions
+        return led.by_name.get((topic, index)) if isinstance(topic, str) else led.by_id.get((topic, index))
+
+
+@dataclass(slots=True)
+class FetchModel:
+    """``sessions``: by node and ID, what each holds; those of a node end with its process."""
+
+    sessions: dict[tuple[int, int], Wishes] = field(default_factory=dict)
+    _asked: dict[tuple[int, int, int], Asked] = field(default_factory=dict)
+    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[Answer]:
+        """Takes what a node did; the answers to clients' fetches in it."""
+        node_id = node.broker.node_id
+        if event is None:
+            self.sessions = {key: held for key, held in self.sessions.items() if key[0] != node_id}
+            self._numbers = {key: each for key, each in self._numbers.items() if key[0] != node_id}
+            self._asked = {key: each for key, each in self._asked.items() if key[0] != node_id}
+        elif type(event) is Request and event.api_key == FETCH and event.tag.role == "client":
+            body = event.body
+            assert isinstance(body, FetchRequest)
+            self._asked[node_id, event.connection, event.correlation_id] = self._read(node_id, event.api_version, body)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
+                asked = self._asked.pop((node_id, effect.connection, effect.correlation_id), None)
+                if asked is not None and effect.body.error_code == 0:
+                    yield self._answered(node, asked, effect.body, effect)
+        if type(event) is Request:
+            waiting = self._asked.get((node_id, event.connection, event.correlation_id))
+            if waiting is not None and waiting.incremental:
+                # Accepted, and it waits: what it said counts, though its answer may never come (a lost connection).
+                self.sessions[node_id, waiting.session_id] = waiting.wishes
+
+    def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
+        incremental = body.fetch_type == 1 if version == FIRST_REVISION else body.session_epoch > 0
+        named = {
+            _named(version, topic.topic, topic.topic_id, each.partition): Wish(
+                each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch
+            )
+            for topic in body.topics
+            for each in topic.partitions
+        }
+        held = self.sessions.get((node_id, body.session_id), {}) if incremental else {}
+        wishes = {**held, **named}
+        for topic in body.forgotten:
+            for index in topic.partitions:
+                wishes.pop(_named(version, topic.topic, topic.topic_id, index), None)
+        return Asked(wishes, body.session_id, body.session_epoch, incremental)
+
+    def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:
+        version = reply.api_version
+        key = (node.broker.node_id, body.session_id)
+        repeated = asked.incremental and self._numbers.get(key) == asked.number
+        if body.session_id:
+            self._numbers[key] = asked.number
+            self.sessions[key] = asked.wishes
+        if asked.session_id not in (0, body.session_id):
+            self.sessions.pop((node.broker.node_id, asked.session_id), None)
+        data = {
+            _named(version, topic.topic, topic.topic_id, each.partition): each
+            for topic in body.responses
+            for each in topic.partitions
+        }
+        return Answer(node, reply.tag.client_id, body.session_id, asked, repeated, data)
+
+
+def _named(version: int, topic: str, topic_id: bytes, index: int) -> Named:
+    """What does not go through the codec may hold both."""
+    return (topic_id if FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION else topic, index)
+
+
+class FetchCheck(Check):
+    """Base of checks of single answers; ``chaos.checks.watching`` keeps the model and hands them out."""
+
+    def answered(self, at_us: int, answer: Answer) -> None:
+        """One answer to a client's fetch, without a top-level error."""

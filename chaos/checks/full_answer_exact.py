@@ -1,0 +1,18 @@
+"""unrequested-partition, of full answers: they tell of what the request names, and of nothing else (F-5, G-4)."""
+
+from chaos.checks.fetch_model import Answer, FetchCheck
+
+
+class FullAnswerExact(FetchCheck):
+    guarantee = "unrequested-partition"
+
+    def answered(self, at_us: int, answer: Answer) -> None:
+        if answer.asked.incremental:
+            return
+        for named in answer.data:
+            if named not in answer.asked.wishes:
+                topic = named[0] if isinstance(named[0], str) else named[0].hex()
+                self.violated(
+                    at_us,
+                    f"{answer.client_id} was answered about {topic}-{named[1]}, which its full request did not name",
+                )

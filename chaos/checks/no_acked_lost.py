@@ -1,0 +1,93 @@
+"""no-acked-lost: what a leader acknowledges with acks=all is committed then, and enough replicas hold it.
+
+That it never vanishes afterwards is seen by replicas-equal, leader by leader, and by lost-write and unseen in the end.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chaos.checks.replica_check import ReplicaCheck, Replicated, ReplicaView
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.wire.produce import ProduceRequest, ProduceResponse
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+PRODUCE = 0
+ALL = -1
+
+
+class NoAckedLost(ReplicaCheck):
+    """``acted`` is told of what a node did; ``judge`` looks when the view has seen what came of it."""
+
+    guarantee = "no-acked-lost"
+
+    def __init__(self, view: ReplicaView) -> None:
+        super().__init__(view)
+        self._asked: dict[tuple[int, int, int], None] = {}
+        """(node, connection, correlation ID) of requests with acks=all"""
+        self._answered: list[ProduceResponse] = []
+        self._acknowledged: dict[tuple[bytes, int], dict[int, None]] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if not self.replicas.partitions:
+            return
+        node_id = node.broker.node_id
+        self._answered.clear()  # Of a node that died of that very event: nobody was told.
+        if type(event) is Request and event.api_key == PRODUCE:
+            body = event.body
+            if isinstance(body, ProduceRequest) and body.acks == ALL:
+                self._asked[node_id, event.connection, event.correlation_id] = None
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == PRODUCE and isinstance(effect.body, ProduceResponse):
+                key = (node_id, effect.connection, effect.correlation_id)
+                if key in self._asked:
+                    del self._asked[key]
+                    self._answered.append(effect.body)
+
+    def judge(self, at_us: int, node: "Node") -> None:
+        answered, self._answered = self._answered, []
+        for body in answered:
+            for topic in body.responses:
+                for each in topic.partitions:
+                    if each.error_code or each.base_offset < 0:
+                        continue
+                    topic_id = topic.topic_id.strip(b"\0") and topic.topic_id
+                    key = (topic_id or node.broker.partitions.topic_ids.get(topic.topic, b""), each.partition)
+                    partition = self.replicas.partitions.get(key)
+                    if partition is not None and not partition.ever_excused:
+                        self._acknowledges(at_us, node.broker.node_id, partition, each.base_offset)
+
+    def _acknowledges(self, at_us: int, node_id: int, partition: Replicated, offset: int) -> None:
+        self._acknowledged.setdefault(partition.key, {})[offset] = None
+        batch = partition.committed.get(offset)
+        if batch is None:
+            self.violated(
+                at_us,
+                f"{partition.name}: leader {node_id} acknowledged offset {offset} to a producer that asked for all, "
+                f"but only what is below {partition.committed_end} is committed",
+            )
+            return
+        holders = [each.node_id for each in partition.copies.values() if each.held.end_offset > batch.last_offset]
+        if len(holders) < self.replicas.min_insync and not partition.tainted:
+            self.violated(
+                at_us,
+                f"{partition.name}: leader {node_id} acknowledged {batch.named}, which only {holders} hold; "
+                f"min.insync.replicas is {self.replicas.min_insync}",
+            )
+
+    def quiet(self, at_us: int) -> None:
+        for key, offsets in self._acknowledged.items():
+            partition = self.replicas.partitions.get(key)
+            leaders = [] if partition is None else [each for each in partition.copies.values() if each.leads]
+            if partition is None or partition.ever_excused:
+                continue
+            for leader in leaders:
+                lost = [each for each in offsets if each >= leader.held.end_offset]
+                if lost and leader.held.leader_epoch == partition.leader_epoch:
+                    self.violated(
+                        at_us,
+                        f"{partition.name}: {len(lost)} acknowledged batches are gone, the first at offset {lost[0]}; "
+                        f"leader {leader.node_id}'s log ends at {leader.held.end_offset}",
+                    )

@@ -1,0 +1,17 @@
+"""one-partition-leader-per-epoch: no two nodes lead a partition in the same leader epoch."""
+
+from chaos.checks.replica_check import Copy, Held, ReplicaCheck, Replicated
+
+
+class OnePartitionLeaderPerEpoch(ReplicaCheck):
+    guarantee = "one-partition-leader-per-epoch"
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:  # noqa: ARG002
+        epoch = now.leader_epoch
+        if epoch < 0:
+            return
+        first = partition.leaders.setdefault(epoch, copy.node_id)
+        if first != copy.node_id:
+            self.violated(
+                at_us, f"{partition.name}: nodes {first} and {copy.node_id} both lead in leader epoch {epoch}"
+            )

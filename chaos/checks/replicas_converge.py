@@ -1,0 +1,33 @@
+"""replicas-converge: with all faults healed each partition has a leader, and all replicas are in sync and alike."""
+
+from chaos.checks.replica_check import ReplicaCheck, Replicated
+
+
+class ReplicasConverge(ReplicaCheck):
+    """``overdue`` is called by who waited for it in vain."""
+
+    guarantee = "replicas-converge"
+
+    def reached(self) -> bool:
+        return all(_is_settled(each) for each in self.replicas.partitions.values())
+
+    def overdue(self, at_us: int, after_us: int) -> None:
+        for each in self.replicas.partitions.values():
+            if not _is_settled(each):
+                held = {copy.node_id: copy.held.end_offset for copy in each.copies.values()}
+                self.violated(
+                    at_us,
+                    f"{each.name}: {after_us // 1_000_000} s after all was healed leader {each.state.leader} has "
+                    f"in-sync replicas {each.state.isr} of {each.state.replicas}, whose logs end at {held}",
+                )
+
+
+def _is_settled(partition: Replicated) -> bool:
+    state = partition.state
+    leader = partition.copies.get(state.leader)
+    if leader is None or leader.log is None or len(state.isr) < len(state.replicas):
+        return leader is None and not partition.copies and state.leader >= 0
+    end = leader.held.end_offset
+    return all(
+        copy.held.end_offset == end and copy.held.high_watermark == end for copy in partition.copies.values()
+    )

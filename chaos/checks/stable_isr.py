@@ -1,0 +1,29 @@
+"""stable-isr: no replica leaves the in-sync replicas while no fault touched it, the leader or the controller's view.
+
+A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
+"""
+
+from chaos.checks.replica_check import PartitionImage, ReplicaCheck, Replicated, ReplicaView
+
+
+class StableIsr(ReplicaCheck):
+    """``settled_us``: the longest that a follower may lag, and the time that a registration or election may take."""
+
+    guarantee = "stable-isr"
+
+    def __init__(self, view: ReplicaView, settled_us: int) -> None:
+        super().__init__(view)
+        self._settled_us = settled_us
+
+    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
+        trouble, since_us = self.replicas.trouble, at_us - self._settled_us
+        for member in before.isr:
+            if member in now.isr or any(trouble.node_since(node, since_us) for node in now.replicas):
+                continue
+            if any(trouble.touches_since(node, since_us) for node in (member, before.leader, now.leader)):
+                continue
+            self.violated(
+                at_us,
+                f"{partition.name}: replica {member} left the in-sync replicas {before.isr} of leader {before.leader}, "
+                f"although no fault had touched it for {self._settled_us // 1000} ms",
+            )

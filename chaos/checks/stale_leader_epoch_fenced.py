@@ -1,0 +1,23 @@
+"""stale-leader-epoch-fenced: who names another leader epoch than the leader's is told so, and gets nothing (KIP-320).
+
+Also where the fetch does not name the partition itself, but its session holds it from an earlier one (F-13).
+"""
+
+from chaos.checks.fetch_model import Answer, FetchCheck
+
+
+class StaleLeaderEpochFenced(FetchCheck):
+    guarantee = "stale-leader-epoch-fenced"
+
+    def answered(self, at_us: int, answer: Answer) -> None:
+        for named, data in answer.data.items():
+            wish = answer.asked.wishes.get(named)
+            if wish is None or data.error_code or wish.leader_epoch < 0:
+                continue
+            partition = answer.led(named)
+            if partition is not None and wish.leader_epoch != partition.leader_epoch:
+                self.violated(
+                    at_us,
+                    f"{answer.client_id} asked for {partition.topic}-{partition.index} in leader epoch "
+                    f"{wish.leader_epoch} and was answered in {partition.leader_epoch}",
+                )

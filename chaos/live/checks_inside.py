@@ -1,0 +1,118 @@
+"""Checks that need a node's inside and no other node: the simulator's own, run in each live node's process.
+
+They see what the node did with each event before any fault touches its effects, as in the simulator. What they find
+goes through the evidence pipe at once; how much they looked at is told at each power of two, so that a killed node has
+told at least half of it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chaos.checks.check import Check, Violation
+from chaos.checks.fetch_model import FetchCheck, FetchModel
+from chaos.checks.full_answer_exact import FullAnswerExact
+from chaos.checks.metrics_exact import MetricsExact
+from chaos.checks.no_starvation import NoStarvation
+from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
+from chaos.live.evidence import BROKEN, LOOKED, Evidence
+from chaos.trace import TraceRow
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
+from reference_broker.log.now import Now
+from reports.manifest import Check as Judged
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+CHECKS: tuple[type[Check], ...] = (NoStarvation, StaleLeaderEpochFenced, FullAnswerExact, MetricsExact)
+MAX_STORY = 1000
+"""Characters: a line of evidence stays shorter than PIPE_BUF."""
+
+
+class ChecksInside:
+    """Implements core.hooks.Hooks and changes nothing. Put it where ``after`` still sees what the node itself wants.
+
+    ``guarantees``: those of the scenario; only their checks run.
+    """
+
+    def __init__(
+        self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence
+    ) -> None:
+        wanted = frozenset(guarantees)
+        self._checks = [each() for each in CHECKS if each.guarantee in wanted]
+        self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
+        self._incarnation = incarnation
+        self._origin_us = origin_us
+        self._evidence = evidence
+        self._model = FetchModel()
+        self._node: Node | None = None
+        self._told = 0
+        self._looked = 0
+
+    def built(self, node: "Node") -> None:
+        self._node = node
+
+    def trace(self, row: TraceRow) -> None:
+        """Each row of the node's trace, before ``after`` of the same event."""
+        for check in self._checks:
+            if row.what in check.rows:
+                check.trace(row)
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
+        node = self._node
+        if node is not None and self._checks and node.listening:
+            self._look(now.mono_us - self._origin_us, node, event, effects)
+        return effects
+
+    def _look(self, at_us: int, node: "Node", event: Event, effects: Sequence[Effect]) -> None:
+        for answer in self._model.acted(node, event, effects):
+            self._looked += 1
+            if self._looked & (self._looked - 1) == 0:
+                self._evidence.tell(LOOKED, [self._incarnation, self._looked])
+            for each in self._of_fetches:
+                each.answered(at_us, answer)
+        for check in self._checks:
+            check.node(at_us, self._incarnation, node, event, False)
+        self._tell([each for check in self._checks for each in check.violations])
+
+    def _tell(self, found: Sequence[Violation]) -> None:
+        if len(found) == self._told:
+            return
+        self._told = len(found)
+        for each in found:
+            self._evidence.tell(BROKEN, [each.guarantee, each.at_us, each.story[:MAX_STORY]])
+
+
+@dataclass(slots=True)
+class Findings:
+    """The runner's side: what the nodes' checks told."""
+
+    _broken: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _looked: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def line(self, node: int, line: dict[str, Any]) -> None:
+        """One line of a node's evidence; others than ours are no business of it."""
+        if BROKEN in line:
+            guarantee, at_us, story = line[BROKEN]
+            first = self._broken.get(guarantee)
+            if first is None or at_us < first[0]:
+                self._broken[guarantee] = (at_us, f"node-{node}: {story}")
+        if LOOKED in line:
+            incarnation, looked = line[LOOKED]
+            self._looked[node, incarnation] = looked
+
+    def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:
+        """For the manifest: one of each guarantee that was looked at."""
+        looked, wanted = sum(self._looked.values()), frozenset(guarantees)
+        names = dict.fromkeys(each.guarantee for each in CHECKS if each.guarantee in wanted)
+        return tuple(self._judge(name, looked) for name in names)
+
+    def _judge(self, name: str, looked: int) -> Judged:
+        if name not in self._broken:
+            return Judged(guarantee=name, holds=True, evidence=looked)
+        at_us, story = self._broken[name]
+        return Judged(guarantee=name, holds=False, evidence=max(1, looked), at_us=at_us, detail=story)

@@ -1,0 +1,230 @@
+"""What each fetch costs the node that serves it: processor time and bytes, as ``reports.schema.FETCH_COSTS``."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from reference_broker.apis.fetch_waiting import Fetch
+from reference_broker.apis.k01_fetch import is_metadata_fetch
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.log.now import Now
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
+from reference_broker.wire.messages import encode_response
+
+_FETCH = int(ApiKey.FETCH)
+
+
+class FetchCost(NamedTuple):
+    """Fields are the columns of ``reports.schema.FETCH_COSTS``, in their order."""
+
+    at_us: int
+    node: int
+    client_id: str
+    revision: str
+    full: bool
+    request_bytes: int
+    response_bytes: int
+    named: int
+    sent: int
+    record_bytes: int
+    service_us: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One fetch that has no answer yet. ``spent_ns``: processor time so far. ``opens``: it asks for a session."""
+
+    client_id: str
+    revision: str
+    full: bool
+    request_bytes: int
+    named: int
+    spent_ns: int
+    opens: bool
+
+
+class FetchCosts:
+    """Implements serve.driver.Meter. ``outer`` is to be the first of the driver's hooks and ``inner`` the last: what
+    other hooks do is none of the node's time.
+
+    ``clock_ns``: processor time of the thread that runs the node. Decoding, handling and encoding count. A fetch that
+    waits is charged what ``waiting`` measures: what is done for it in others' events, which are charged no part of it.
+    Fetches of the metadata log are left out.
+    """
+
+    def __init__(
+        self, node: int, add: Callable[[FetchCost], None], now_us: Callable[[], int], clock_ns: Callable[[], int]
+    ) -> None:
+        self.outer = _Outer(self)
+        self.inner = _Inner(self)
+        self._node = node
+        self._add = add
+        self._now_us = now_us
+        self._clock_ns = clock_ns
+        self._since_ns = 0
+        self._decoding = False
+        self._decode_ns = 0
+        self._waiting_ns = 0
+        """Of the event that is being handled, for fetches that wait."""
+        self._measures_waiting = False
+        self._asked: dict[int, _Asked] = {}
+        """By connection: a driver gives the next request of one only after its reply."""
+        self._answered: dict[int, tuple[_Asked, Reply]] = {}
+        """The node has answered, the driver has not sent it yet (or never will: a fault took it)."""
+
+    # What the driver tells.
+
+    def decoding(self) -> None:
+        self._decoding = True
+        self._since_ns = self._clock_ns()
+
+    def sent(self, reply: Reply, frame_bytes: int) -> None:
+        spent_ns = self._lap()
+        found = self._answered.pop(reply.connection, None)
+        if found is not None:
+            asked, answer = found
+            asked.spent_ns += spent_ns
+            self._write(asked, answer, frame_bytes)
+        self._since_ns = self._clock_ns()
+
+    # What the hooks see.
+
+    def arrives(self, event: Event) -> None:
+        """Before other hooks have seen it."""
+        self._decode_ns = self._lap() if self._decoding else 0
+        self._decoding = False
+        if self._answered:
+            self._write_unsent()
+        if type(event) is Closed:
+            self._asked.pop(event.connection, None)
+
+    def resume(self) -> None:
+        """The node, or the driver, goes on now."""
+        self._since_ns = self._clock_ns()
+
+    def handled(self, event: Event, effects: Sequence[Effect]) -> None:
+        spent_ns, self._waiting_ns = self._lap() - self._waiting_ns, 0
+        if type(event) is Request and event.api_key == _FETCH and not is_metadata_fetch(event.body):
+            asked = self._asked[event.connection] = _asked(event, self._decode_ns)
+            asked.spent_ns += spent_ns
+        self._decode_ns = 0  # Of two copies of a request the first was decoded.
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == _FETCH:
+                found = self._asked.pop(effect.connection, None)
+                if found is not None:
+                    self._answered[effect.connection] = (found, effect)
+
+    def waiting(self, connection: int, do: Callable[[], None]) -> None:
+        """Does something for a fetch that waits: for another one within it, that one is charged for neither."""
+        if self._measures_waiting:
+            do()
+            return
+        self._measures_waiting, since_ns = True, self._clock_ns()
+        try:
+            do()
+        finally:
+            self._measures_waiting = False
+            spent_ns = self._clock_ns() - since_ns
+            self._waiting_ns += spent_ns
+            asked = self._asked.get(connection)
+            if asked is not None:
+                asked.spent_ns += spent_ns
+
+    def _lap(self) -> int:
+        return self._clock_ns() - self._since_ns
+
+    def _write_unsent(self) -> None:
+        """Answers that were lost on their way, or are late: nobody has told their size."""
+        unsent, self._answered = self._answered, {}
+        for asked, reply in unsent.values():
+            if reply.body is not None:
+                buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+                self._write(asked, reply, sum(len(each) for each in buffers))
+
+    def _write(self, asked: _Asked, reply: Reply, response_bytes: int) -> None:
+        sent, record_bytes = _content(reply.body)
+        body: Any = reply.body
+        denied = asked.opens and body.error_code == 0 and body.session_id == 0
+        revision = "none" if denied else asked.revision
+        self._add(
+            FetchCost(
+                self._now_us(), self._node, asked.client_id, revision, asked.full, asked.request_bytes,
+                response_bytes, asked.named, sent, record_bytes, asked.spent_ns // 1000,
+            )
+        )  # fmt: skip
+
+
+def measure_waiting(costs: FetchCosts) -> Callable[[], None]:
+    """From now on all that fetches do while they wait goes through ``costs.waiting``; the result puts it back."""
+    originals = {name: getattr(Fetch, name) for name in ("partition_marked", "respond")}
+
+    def measured(original: Callable[..., None]) -> Callable[..., None]:
+        def do(fetch: Fetch, *more: object) -> None:
+            costs.waiting(fetch.call.connection, lambda: original(fetch, *more))
+
+        return do
+
+    def put_back() -> None:
+        for name, original in originals.items():
+            setattr(Fetch, name, original)
+
+    for name, original in originals.items():
+        setattr(Fetch, name, measured(original))
+    return put_back
+
+
+def _asked(request: Request, spent_ns: int) -> _Asked:
+    body: Any = request.body
+    revision = revision_of(request.api_version, body)
+    named = sum(len(topic.partitions) for topic in body.topics)
+    full = _is_full(revision, body)
+    opens = full and body.session_epoch == 0
+    return _Asked(request.client_id, revision, full, request.frame_bytes, named, spent_ns, opens)
+
+
+def revision_of(api_version: int, body: Any) -> str:
+    """``first`` for the draft, ``none`` for a fetch that wants no session, else ``final``."""
+    if api_version >= FIRST_DRAFT_VERSION:
+        return "first"
+    return "none" if body.session_id == 0 and body.session_epoch == -1 else "final"
+
+
+def _is_full(revision: str, body: Any) -> bool:
+    return bool(body.fetch_type == 0) if revision == "first" else body.session_epoch in (0, -1)
+
+
+def _content(body: Any) -> tuple[int, int]:
+    """Partitions in an answer, and bytes of record batches in them."""
+    partitions = [partition for topic in body.responses for partition in topic.partitions]
+    return len(partitions), sum(len(each.records) for each in partitions if each.records)
+
+
+class _Outer:
+    """Implements core.hooks.Hooks and changes nothing."""
+
+    def __init__(self, costs: FetchCosts) -> None:
+        self._costs = costs
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        self._costs.arrives(event)
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        self._costs.handled(event, effects)
+        return effects
+
+
+class _Inner:
+    """Implements core.hooks.Hooks and changes nothing."""
+
+    def __init__(self, costs: FetchCosts) -> None:
+        self._costs = costs
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        self._costs.resume()
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        self._costs.resume()
+        return effects

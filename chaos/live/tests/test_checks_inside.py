@@ -1,0 +1,84 @@
+"""The simulator's checks in a live node: what they see goes to the runner, which writes it into the manifest."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.live.checks_inside import ChecksInside, Findings
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.log.now import Now
+from reference_broker.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
+
+FENCED = "stale-leader-epoch-fenced"
+LEADER_EPOCH = 3
+
+
+class FakePipe:
+    """What the node tells goes to the runner's side at once."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self.lines: list[dict[str, object]] = []
+
+    def tell(self, key: str, value: object) -> None:
+        self.lines.append({key: value})
+        self.findings.line(1, {key: value})
+
+
+def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int]) -> None:
+    """One full fetch without a session for each epoch, answered with data, by the leader of epoch 3."""
+    outlet: Any = pipe
+    checks = ChecksInside(0, 1000, guarantees, outlet)
+    log = SimpleNamespace(log_start_offset=0, high_watermark=10)
+    led = SimpleNamespace(topic="t", index=0, leader_epoch=LEADER_EPOCH, log=log)
+    partitions = SimpleNamespace(by_name={("t", 0): led}, by_id={})
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, partitions=partitions), listening=True)
+    checks.built(node)
+    for number, leader_epoch in enumerate(leader_epochs):
+        asked = FetchRequest(session_epoch=-1, topics=[FetchTopic("t", b"", [FetchPartition(0, 0, 100, leader_epoch)])])
+        answer = FetchResponse(responses=[FetchTopicResponse("t", b"", [PartitionData(0, 0, 10, records=b"x")])])
+        tag = Tag(1, 12, "fetcher-0", 0, -1)
+        reply = Reply(1, number, 1, 12, answer, tag)
+        effects = checks.after(Now(5000 + number, 0), Request(1, number, 1, 12, "fetcher-0", asked, tag), [reply])
+        assert list(effects) == [reply], "a check changes nothing"
+
+
+@pytest.mark.clause("F-13")
+def test_a_breach_reaches_the_manifest_with_its_node_and_first_time() -> None:
+    pipe = FakePipe()
+    fetches(pipe, (FENCED, "lost-write"), [LEADER_EPOCH, LEADER_EPOCH - 1, LEADER_EPOCH - 2])
+    (found,) = pipe.findings.judged((FENCED, "lost-write"))
+    assert (found.guarantee, found.holds, found.at_us) == (FENCED, False, 4001)
+    assert found.detail.startswith("node-1: fetcher-0 asked for t-0 in leader epoch 2")
+    assert found.evidence >= 1
+
+
+def test_how_much_was_looked_at_is_told_before_the_node_can_be_killed() -> None:
+    pipe = FakePipe()
+    fetches(pipe, (FENCED,), [LEADER_EPOCH] * 20)
+    assert len(pipe.lines) == 5, "one line at each power of two"
+    (found,) = pipe.findings.judged((FENCED,))
+    assert found.holds
+    assert found.evidence == 16
+
+
+def test_only_what_the_scenario_promises_is_judged() -> None:
+    pipe = FakePipe()
+    fetches(pipe, ("lost-write",), [LEADER_EPOCH - 1])
+    assert pipe.lines == []
+    assert pipe.findings.judged(("lost-write",)) == ()
+
+
+def test_what_was_never_looked_at_has_no_evidence() -> None:
+    (found,) = Findings().judged((FENCED,))
+    assert (found.holds, found.evidence) == (True, 0)

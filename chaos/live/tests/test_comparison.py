@@ -1,0 +1,55 @@
+"""A comparison plays one scenario three times, and refuses before the first what could not be played."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.live import comparison
+from chaos.live.errors import SetupError
+from chaos.live.run_folder import RunFolder
+from scenarios.loader import find
+from scenarios.model import Scenario, Swarm
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Scenario, Path, dict[str, Any]]]:
+    """What the runner was asked for."""
+    seen: list[tuple[Scenario, Path, dict[str, Any]]] = []
+
+    def play(scenario: Scenario, out: Path, **more: Any) -> RunFolder:
+        seen.append((scenario, out, more))
+        return RunFolder(out)
+
+    monkeypatch.setattr(comparison, "play", play)
+    return seen
+
+
+def test_one_load_one_seed_three_revisions(played: list[tuple[Scenario, Path, dict[str, Any]]], tmp_path: Path) -> None:
+    whole = find("01-lost-response")
+    folders = comparison.compare(whole, tmp_path / "out", 7, "typed")
+    assert folders == [(each, tmp_path / "out" / each) for each in ("final", "first", "none")]
+    assert [{group.revision for group in each.load.fetchers} for each, _, _ in played] == [
+        {"final"}, {"first"}, {"none"},
+    ]  # fmt: skip
+    slots = "max.incremental.fetch.session.cache.slots"
+    settings = [dict(each.cluster.config) for each, _, _ in played]
+    assert settings == [{}, {"fetch.session.revision": "first"}, {slots: "0"}]
+    assert {more["seed"] for _, _, more in played} == {7}
+    assert {each.load.producers for each, _, _ in played} == {whole.load.producers}
+    assert {each.faults for each, _, _ in played} == {whole.faults}
+
+
+def test_what_cannot_be_played_is_refused_before_anything_is(
+    played: list[tuple[Scenario, Path, dict[str, Any]]], tmp_path: Path
+) -> None:
+    swarm = replace(find("plain-load"), swarm=Swarm(("node_killed",), 4.0, 4.0))
+    with pytest.raises(SetupError, match="draws its faults"):
+        comparison.compare(swarm, tmp_path / "out", 1)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "x").touch()
+    for out in (tmp_path / "used", tmp_path / "used" / "x"):
+        with pytest.raises(SetupError, match="give --out a new one"):
+            comparison.compare(find("plain-load"), out, 1)
+    assert played == []

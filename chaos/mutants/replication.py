@@ -1,0 +1,73 @@
+"""Mutants of replication: what leaders, followers and the controller know of replicas."""
+
+from collections.abc import Callable
+from typing import Any
+
+from chaos.mutants.mutant import Mutant
+
+Function = Callable[..., Any]
+
+
+def _high_watermark_at_leaders_end(original: Function) -> Function:  # noqa: ARG001
+    def high_watermark(self: Any, leader_end: int, now_us: int, max_lag_ms: int, is_eligible: Any) -> int:  # noqa: ARG001
+        return leader_end
+
+    return high_watermark
+
+
+def _joins_behind_high_watermark(original: Function) -> Function:  # noqa: ARG001
+    def may_join(self: Any, state: Any, high_watermark: int) -> bool:  # noqa: ARG001
+        return self.proposal is None and state.replica_id not in self.isr
+
+    return may_join
+
+
+def _divergence_unseen(original: Function) -> Function:
+    def wanted(self: Any, max_bytes: int) -> Any:
+        return original(self, max_bytes)._replace(last_fetched_epoch=-1)
+
+    return wanted
+
+
+def _unclean_restart_stays_in_sync(original: Function) -> Function:  # noqa: ARG001
+    def restarting(setting: Any, broker: Any) -> Any:  # noqa: ARG001
+        yield from ()
+        return []
+
+    return restarting
+
+
+def _leader_from_outside_the_isr(original: Function) -> Function:
+    def elect(partition: Any, isr: Any, acceptable: Any, election: Any) -> Any:  # noqa: ARG001
+        return original(partition, partition.replicas, acceptable, election)
+
+    return elect
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "high_watermark_at_leaders_end", "what the leader has appended is committed",
+        "node", "reference_broker.model.replicas:Followers.high_watermark",
+        ("self", "leader_end", "now_us", "max_lag_ms", "is_eligible"), _high_watermark_at_leaders_end, ("F-22",),
+    ),
+    Mutant(
+        "joins_behind_high_watermark", "a replica is taken in as soon as it fetches",
+        "node", "reference_broker.model.replicas:Followers.may_join", ("self", "state", "high_watermark"),
+        _joins_behind_high_watermark, ("F-22",),
+    ),
+    Mutant(
+        "divergence_unseen", "a follower does not tell the epoch of its last record, and keeps what its leader lacks",
+        "node", "reference_broker.replication.followed:Followed.wanted", ("self", "max_bytes"),
+        _divergence_unseen, ("F-13",), ("final",),
+    ),
+    Mutant(
+        "unclean_restart_stays_in_sync", "who comes back after an unclean stop keeps its place",
+        "node", "reference_broker.apis.k62_broker_registration:restarting", ("setting", "broker"),
+        _unclean_restart_stays_in_sync,
+    ),
+    Mutant(
+        "leader_from_outside_the_isr", "any replica may be elected",
+        "node", "reference_broker.raft.partition_changes:elect", ("partition", "isr", "acceptable", "election"),
+        _leader_from_outside_the_isr,
+    ),
+)  # fmt: skip

@@ -1,0 +1,214 @@
+"""The checks of single answers and of the first revision's numbers: silent on what is right, loud on what is not."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.eviction_rules import EvictionRules
+from chaos.checks.fetch_model import FIRST_REVISION, FetchCheck, FetchModel
+from chaos.checks.full_answer_exact import FullAnswerExact
+from chaos.checks.no_starvation import NoStarvation
+from chaos.checks.sequence_order import INVALID_FETCH_SESSION, SequenceOrder
+from chaos.checks.session_lost import SessionLost
+from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
+from chaos.trace import TraceRow
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    ForgottenTopic,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
+
+SESSION = 77
+CLIENT = "fetcher-0"
+BY_NAME = 12
+
+
+class Talk:
+    """One client and one node that leads two partitions with ten records each, in leader epoch 3."""
+
+    def __init__(self, check: FetchCheck) -> None:
+        self.check = check
+        self.model = FetchModel()
+        log = SimpleNamespace(log_start_offset=0, high_watermark=10)
+        self.led = {
+            ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log) for index in range(2)
+        }
+        partitions = SimpleNamespace(by_name=self.led, by_id={})
+        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=partitions))
+        self.correlation = 0
+
+    def fetch(
+        self, epoch: int, offsets: dict[int, int], served: dict[int, int], *, forget: tuple[int, ...] = (),
+        leader_epoch: int = 3, version: int = BY_NAME, incremental: bool | None = None, unanswered: bool = False,
+    ) -> None:  # fmt: skip
+        """``offsets``: named in the request; ``served``: bytes in the answer, by partition. ``unanswered``: it waits
+        until its connection is lost."""
+        self.correlation += 1
+        wanted = [FetchPartition(index, offset, 100, leader_epoch) for index, offset in offsets.items()]
+        body = FetchRequest(
+            session_id=SESSION if epoch else 0, session_epoch=epoch, topics=[FetchTopic("t", b"", wanted)],
+            forgotten=[ForgottenTopic("t", b"", list(forget))],
+            fetch_type=int(epoch > 0 if incremental is None else incremental),
+        )  # fmt: skip
+        data = [PartitionData(index, 0, 10, records=b"x" * size) for index, size in served.items()]
+        answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", data)])
+        tag = Tag(1, version, CLIENT, body.session_id, epoch)
+        request = Request(1, self.correlation, 1, version, CLIENT, body, tag)
+        reply = Reply(1, self.correlation, 1, version, answer, tag)
+        for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
+            self.check.answered(0, each)
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story for each in self.check.violations]
+
+
+@pytest.mark.clause("F-15", "G-7")
+def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
+    talk = Talk(NoStarvation())
+    talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
+    for epoch in range(1, 9):
+        talk.fetch(epoch, {}, {epoch % 2: 5})
+    assert talk.stories == []
+
+
+@pytest.mark.clause("F-15", "G-7")
+@pytest.mark.parametrize("version", [BY_NAME, FIRST_REVISION])
+def test_a_partition_that_is_never_served(version: int) -> None:
+    talk = Talk(NoStarvation())
+    talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=version)
+    talk.fetch(1, {}, {0: 5}, version=version)
+    assert talk.stories == []
+    talk.fetch(2, {}, {0: 5}, version=version)
+    assert len(talk.stories) == 1
+    assert "t-1 has data from 0 to 10" in talk.stories[0]
+
+
+def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
+    talk = Talk(NoStarvation())
+    talk.fetch(0, {0: 0, 1: 10}, {0: 5, 1: 0})
+    for epoch in range(1, 5):
+        talk.fetch(epoch, {}, {0: 5})
+    talk.fetch(5, {1: 0}, {0: 5}, forget=(1,))
+    for epoch in range(6, 9):
+        talk.fetch(epoch, {}, {0: 5})
+    assert talk.stories == []
+
+
+def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
+    talk = Talk(NoStarvation())
+    talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
+    talk.fetch(1, {1: 10}, {}, unanswered=True)
+    for epoch in range(2, 6):
+        talk.fetch(epoch, {}, {0: 5})
+    assert talk.stories == []
+
+
+def test_an_answer_that_comes_again_is_not_counted() -> None:
+    talk = Talk(NoStarvation())
+    talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=FIRST_REVISION)
+    for _ in range(5):
+        talk.fetch(1, {}, {0: 5}, version=FIRST_REVISION)
+    assert talk.stories == []
+
+
+@pytest.mark.clause("F-5", "G-4")
+def test_a_full_answer_about_what_was_not_named() -> None:
+    talk = Talk(FullAnswerExact())
+    talk.fetch(0, {0: 0}, {0: 5})
+    talk.fetch(1, {}, {1: 5})
+    assert talk.stories == []
+    talk.fetch(0, {0: 0}, {0: 5, 1: 0})
+    assert talk.stories == [f"{CLIENT} was answered about t-1, which its full request did not name"]
+
+
+@pytest.mark.clause("F-13")
+def test_an_answer_to_another_leader_epoch() -> None:
+    talk = Talk(StaleLeaderEpochFenced())
+    talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
+    talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)
+    assert talk.stories == []
+    for partition in talk.led.values():
+        partition.leader_epoch = 4
+    talk.fetch(2, {}, {1: 5})
+    assert talk.stories == [f"{CLIENT} asked for t-1 in leader epoch 3 and was answered in 4"]
+
+
+def row(what: str, number: int = 0, error: int = 0, connection: int = 1, **detail: int | str) -> TraceRow:
+    fields = {"session_id": SESSION, **detail}
+    return TraceRow(
+        0, 0, 0, 0, what, connection, CLIENT, 1, FIRST_REVISION, SESSION, number, SESSION if not error else 0,
+        error, json.dumps(fields),
+    )  # fmt: skip
+
+
+CREATED = row("session_created", partitions=2, privileged=0, revision="first")
+
+
+@pytest.mark.clause("G-3")
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        ([row("request", 1), row("reply", 1), row("request", 1), row("reply", 1)], True),
+        ([row("request", 1), row("reply", 1), row("request", 2), row("reply", 2)], True),
+        ([row("request", 2), row("reply", 2, INVALID_FETCH_SESSION)], True),
+        ([row("request", 2), row("reply", 2)], False),
+        ([row("request", 1), row("reply", 1, INVALID_FETCH_SESSION)], False),
+        ([row("request", 1), row("reply", 1), row("request", 3), row("reply", 3)], False),
+        ([row("request", 1), row("reply", 1, 42), row("request", 2), row("reply", 2)], False),
+        ([row("request", 1), row("reply", 1, 42), row("request", 1), row("reply", 1)], True),
+        (
+            [
+                row("request", 1, connection=1), row("request", 1, connection=2),
+                row("reply", 1, INVALID_FETCH_SESSION, connection=1), row("reply", 1, connection=2),
+            ],
+            True,
+        ),
+        (
+            [
+                row("request", 1, connection=1), row("request", 0, connection=2),
+                row("reply", 1, INVALID_FETCH_SESSION, connection=1),
+            ],
+            True,
+        ),
+        ([row("session_closed"), row("request", 1), row("reply", 1)], False),
+        ([row("session_closed"), row("request", 1), row("reply", 1, INVALID_FETCH_SESSION)], True),
+    ],
+)  # fmt: skip
+def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> None:
+    check = SequenceOrder()
+    for each in (CREATED, *rows):
+        check.trace(each)
+    assert (check.violations == []) == right
+
+
+@pytest.mark.clause("F-2", "G-1")
+def test_an_id_that_comes_twice() -> None:
+    check = SessionLost()
+    check.trace(CREATED)
+    check.trace(row("session_closed"))
+    assert check.violations == []
+    check.trace(CREATED)
+    assert "created twice" in check.violations[0].story
+
+
+@pytest.mark.clause("G-11")
+@pytest.mark.parametrize(
+    ("revision", "idle_ms", "right"), [("first", 600, True), ("final", 600, False), ("first", 400, False)]
+)
+def test_each_revision_has_its_own_least_time(revision: str, idle_ms: int, right: bool) -> None:
+    check = EvictionRules(slots=1, first_revision_min_ms=500)
+    check.trace(row("session_created", revision=revision))
+    check.trace(
+        row("session_evicted", by_privileged=0, privileged=0, idle_ms=idle_ms, age_ms=0, by_partitions=1, partitions=1)
+    )
+    assert (check.violations == []) == right

@@ -1,0 +1,313 @@
+"""Each check of replicated partitions is silent on a right history and speaks on one that breaks its guarantee."""
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.all_checks import Settings, replica_checks
+from chaos.checks.no_acked_lost import NoAckedLost
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.trouble import Trouble
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.model.metadata_delta import TopicChange
+from reference_broker.model.metadata_image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+from reference_broker.wire.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
+from reference_broker.wire.tags import Tag
+
+TOPIC_ID = b"\x01" * 16
+KEY = (TOPIC_ID, 0)
+SECOND_US = 1_000_000
+IN_SYNC_US = 10 * SECOND_US
+
+
+def batch(offset: int, epoch: int, value: bytes = b"v") -> bytes:
+    made = bytes(build([Record(timestamp_ms=0, value=value)], leader_epoch=epoch))
+    return offset.to_bytes(8, "big") + made[8:]
+
+
+@dataclass
+class Log:
+    """Batch n stands at offset n."""
+
+    topic_id: bytes = TOPIC_ID
+    directory: str = "t-0"
+    high_watermark: int = 0
+    log_start_offset: int = 0
+    held: list[bytes] = field(default_factory=list)
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.held)
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(self.held[offset:end])
+
+
+class Cluster:
+    """Three replicas of one partition, as the view looks at them."""
+
+    def __init__(self) -> None:
+        self.view = ReplicaView(Trouble(), min_insync=2)
+        self.checks = replica_checks(Settings(session_slots=1, in_sync_us=IN_SYNC_US), self.view)
+        (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
+        self.logs = [Log() for _ in range(3)]
+        self.incarnations = [0, 0, 0]
+        self.epochs = [0, -1, -1]
+        self.now_us = 100 * SECOND_US
+        self.state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
+        self.view.image(self.now_us, None, self.image())
+
+    def image(self) -> MetadataImage:
+        return MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (self.state,))})
+
+    def change(self, **fields: Any) -> None:
+        """The metadata has a newer state of the partition."""
+        before = self.image().topics["t"]
+        self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **fields)
+        after = self.image()
+        delta: Any = SimpleNamespace(topics=[TopicChange(before, after.topics["t"], (0,))])
+        self.view.image(self.now_us, delta, after)
+
+    def node(self, number: int) -> Any:
+        led = SimpleNamespace(leader_epoch=self.epochs[number], log=self.logs[number])
+        leads = self.epochs[number] >= 0
+        partitions = SimpleNamespace(by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID})
+        publisher = SimpleNamespace(resting_logs=lambda: [] if leads else [self.logs[number]])
+        return SimpleNamespace(broker=SimpleNamespace(node_id=number, partitions=partitions), _publisher=publisher)
+
+    def look(self, *numbers: int) -> None:
+        for number in numbers or (0, 1, 2):
+            self.now_us += 1
+            self.view.look(self.now_us, self.incarnations[number], self.node(number))
+
+    def append(self, *batches: bytes, to: tuple[int, ...] = (0, 1, 2)) -> None:
+        for number in to:
+            self.logs[number].held += batches
+        self.look(*to)
+
+    def commit(self, offset: int, *numbers: int) -> None:
+        for number in numbers or (0, 1, 2):
+            self.logs[number].high_watermark = offset
+            self.look(number)
+
+    def acknowledge(self, offset: int, acks: int = -1, by: int = 0) -> None:
+        node, tag = self.node(by), Tag(0, 9, "p")
+        answer = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, offset)])])
+        request = Request(1, 7, 0, 9, "p", ProduceRequest(acks, 1000, []), tag)
+        self.acked.acted(self.now_us, node, request, [Reply(1, 7, 0, 9, answer, tag)])
+        self.look(by)
+        self.acked.judge(self.now_us, node)
+
+    def restart(self, number: int) -> None:
+        self.view.gone(number)
+        self.logs[number] = replace(self.logs[number], held=list(self.logs[number].held))
+        self.incarnations[number] += 1
+
+    def lead(self, number: int, epoch: int) -> None:
+        self.epochs = [epoch if each == number else -1 for each in range(3)]
+
+    def broken(self) -> list[str]:
+        self.view.end(self.now_us)
+        return [check.guarantee for check in self.checks if check.violations]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Node 0 leads epoch 0; three batches are committed everywhere."""
+    made = Cluster()
+    made.append(*(batch(each, 0) for each in range(3)))
+    made.commit(3)
+    return made
+
+
+def test_a_right_history_breaks_nothing(cluster: Cluster) -> None:
+    cluster.acknowledge(2)
+    cluster.append(batch(3, 0), to=(0, 1))
+    cluster.view.trouble.node(0, cluster.now_us)
+    cluster.restart(0)
+    cluster.change(isr=(1, 2), leader=1, leader_epoch=1)
+    cluster.lead(1, 1)
+    cluster.look(1)
+    cluster.logs[0].held = cluster.logs[1].held[:]
+    cluster.look(0)
+    cluster.append(batch(3, 0), to=(2,))
+    cluster.append(batch(4, 1))
+    cluster.commit(5)
+    cluster.change(isr=(1, 2, 0))
+    cluster.acknowledge(4, by=1)
+    assert cluster.broken() == []
+
+
+def test_a_replica_with_other_bytes(cluster: Cluster) -> None:
+    cluster.append(batch(3, 0), to=(0, 2))
+    cluster.append(batch(3, 0, b"other"), to=(1,))
+    cluster.commit(4, 0)
+    assert cluster.broken() == []
+    cluster.commit(4, 1)
+    assert cluster.broken() == ["replicas-equal"]
+
+
+def test_a_leader_without_what_is_committed(cluster: Cluster) -> None:
+    cluster.append(batch(3, 0), to=(0, 1))
+    cluster.commit(4, 0)
+    cluster.lead(2, 1)
+    cluster.change(leader=2, leader_epoch=1)
+    cluster.look(2)
+    assert "replicas-equal" in cluster.broken()
+
+
+def test_replicas_that_do_not_come_together(cluster: Cluster) -> None:
+    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    assert converge.reached()
+    cluster.append(batch(3, 0), to=(0,))
+    assert not converge.reached()
+    converge.overdue(cluster.now_us, SECOND_US)
+    assert cluster.broken() == ["replicas-converge"]
+    cluster.append(batch(3, 0), to=(1, 2))
+    cluster.commit(4)
+    assert converge.reached()
+    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.change(isr=(0, 2))
+    assert not converge.reached()
+
+
+def test_a_leader_that_comes_back_with_less(cluster: Cluster) -> None:
+    cluster.restart(0)
+    del cluster.logs[0].held[2:]
+    cluster.logs[0].high_watermark = 0
+    cluster.look(0)
+    assert "replicas-equal" in cluster.broken()
+
+
+def test_a_high_watermark_that_goes_back(cluster: Cluster) -> None:
+    cluster.commit(2, 1)
+    assert cluster.broken() == ["high-watermark-monotonic"]
+
+
+def test_a_new_process_may_know_less(cluster: Cluster) -> None:
+    cluster.restart(1)
+    cluster.commit(2, 1)
+    assert cluster.broken() == []
+
+
+def test_a_high_watermark_beyond_the_log(cluster: Cluster) -> None:
+    cluster.commit(4, 1)
+    assert cluster.broken() == ["high-watermark-monotonic"]
+
+
+def test_two_leaders_in_one_epoch(cluster: Cluster) -> None:
+    cluster.epochs[2] = 0
+    cluster.look(2)
+    assert cluster.broken() == ["one-partition-leader-per-epoch"]
+
+
+def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(cluster: Cluster) -> None:
+    cluster.append(batch(3, 0), to=(0, 1))
+    cluster.commit(4, 0)
+    assert cluster.broken() == ["isr-honest"]
+
+
+def test_a_replica_that_joins_too_early(cluster: Cluster) -> None:
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0, 1))
+    cluster.append(batch(3, 0), to=(0, 1))
+    cluster.commit(4, 0)
+    assert cluster.broken() == []
+    cluster.change(isr=(0, 1, 2))
+    assert cluster.broken() == ["isr-honest"]
+
+
+@pytest.mark.clause("F-22")
+def test_a_replica_that_leaves_without_a_reason(cluster: Cluster) -> None:
+    cluster.change(isr=(0, 1))
+    assert cluster.broken() == ["stable-isr"]
+
+
+@pytest.mark.parametrize("touched", ["member", "leader", "link"])
+def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: str) -> None:
+    trouble = cluster.view.trouble
+    if touched == "link":
+        trouble.link(2, 0, cluster.now_us - IN_SYNC_US // 2)
+    else:
+        trouble.node(2 if touched == "member" else 0, cluster.now_us - IN_SYNC_US // 2)
+    cluster.change(isr=(0, 1))
+    assert cluster.broken() == []
+
+
+def test_an_acknowledgement_before_it_is_committed(cluster: Cluster) -> None:
+    cluster.append(batch(3, 0), to=(0,))
+    cluster.acknowledge(3, acks=1)
+    assert cluster.broken() == []
+    cluster.acknowledge(3)
+    assert cluster.broken() == ["no-acked-lost"]
+
+
+def test_what_a_node_meant_to_answer_when_it_died_was_never_said(cluster: Cluster) -> None:
+    cluster.append(batch(3, 0), to=(0,))
+    node, tag = cluster.node(0), Tag(0, 9, "p")
+    answer = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, 3)])])
+    request = Request(1, 7, 0, 9, "p", ProduceRequest(-1, 1000, []), tag)
+    cluster.acked.acted(cluster.now_us, node, request, [Reply(1, 7, 0, 9, answer, tag)])
+    cluster.acked.acted(cluster.now_us, cluster.node(1), None, [])
+    cluster.acked.judge(cluster.now_us, cluster.node(1))
+    assert cluster.broken() == []
+
+
+def test_an_acknowledgement_that_too_few_hold(cluster: Cluster) -> None:
+    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.change(isr=(0,))
+    cluster.append(batch(3, 0), to=(0,))
+    cluster.commit(4, 0)
+    cluster.acknowledge(3)
+    assert cluster.broken() == ["no-acked-lost"]
+
+
+def test_acknowledged_batches_that_the_last_leader_lacks(cluster: Cluster) -> None:
+    cluster.acknowledge(2)
+    for log in cluster.logs:
+        del log.held[2:]
+        log.high_watermark = 2
+    cluster.lead(1, 1)
+    cluster.look(1)
+    assert "no-acked-lost" in cluster.broken()
+
+
+def test_what_all_in_sync_replicas_lost_with_their_power_is_excused(cluster: Cluster) -> None:
+    cluster.acknowledge(2)
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0, 1))
+    for number in (0, 1):
+        cluster.view.power_lost(number)
+        cluster.restart(number)
+        del cluster.logs[number].held[1:]
+        cluster.logs[number].high_watermark = 0
+    assert cluster.view.excused == (("t", 0),)
+    cluster.lead(1, 1)
+    cluster.change(leader=1, leader_epoch=1)
+    cluster.look(1)
+    cluster.append(batch(1, 1), to=(0, 1))
+    cluster.commit(2, 0, 1)
+    assert cluster.broken() == []
+
+
+def test_a_power_loss_that_another_replica_survives_excuses_nothing(cluster: Cluster) -> None:
+    cluster.view.power_lost(0)
+    cluster.view.trouble.node(0, cluster.now_us)
+    cluster.change(isr=(1, 2), leader=1, leader_epoch=1)
+    cluster.change(isr=(1, 2, 0))
+    cluster.view.power_lost(1)
+    cluster.view.power_lost(2)
+    assert list(cluster.view.excused) == []
+    cluster.view.power_lost(0)
+    assert cluster.view.excused == (("t", 0),)

@@ -1,0 +1,143 @@
+"""What commands share: scenarios are found, played with real processes, judged, and the verdicts told.
+
+Imported by ``crucible.py`` alone, when a command runs; imports the rooms lazily, as that does.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from reports.verdict import Verdict
+    from scenarios.model import Scenario
+
+ROOT = Path(__file__).resolve().parent
+USAGE_ERROR = 2
+
+
+@contextmanager
+def one_sentence(*errors: type[BaseException]) -> Iterator[None]:
+    """Turns errors that a person can put right into one sentence and exit code 2."""
+    try:
+        yield
+    except errors as error:
+        click.echo(f"crucible: {error}", err=True)
+        sys.exit(USAGE_ERROR)
+
+
+def progress(line: str) -> None:
+    click.echo(f"  {line}", err=True)
+
+
+def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
+    from scenarios import loader
+
+    with one_sentence(loader.ScenarioError):
+        if everything and names:
+            raise loader.ScenarioError("name scenarios or give --all, not both")
+        if everything:
+            return list(loader.load_all())
+        if not names:
+            raise loader.ScenarioError("name a scenario (a file, its stem or its number), or give --all")
+        return [loader.find(name) for name in names]
+
+
+def in_revisions(scenario: "Scenario", wanted: str | None) -> "Sequence[Scenario]":
+    """In the one that is wanted, or in all that it has; what was named with its revision (``1@first``) only in that."""
+    from scenarios.revisions import MARK, each_revision
+
+    return (scenario,) if MARK in scenario.name and not wanted else each_revision(scenario, wanted or "")
+
+
+def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
+    """Plays one after the other, then judges all in one Spark session; one line a verdict."""
+    need_java()
+    from chaos.live.errors import SetupError
+    from chaos.live.runner import check_playable, play
+
+    folders: list[Path] = []
+    with one_sentence(SetupError):
+        for scenario, mutant in plays:
+            check_playable(scenario, target, mutant)
+        for number, (scenario, mutant) in enumerate(plays):
+            name = f"{scenario.name}{'-' + mutant if mutant else ''}"
+            folder = run_folder(out, name, len(plays) > 1)
+            planted = f" (mutant {mutant})" if mutant else ""
+            click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
+            play(scenario, folder, seed=seed, target=target, mutant=mutant, command=command_line(), progress=progress)
+            folders.append(folder)
+    return judge(folders)
+
+
+def _shown_revision(scenario: "Scenario") -> str:
+    from scenarios.revisions import revision_of
+
+    revision = revision_of(scenario)
+    return f" ({revision} revision)" if revision != "final" else ""
+
+
+def run_folder(out: Path | None, name: str, several: bool) -> Path:
+    if out is None:
+        return ROOT / "runs" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return out / name if several else out
+
+
+def command_line() -> str:
+    return " ".join(["./crucible", *sys.argv[1:]])
+
+
+def judge(folders: Sequence[Path], out: Path | None = None, baseline: Path | None = None) -> "list[Verdict]":
+    from reports.errors import SetupError
+    from reports.judge import judge_many
+    from reports.manifest import ManifestError
+
+    with one_sentence(SetupError, ManifestError):
+        verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
+    tell(verdicts)
+    return verdicts
+
+
+def tell(verdicts: "Sequence[Verdict]") -> None:
+    for verdict in verdicts:
+        click.echo(f"{verdict.outcome.name}: {verdict.summary}")
+        if verdict.report is not None:
+            click.echo(f"  report: {shown(verdict.report)}")
+        if verdict.exit_code:
+            click.echo(f"  repeat with: {verdict.repeat_command}")
+
+
+def shown(path: Path) -> Path:
+    """Relative to where one is, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def worst(verdicts: "Sequence[Verdict]") -> int:
+    from reports.verdict import worst_exit_code
+
+    return worst_exit_code(verdicts)
+
+
+def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
+    """Controls pass, mutants break a guarantee."""
+    wrong = [
+        f"{scenario.name}{' with ' + mutant if mutant else ''}: {verdict.outcome.name}"
+        for (scenario, mutant), verdict in zip(plays, verdicts, strict=True)
+        if verdict.exit_code != (1 if mutant else 0)
+    ]
+    click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
+    return 1 if wrong else 0
+
+
+def need_java() -> None:
+    if shutil.which("java") is None:
+        click.echo(
+            "crucible: Spark needs a Java runtime, 17 or newer; install one "
+            "(Debian: apt-get install openjdk-17-jre-headless) and try again.", err=True,
+        )  # fmt: skip
+        sys.exit(USAGE_ERROR)

@@ -1,0 +1,267 @@
+"""Random worlds around the fetch handlers, against a model that recomputes everything from scratch."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reference_broker.apis.tests.fetch_naive import Naive
+from reference_broker.apis.tests.fetch_naive_values import FIRST_MIN_MS, FirstSession
+from reference_broker.apis.tests.fetch_world import FakeCall, World, named
+from reference_broker.model.partitions import Partition
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+TOPICS = {"a": 2, "b": 1, "c": 1}
+PLACES = st.tuples(st.sampled_from(sorted(TOPICS)), st.integers(0, 1))
+WANTED = st.lists(
+    st.tuples(
+        PLACES,
+        st.sampled_from([0, 0, 1, 2, 3, 9]),
+        st.sampled_from([0, 50, 150, 1 << 20]),
+        st.sampled_from([-1, -1, -1, 0, 1]),
+        st.sampled_from([-1, -1, -1, 0, 1]),
+    ),
+    max_size=5,
+)
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_wait_ms": st.sampled_from([0, 0, 100, 500]),
+        "min_bytes": st.sampled_from([1, 1, 0, 150]),
+        "max_bytes": st.sampled_from([1 << 20, 1 << 20, 200, 60, 0]),
+        "isolation_level": st.sampled_from([0, 0, 0, 1]),
+        "replica_id": st.sampled_from([-1, -1, -1, 8]),
+    }
+)
+
+ALL = [(("a", 0), 0, 250, -1, -1), (("a", 1), 0, 1 << 20, -1, -1), (("b", 0), 0, 150, -1, -1)]
+HELD = st.sampled_from([one[0] for one in ALL])
+Turn = tuple[str, str, bool, int, list[tuple[str, tuple[str, int]]]]
+"""Which number, what it names, whether it waits, its limit in bytes, and what changes then."""
+
+
+def turns(*numbers: str) -> st.SearchStrategy[list[Turn]]:
+    changes = ["append", "append", "append uncommitted", "commit", "hold", "trim"]
+    return st.lists(
+        st.tuples(
+            st.sampled_from(numbers),
+            st.sampled_from(["nothing", "nothing", "processed"]),
+            st.booleans(),
+            st.sampled_from([1 << 20, 60]),
+            st.lists(st.tuples(st.sampled_from(changes), HELD), max_size=3),
+        ),
+        min_size=3,
+        max_size=6,
+    )
+
+
+class Fetching(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(slots=3, first_min_eviction_ms=FIRST_MIN_MS)
+        self.naive = Naive(self.world)
+        self.births = 0
+        self.wall_steps = 0
+        self.seen: list[int] = []
+        self.order: list[FakeCall] = []
+
+    @initialize()
+    def some_topics(self) -> None:
+        self.create("a")
+        self.create("b")
+
+    # the world
+
+    def step(self, act: Callable[[], object], touched: Partition | None = None, arrived: bool = False) -> None:
+        before = [call for call in self.world.calls if call.answers]
+        act()
+        answered = [call for call in self.world.calls if call.answers and call not in before]
+        self.naive.happened(answered, touched, arrived)
+
+    @rule(topic=st.sampled_from(sorted(TOPICS)))
+    def create(self, topic: str) -> None:
+        if topic in self.world.controller.image.topics:
+            return
+        self.births += 1
+        made = self.world.publish(topic, TOPICS[topic], b"%16d" % self.births)
+        for partition in made:
+            self.step(lambda partition=partition: self.world.partitions.add(partition), partition, True)
+
+    @rule(topic=st.sampled_from(sorted(TOPICS)))
+    def delete(self, topic: str) -> None:
+        self.world.unpublish(topic)
+        for partition in [one for key, one in self.world.partitions.by_name.items() if key[0] == topic]:
+            self.step(lambda partition=partition: self.world.partitions.remove(partition), partition)
+
+    def change(self, place: tuple[str, int], act: Callable[[Partition], None]) -> None:
+        partition = self.world.partitions.by_name.get(place)
+        if partition is not None:
+            act(partition)
+            self.step(partition.changed, partition)
+
+    @rule(place=PLACES, size=st.sampled_from([20, 100, 300]), commit=st.booleans())
+    def append(self, place: tuple[str, int], size: int, commit: bool) -> None:
+        self.append_one(place, size, commit)
+
+    def append_one(self, place: tuple[str, int], size: int, commit: bool) -> None:
+        def act(partition: Partition) -> None:
+            log: Any = partition.log
+            log.append(1, size, partition.leader_epoch)
+            if commit:
+                log.high_watermark = log.log_end_offset
+
+        self.change(place, act)
+
+    @rule(place=PLACES)
+    def commit(self, place: tuple[str, int]) -> None:
+        def act(partition: Partition) -> None:
+            partition.log.high_watermark = partition.log.log_end_offset
+
+        self.change(place, act)
+
+    @rule(place=PLACES, offset=st.one_of(st.none(), st.integers(0, 2)))
+    def hold_stable_offset(self, place: tuple[str, int], offset: int | None) -> None:
+        def act(partition: Partition) -> None:
+            log: Any = partition.log
+            log.lso_hold = offset if offset is None or offset >= log.log_start_offset else None
+
+        self.change(place, act)
+
+    @rule(place=PLACES)
+    def trim(self, place: tuple[str, int]) -> None:
+        self.change(place, lambda partition: partition.log.delete_records_before(partition.log.high_watermark))
+
+    @rule(place=PLACES, back=st.integers(1, 2))
+    def truncate(self, place: tuple[str, int], back: int) -> None:
+        def act(partition: Partition) -> None:
+            log = partition.log
+            log.truncate_to(max(log.log_start_offset, log.log_end_offset - back))
+
+        self.change(place, act)
+
+    @rule(place=PLACES)
+    def new_leader_epoch(self, place: tuple[str, int]) -> None:
+        def act(partition: Partition) -> None:
+            partition.leader_epoch += 1
+
+        self.change(place, act)
+
+    @rule(ms=st.sampled_from([50, 100, 450, 60_000, 120_001]))
+    def pass_time(self, ms: int) -> None:
+        while ms > 0:  # timer by timer, so that the model judges each at its time
+            now_us = self.world.broker.now.mono_us
+            due = sorted(deadline for deadline, _ in self.world.outside.timers.values())
+            some = ms if not due else max(0, min(ms, (due[0] - now_us) // 1000))
+            if some == 0 and due and due[0] > now_us:
+                some = 1
+            self.step(lambda some=some: self.world.pass_ms(some))
+            ms -= some
+            if some == 0 and not due:
+                break
+
+    @rule(ms=st.sampled_from([-3_600_000, -1, 3_600_000]))
+    def step_wall_clock(self, ms: int) -> None:
+        self.world.step_wall_clock(ms)
+
+    # conversations
+
+    def converse(self, session_id: int, talk: list[Turn]) -> None:
+        """One session's requests and what changes between them, or while they wait, with nothing else in between."""
+        for number, names, waits, max_bytes, changes in talk:
+            limits = {"max_wait_ms": 100 if waits else 0, "min_bytes": 1 << 20 if waits else 1, "max_bytes": max_bytes}
+            self.speak(session_id, limits, number, names)
+            for kind, place in changes:
+                self.change_somehow(kind, place)
+            if waits:
+                self.pass_time(100)
+            if session_id not in self.naive.sessions:
+                return
+
+    def speak(self, *asked: Any) -> None:
+        """A request of a session: its ID, limits, number and what it names."""
+        raise AssertionError(f"each revision speaks for itself: {asked}")
+
+    def change_somehow(self, kind: str, place: tuple[str, int]) -> None:
+        if kind in ("append", "append uncommitted"):
+            self.append_one(place, 100, kind == "append")
+        elif kind == "hold":
+            self.hold_stable_offset(place, 0)
+        else:
+            {"commit": self.commit, "trim": self.trim}[kind](place)
+
+    # requests
+
+    def of(self, first: bool) -> list[int]:
+        """Session IDs of one revision."""
+        return sorted(number for number, one in self.naive.sessions.items() if isinstance(one, FirstSession) == first)
+
+    def topic_name(self, topic: str, version: int, old: int) -> tuple[str, bytes]:
+        ids = {name: image.topic_id for name, image in self.world.controller.image.topics.items()}
+        return named(topic, ids, version) if not old or version < 13 else ("", b"%16d" % old)
+
+    def ask(self, request: FetchRequest, version: int) -> None:
+        before = [call for call in self.world.calls if call.answers]
+        call = self.world.send(request, version)
+        answered = [one for one in self.world.calls if one.answers and one not in before and one is not call]
+        self.naive.request(call, request)
+        self.naive.happened(answered)
+        if call.answers and call.answer.session_id:
+            self.seen.append(call.answer.session_id)
+
+    def build(
+        self, session_id: int, epoch: int, version: int, wanted: Any, forget: Any, old: int, limits: dict[str, int]
+    ) -> FetchRequest:
+        request = FetchRequest(session_id=session_id, session_epoch=epoch, **limits)
+        for (topic, index), offset, max_bytes, current, last in wanted:
+            one = FetchPartition(index, offset, max_bytes, current, last)
+            request.topics.append(FetchTopic(*self.topic_name(topic, version, old), [one]))
+        for topic, index in forget:
+            request.forgotten.append(ForgottenTopic(*self.topic_name(topic, version, old), [index]))
+        return request
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.naive.waiting)
+    def hang_up(self, data: Any) -> None:
+        fetch = data.draw(st.sampled_from(self.naive.waiting))
+        fetch.call.hang_up()
+        self.naive.hung_up(fetch.call)
+
+    # always
+
+    @invariant()
+    def metrics_are_exact(self) -> None:
+        metrics, sessions = self.world.metrics, self.naive.sessions.values()
+        gauge = lambda name: metrics.gauge("kafka.server", "FetchSessionCache", name).value  # noqa: E731
+        assert gauge("NumIncrementalFetchSessions") == len(sessions) == len(self.world.sessions.sessions)
+        assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(one.parts) for one in sessions)
+        evictions = metrics.counter("kafka.server", "FetchSessionCache", "IncrementalFetchSessionEvictionsPerSec")
+        assert evictions.value == self.naive.evictions
+
+    @invariant()
+    def sessions_are_the_models(self) -> None:
+        for number, session in self.naive.sessions.items():
+            real = self.world.sessions.sessions[number]
+            assert real.epoch == session.epoch
+            ordered = sorted(real.partitions.items(), key=lambda item: item[1].order)
+            assert [key for key, _ in ordered] == [part.key for part in session.parts]
+            assert real.available_bytes == sum(cached.available_bytes for _, cached in ordered)
+
+    @invariant()
+    def every_cached_partition_is_marked_or_hears_of_its_next_change(self) -> None:
+        arrivals = self.world.sessions.arrivals
+        for session in self.world.sessions.sessions.values():
+            for cached in session.partitions.values():
+                bound = cached.partition
+                hears = cached in bound.watchers if bound is not None else cached in arrivals.keys
+                assert cached in session.changed or hears
+                assert cached.queued or not cached.available_bytes
+
+    @invariant()
+    def nothing_else_is_watched_and_timers_belong_to_waiting_fetches(self) -> None:
+        assert len(self.world.outside.timers) == len(self.naive.waiting)
+        live = [*self.world.sessions.sessions.values()]
+        for partition in self.world.partitions.by_name.values():
+            for watcher in partition.watchers:
+                session = watcher.session  # type: ignore[attr-defined]
+                assert session in live or session.waiter is not None
+                assert watcher.live  # type: ignore[attr-defined]

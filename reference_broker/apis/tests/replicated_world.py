@@ -1,0 +1,170 @@
+"""The APIs of a node that leads replicated partitions: the leader of fakes of ``replication/tests``, behind a broker.
+
+Node 1 leads; followers 2 and 3 fetch through sessions, as they do from a broker.
+"""
+
+from collections.abc import Iterable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from reference_broker.apis import k00_produce, k01_fetch
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.tests.fetch_world import FakeCall
+from reference_broker.model.fetch_session_cache import FetchSessionCache
+from reference_broker.model.metadata_image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.model.partitions import Partition, Partitions
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.tests import leader_world
+from reference_broker.replication.tests.leader_world import START_MS, TOPIC_ID, broker_epoch_of
+from reference_broker.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+
+NO_ID = bytes(16)
+
+
+class ReplicatedWorld(leader_world.World):
+    """``partitions``: of topic ``events``, led here with three replicas."""
+
+    def __init__(self, partitions: int = 1, min_isr: int = 1, **state: Any) -> None:
+        super().__init__(min_isr)
+        unused: Any = None
+        outside: Any = self
+        replica: Any = SimpleNamespace(controller=self.controller)
+        replication: Any = SimpleNamespace(leaders=self.leaders)
+        self.broker = Broker(
+            node_id=1, config=self.config, now=self.now(), random=Random(1), disk=self.disk, outside=outside,
+            metrics=self.metrics, partitions=Partitions(), replica=replica, replication=replication,
+            fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note), producer_ids=unused,
+        )  # fmt: skip
+        self.syncs: list[Any] = []
+        self.led = [self.lead(index, **state) for index in range(partitions)]
+        for partition in self.led:
+            self.broker.partitions.add(partition)
+        images = tuple(PartitionImage((1, 2, 3), (1, 2, 3), 1, 0, 0) for _ in self.led)
+        topics = {"events": TopicImage("events", TOPIC_ID, images)}
+        self.controller.image = MetadataImage(
+            brokers=self.controller.image.brokers, topics=topics, topic_names={TOPIC_ID: "events"}
+        )
+
+    def sync(self, paths: tuple[str, ...], done: Any) -> None:
+        """Held until the test calls it; without paths there is nothing to do."""
+        if paths:
+            self.syncs.append(done)
+        else:
+            done()
+
+    def elsewhere(self, index: int = 0, leader: int = 2, epoch: int = 1) -> None:
+        """The metadata has another leader."""
+        partition = self.led[index]
+        image = PartitionImage((1, 2, 3), (1, 2, 3), leader, epoch, 1)
+        topics = {"events": TopicImage("events", TOPIC_ID, (image,))}
+        self.controller.image = MetadataImage(
+            brokers=self.controller.image.brokers, topics=topics, topic_names={TOPIC_ID: "events"}
+        )
+        self.broker.partitions.remove(partition)
+        self.leaders.resigns(partition)
+
+    # clients
+
+    def put(
+        self, *indexes: int, acks: int = -1, timeout_ms: int = 1000, version: int = 12, data: bytes | None = None
+    ) -> FakeCall:
+        self.broker.now = self.now()
+        by_id = version >= 13
+        parts = [ProducePartition(index, data or leader_world.batch()) for index in indexes or (0,)]
+        topic = ProduceTopic("" if by_id else "events", TOPIC_ID if by_id else NO_ID, parts)
+        call = FakeCall(9, "producer", version)
+        answer = k00_produce.handle(self.broker, call, ProduceRequest(acks, timeout_ms, [topic]))
+        if answer is not None:
+            call.respond(answer)
+        return call
+
+    def consume(self, offset: int, max_wait_ms: int = 500, index: int = 0) -> FakeCall:
+        wanted = FetchPartition(index, offset, 1 << 20)
+        return self._send(FetchRequest(max_wait_ms=max_wait_ms, topics=[FetchTopic("events", NO_ID, [wanted])]), "c")
+
+    # followers
+
+    def follow(
+        self,
+        follower: int,
+        session_id: int,
+        epoch: int,
+        wanted: Iterable[FetchPartition] = (),
+        *,
+        max_wait_ms: int = 500,
+        broker_epoch: int | None = None,
+    ) -> FakeCall:
+        topics = [FetchTopic("events", NO_ID, [one]) for one in wanted]
+        told = broker_epoch_of(follower) if broker_epoch is None else broker_epoch
+        request = FetchRequest(
+            replica_id=follower, replica_epoch=told, session_id=session_id, session_epoch=epoch,
+            max_wait_ms=max_wait_ms, topics=topics,
+        )  # fmt: skip
+        return self._send(request, f"follower-{follower}")
+
+    def joined(self, follower: int, offset: int = 0, partitions: int = 1) -> int:
+        """The ID of a session that holds the first partitions from ``offset`` on."""
+        answer = self.follow(
+            follower, 0, 0, [wanted(offset, index) for index in range(partitions)], max_wait_ms=0
+        ).answer
+        assert answer.session_id
+        return answer.session_id
+
+    def _send(self, request: FetchRequest, client_id: str) -> FakeCall:
+        self.broker.now = self.now()
+        call = FakeCall(1, client_id, 12)
+        answer = k01_fetch.handle(self.broker, call, request)
+        if answer is not None:
+            call.respond(answer)
+        return call
+
+    def be_at(self, mono_us: int) -> None:
+        """The broker's clock is the ports'."""
+        super().be_at(mono_us)
+        if hasattr(self, "broker"):
+            self.broker.now = self.now()
+
+    @property
+    def partition(self) -> Partition:
+        return self.led[0]
+
+
+def wanted(
+    offset: int, index: int = 0, log_start: int = 0, leader_epoch: int = 0, last_epoch: int = -1
+) -> FetchPartition:
+    return FetchPartition(index, offset, 1 << 20, leader_epoch, last_epoch, log_start)
+
+
+def produced(call: FakeCall) -> list[ProducePartitionResponse]:
+    answer: Any = call.answer
+    assert isinstance(answer, ProduceResponse)
+    return [one for topic in answer.responses for one in topic.partitions]
+
+
+def errors_of(call: FakeCall) -> list[int]:
+    return [int(one.error_code) for one in produced(call)]
+
+
+def told(answer: FetchResponse) -> dict[int, PartitionData]:
+    assert answer.error_code == 0
+    return {one.partition: one for topic in answer.responses for one in topic.partitions}
+
+
+def idempotent(sequence: int, records: int = 1) -> bytes:
+    values = [Record(timestamp_ms=START_MS, key=None, value=b"%d" % one) for one in range(records)]
+    return build(values, producer_id=5, producer_epoch=0, base_sequence=sequence)

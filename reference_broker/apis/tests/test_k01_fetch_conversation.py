@@ -1,0 +1,103 @@
+"""Both halves of a session together, while requests and answers are lost or come twice: nothing is lost or repeated."""
+
+from random import Random
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, real_log, real_records
+from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.fetch_plan import FetchPlan
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.session_handler import SessionHandler, Wanted, make_session_handler
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+
+PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("b", 1)]
+REVISIONS = pytest.mark.parametrize("revision", ["final", "first"])
+
+
+class Conversation:
+    """One fetcher; ``faults`` decides for each request what happens to it."""
+
+    def __init__(self, revision: str, seed: int, slots: int = 2) -> None:
+        self.world = World(slots=slots, log_of=real_log)
+        self.world.create("a", 2)
+        self.world.create("b", 2)
+        self.random = Random(seed)
+        self.handler: SessionHandler = make_session_handler(revision)
+        self.consumer = ConsumerState()
+        self.read: dict[TopicPartition, list[int]] = {where: [] for where in PLACES}
+        self.wanted = list(PLACES)
+        for where in PLACES:
+            self.consumer.seek(where, 0)
+        self.plans: list[FetchPlan] = []
+
+    def append(self, where: TopicPartition) -> None:
+        partition = self.world.partition(*where)
+        partition.log.append(self.world.broker.now, real_records([1]), 0)
+        partition.log.advance_high_watermark(partition.log.log_end_offset)
+        partition.changed()
+
+    def poll(self, fate: str) -> None:
+        handler = self.handler
+        wanted = {
+            where: Wanted(id_of(self.world, where.topic), self.consumer.positions[where].offset, LARGE)
+            for where in self.wanted
+        }
+        plan = handler.build(wanted)
+        self.plans.append(plan)
+        request = plan.request(0, 1, self.random.choice([LARGE, 150, 70]))
+        if fate == "request lost":
+            return handler.handle_lost()
+        answer = self._send(plan, request)
+        if fate == "request twice":
+            self._send(plan, request)
+        if fate == "answer lost":
+            return handler.handle_lost()
+        handled = handler.handle_response(answer)
+        for where, data in handled.partitions if handled.problem is None else ():
+            before = self.consumer.positions[where].offset
+            for batch in self.consumer.take(where, data):
+                self.read[where].extend(range(max(batch.header.base_offset, before), batch.header.last_offset + 1))
+        return None
+
+    def _send(self, plan: FetchPlan, request: FetchRequest) -> FetchResponse:
+        call = self.world.send(request, plan.version(13))
+        return call.answer
+
+    def run(self, polls: int) -> None:
+        fates = ["answered"] * 6 + ["answer lost", "request lost", "request twice", "answer lost"]
+        for _ in range(polls):
+            for _ in range(self.random.randrange(4)):
+                self.append(self.random.choice(PLACES))
+            if self.random.random() < 0.1:
+                self.wanted = self.random.sample(PLACES, self.random.randint(1, 4))
+            self.poll(self.random.choice(fates))
+        self.wanted = list(PLACES)
+        for _ in range(40):
+            self.poll("answered")
+
+
+@pytest.mark.clause("F-20", "F-11", "G-3", "G-6", "G-8")
+@REVISIONS
+@pytest.mark.parametrize("seed", range(12))
+def test_positions_are_contiguous_and_watermarks_equal_once_quiet(revision: str, seed: int) -> None:
+    talk = Conversation(revision, seed)
+    talk.run(80)
+    for where in PLACES:
+        end = talk.world.partition(*where).log.log_end_offset
+        assert talk.read[where] == list(range(end)), f"{revision} {seed} {where}"
+        assert talk.consumer.positions[where].high_watermark == end
+
+
+@pytest.mark.clause("G-3", "F-10")
+def test_a_lost_answer_costs_the_final_revision_a_full_fetch_and_the_first_the_same_request_again() -> None:
+    def after_a_loss(revision: str) -> FetchPlan:
+        talk = Conversation(revision, 1)
+        for fate in ("answered", "answered", "answer lost", "answered"):
+            talk.append(PLACES[0])
+            talk.poll(fate)
+        return talk.plans[-1]
+
+    final, first = after_a_loss("final"), after_a_loss("first")
+    assert (final.is_full, len(final.to_send)) == (True, len(PLACES))
+    assert (first.is_full, len(first.to_send)) == (False, 1)

@@ -1,0 +1,119 @@
+"""Random conversations in the first revision, in slots that it shares with the final one, against the same model."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from reference_broker.apis.tests.fetch_machine import ALL, HELD, LIMITS, WANTED, Fetching, Turn, turns
+from reference_broker.apis.tests.fetch_naive_values import FirstSession
+from reference_broker.wire.fetch import INCREMENTAL_FETCH, FetchPartition, FetchTopic
+
+MOSTLY_WIDE = st.fixed_dictionaries(
+    {
+        "max_wait_ms": st.sampled_from([0, 0, 0, 100]),
+        "min_bytes": st.sampled_from([1, 0, 150]),
+        "max_bytes": st.sampled_from([1 << 20, 200, 60]),
+    }
+)
+
+
+class FetchingFirst(Fetching):
+    @initialize()
+    def a_session(self) -> None:
+        """Of everything that there is."""
+        for topic in ("a", "b"):
+            if topic not in self.world.controller.image.topics:
+                self.create(topic)
+        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
+        self.ask(self.build(0, 0, 1000, ALL, (), 0, limits), 1000)
+
+    @rule(place=HELD, count=st.integers(2, 4))
+    def append_some(self, place: tuple[str, int], count: int) -> None:
+        """More than a partition's limit."""
+        for _ in range(count):
+            self.append_one(place, 100, True)
+
+    @rule(data=st.data(), wanted=WANTED, limits=LIMITS, number=st.sampled_from([0] * 9 + [1]))
+    def full_fetch(self, data: Any, wanted: Any, limits: dict[str, int], number: int) -> None:
+        known = data.draw(st.sampled_from([0, 0, 77, *self.of(True), *self.seen[-2:]]))
+        self.ask(self.build(known, number, 1000, wanted, (), 0, limits), 1000)
+
+    @rule(wanted=WANTED, limits=LIMITS)
+    def full_fetch_in_the_final_revision(self, wanted: Any, limits: dict[str, int]) -> None:
+        self.ask(self.build(0, 0, 12, wanted, (), 0, limits), 12)
+
+    @precondition(lambda self: self.of(True))
+    @rule(data=st.data(), limits=MOSTLY_WIDE, processed=st.booleans())
+    def next_number(self, data: Any, limits: dict[str, int], processed: bool) -> None:
+        """As most are: names what was processed, or nothing at all."""
+        self.incremental(data, limits, "next", "processed" if processed else "nothing", ())
+
+    @precondition(lambda self: self.of(True))
+    @rule(data=st.data(), limits=MOSTLY_WIDE)
+    def same_number(self, data: Any, limits: dict[str, int]) -> None:
+        self.incremental(data, limits, "again", "nothing", ())
+
+    @precondition(lambda self: self.of(True))
+    @rule(
+        data=st.data(),
+        wanted=WANTED,
+        limits=LIMITS,
+        number=st.sampled_from(["next", "next", "again", "again", "wrong", "zero"]),
+        names=st.sampled_from(["what it holds", "what it holds", "anything"]),
+    )
+    def any_number(self, data: Any, wanted: Any, limits: dict[str, int], number: str, names: str) -> None:
+        self.incremental(data, limits, number, names, wanted)
+
+    @precondition(lambda self: self.of(True))
+    @rule(data=st.data(), talk=turns("next", "next", "next", "again", "again", "full"))
+    def conversation(self, data: Any, talk: list[Turn]) -> None:
+        self.converse(data.draw(st.sampled_from(self.of(True))), talk)
+
+    @precondition(lambda self: self.of(True))
+    @rule(data=st.data(), rounds=st.integers(1, 4), number=st.sampled_from(["next", "next", "again"]))
+    def left_out_for_a_while(self, data: Any, rounds: int, number: str) -> None:
+        """By a limit that one batch uses up; then the fetcher has all of it from elsewhere."""
+        talk: list[Turn] = [("next", "nothing", False, 60, [("append", one[0]) for one in ALL])]
+        talk += [("next", "nothing", False, 60, [])] * rounds
+        talk.append((number, "processed", False, 1 << 20, []))
+        self.converse(data.draw(st.sampled_from(self.of(True))), talk)
+
+    def incremental(self, data: Any, limits: dict[str, int], number: str, names: str, wanted: Any) -> None:
+        self.speak(data.draw(st.sampled_from(self.of(True))), limits, number, names, wanted)
+
+    def speak(self, session_id: int, limits: dict[str, int], number: str, names: str, wanted: Any = ()) -> None:
+        session = self.naive.sessions[session_id]
+        assert isinstance(session, FirstSession)
+        if number == "full":
+            limits = {**limits, "replica_id": 8 if session.follower else -1}
+            self.ask(self.build(session_id, 0, 1000, ALL, (), 0, limits), 1000)
+            return
+        if session.full and not session.answered:
+            return  # A fetcher that has no answer to a full request asks in full again,
+        if not session.answered and number == "next":
+            number = "again"  # and one that has none to this number asks with it again.
+        if session.follower:
+            limits = {**limits, "replica_id": 8}
+        asked = {"next": session.number + 1, "again": session.number, "wrong": session.number + 2, "zero": 0}[number]
+        held = [part.key for part in session.parts]
+        if names != "anything":
+            wanted = [one for one in wanted if one[0] in held]
+        request = self.build(session_id, asked, 1000, wanted, (), 0, limits)
+        for part in session.parts if names == "processed" else []:
+            partition: Any = self.naive.led(session, part)
+            if partition is not None and part.offset < partition.log.high_watermark:
+                one = FetchPartition(part.key[1], partition.log.high_watermark, part.max_bytes)
+                request.topics.append(FetchTopic(str(part.key[0]), bytes(16), [one]))
+        request.fetch_type = INCREMENTAL_FETCH
+        self.ask(request, 1000)
+
+
+FetchingFirst.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-9", "G-10", "G-11", "F-21")
+class TestFetching(FetchingFirst.TestCase):  # type: ignore[misc, valid-type]
+    pass

@@ -1,0 +1,267 @@
+"""What an answer of KIP-227's first revision holds: dirty numbers, retransmission, rotation."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
+from reference_broker.apis.tests.first_world import NOT_VALID, opened, session_of
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition
+
+A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
+
+
+@pytest.fixture
+def world() -> World:
+    return two_topics()
+
+
+@pytest.mark.clause("G-5", "G-6")
+def test_news_are_told_once(world: World) -> None:
+    session_id = opened(world, A0, A1)
+    assert names(world.fetch_first(session_id, 1).answer) == []
+    world.append("a", 1)
+    assert names(world.fetch_first(session_id, 2).answer) == [A1]
+    assert names(world.fetch_first(session_id, 3).answer) == []
+
+
+@pytest.mark.clause("G-3", "G-6", "F-10")
+def test_a_number_that_comes_again_gets_at_least_the_partitions_of_its_first_answer(world: World) -> None:
+    session_id = opened(world, A0, A1, A2)
+    world.append("a", 0)
+    world.append("a", 1)
+    first = world.fetch_first(session_id, 1).answer
+    assert names(first) == [A1, A0]
+    world.append("a", 2)
+    again = world.fetch_first(session_id, 1).answer
+    assert again.error_code == 0
+    assert names(again) == [A1, A2, A0]
+    assert told(again)[A0] == told(first)[A0]
+    # What changed after the first answer may have been in the second only: it is told again.
+    assert names(world.fetch_first(session_id, 2).answer) == [A2]
+    # The final revision refuses the same.
+    final = world.open_session({A0: 0})
+    world.fetch(final, 1)
+    assert world.fetch(final, 1).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+
+
+@pytest.mark.clause("G-6")
+def test_it_holds_them_also_where_others_use_up_its_limit(world: World) -> None:
+    session_id = opened(world, A0, A1, A2)
+    world.append("a", 0)
+    assert names(world.fetch_first(session_id, 1, max_bytes=150).answer) == [A0]
+    world.append("a", 1, size_bytes=150)
+    again = world.fetch_first(session_id, 1, max_bytes=150).answer
+    assert names(again) == [A1, A0]
+    assert not told(again)[A0].records
+    assert told(world.fetch_first(session_id, 2).answer)[A0].records
+
+
+@pytest.mark.clause("G-4", "G-6")
+def test_what_a_full_answer_told_is_settled_for_a_number_that_comes_again_after_it(world: World) -> None:
+    session_id = opened(world, A0, A1)
+    world.fetch_first(session_id, 1)
+    world.append("a")
+    assert told(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).answer)[A0].records
+    assert names(world.fetch_first(session_id, 1, {A0: 1}).answer) == []
+
+
+@pytest.mark.clause("G-5", "G-6")
+def test_what_the_first_answer_left_out_is_told_after_the_second_too(world: World) -> None:
+    """Nobody knows which of the two answers the next number confirms."""
+    session_id = opened(world, A0, A1, A2)
+    for index in range(3):
+        world.append("a", index)
+    for number in (1, 2):
+        assert A0 not in told(world.fetch_first(session_id, number, max_bytes=60).answer)
+    assert A0 in told(world.fetch_first(session_id, 2, {A0: 1}, max_bytes=60).answer)
+    assert A0 in told(world.fetch_first(session_id, 3, max_bytes=60).answer)
+    assert A0 not in told(world.fetch_first(session_id, 4, max_bytes=60).answer)
+
+
+@pytest.mark.clause("G-6")
+def test_an_answer_may_be_asked_for_many_times(world: World) -> None:
+    session_id = opened(world, A0, A1)
+    world.append("a", 0)
+    for _ in range(4):
+        assert names(world.fetch_first(session_id, 1).answer) == [A0]
+    assert names(world.fetch_first(session_id, 2).answer) == []
+
+
+@pytest.mark.clause("G-5")
+@pytest.mark.parametrize("what", ["log start", "high watermark", "last stable offset", "log end"])
+def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) -> None:
+    world.append("a", 0, records=3, commit=False)
+    session_id = world.fetch_first(0, 0, {A0: 3}).answer.session_id
+    world.fetch_first(session_id, 1)
+    partition = world.partition("a")
+    log = partition.log
+    if what == "log start":
+        log.delete_records_before(2)
+    elif what == "high watermark":
+        log.high_watermark = 1
+    elif what == "last stable offset":
+        log.lso_hold = 0  # type: ignore[attr-defined]
+    else:
+        log.append(1, 10, 0)  # type: ignore[attr-defined]
+    partition.changed()
+    assert session_of(world, session_id).partitions[A0].change_number == 2
+    assert names(world.fetch_first(session_id, 2).answer) == [A0]
+    assert names(world.fetch_first(session_id, 3).answer) == []
+
+
+@pytest.mark.clause("G-5")
+def test_a_change_during_the_wait_is_for_the_answer_that_is_due(world: World) -> None:
+    session_id = opened(world, A0, A1)
+    call = world.fetch_first(session_id, 1, max_wait_ms=100)
+    world.append("a", 1)
+    assert names(call.answer) == [A1]
+    assert session_of(world, session_id).partitions[A1].change_number == 1
+
+
+@pytest.mark.clause("G-5")
+def test_a_dirty_number_never_shrinks(world: World) -> None:
+    session_id = opened(world, A0)
+    cached = session_of(world, session_id).partitions[A0]
+    numbers = []
+    for number in range(1, 9):
+        if number % 3:
+            world.append("a")
+        for _ in range(1 + number % 2):
+            world.fetch_first(session_id, number)
+            numbers.append(cached.change_number)
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == 8
+
+
+@pytest.mark.clause("G-5", "G-7")
+def test_partitions_left_out_by_the_limit_come_next(world: World) -> None:
+    session_id = opened(world, A0, A1, A2, max_bytes=100)
+    for index in range(3):
+        world.append("a", index)
+    assert names(world.fetch_first(session_id, 1, max_bytes=100).answer) == [A1]
+    assert session_of(world, session_id).partitions[A2].change_number == 2
+    assert names(world.fetch_first(session_id, 2, max_bytes=100).answer) == [A2]
+    assert names(world.fetch_first(session_id, 3, max_bytes=100).answer) == [A0]
+    assert names(world.fetch_first(session_id, 4, max_bytes=100).answer) == []
+
+
+@pytest.mark.clause("G-5", "G-8")
+def test_data_beyond_what_was_sent_keeps_a_partition_dirty(world: World) -> None:
+    world.append("a")
+    world.append("a")
+    narrow = {A0: FetchPartition(0, 0, 100)}
+    session_id = world.fetch_first(0, 0, narrow).answer.session_id
+    first = world.fetch_first(session_id, 1).answer
+    assert told(first)[A0].records == told(world.fetch_first(session_id, 2).answer)[A0].records
+    after = world.fetch_first(session_id, 3, {A0: FetchPartition(0, 1, 100)}).answer
+    assert len(told(after)[A0].records or b"") == 100
+    assert names(world.fetch_first(session_id, 4).answer) == []
+
+
+@pytest.mark.clause("G-8")
+def test_the_cached_offset_is_the_one_requested(world: World) -> None:
+    session_id = opened(world, A0)
+    world.append("a")
+    assert told(world.fetch_first(session_id, 1).answer)[A0].records
+    assert session_of(world, session_id).partitions[A0].fetch_offset == 0
+    world.append("a")
+    both = told(world.fetch_first(session_id, 2).answer)[A0].records
+    assert len(both or b"") == 200
+    world.append("a")
+    assert len(told(world.fetch_first(session_id, 3, {A0: 2}).answer)[A0].records or b"") == 100
+
+
+@pytest.mark.clause("G-5")
+def test_an_offset_that_moves_below_the_log_end_makes_dirty_one_at_the_end_does_not(world: World) -> None:
+    world.append("a")
+    session_id = opened(world, A0)
+    assert names(world.fetch_first(session_id, 1, {A0: 1}).answer) == []
+    assert told(world.fetch_first(session_id, 2, {A0: 0}).answer)[A0].records
+    assert names(world.fetch_first(session_id, 3).answer) == []
+
+
+@pytest.mark.clause("G-7")
+def test_the_answer_begins_at_the_number_modulo_the_count_of_partitions(world: World) -> None:
+    session_id = opened(world, B0, A2, A0, A1)
+    ordered = [A0, A1, A2, B0]
+    for number in range(1, 10):
+        for place in ordered:
+            world.append(*place)
+        start = number % 4
+        assert names(world.fetch_first(session_id, number).answer) == ordered[start:] + ordered[:start]
+
+
+@pytest.mark.clause("G-7")
+def test_no_partition_starves_under_a_small_limit(world: World) -> None:
+    session_id = opened(world, A0, A1, A2, B0)
+    served: dict[object, int] = {}
+    for number in range(1, 21):
+        for place in (A0, A1, A2, B0):
+            world.append(*place)
+        for place in names(world.fetch_first(session_id, number, max_bytes=100).answer):
+            served[place] = served.get(place, 0) + 1
+    assert min(served.get(place, 0) for place in (A0, A1, A2, B0)) == 5
+
+
+@pytest.mark.clause("G-6")
+def test_the_example_of_the_page(world: World) -> None:
+    """P1 has dirty number 100, P2 101: request 100 returns both, request 101 only P2."""
+    session_id = opened(world, A0, A1)
+    session_of(world, session_id).number = session_of(world, session_id).answered_number = 99
+    world.append("a", 0)
+    assert names(world.fetch_first(session_id, 100).answer) == [A0]
+    world.append("a", 1)
+    partitions = session_of(world, session_id).partitions
+    assert (partitions[A0].change_number, partitions[A1].change_number) == (100, 101)
+    assert names(world.fetch_first(session_id, 100).answer) == [A0, A1]
+    assert names(world.fetch_first(session_id, 101).answer) == [A1]
+
+
+def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World) -> None:
+    session_id = opened(world, A0, ("new", 0))
+    for number in (1, 2):
+        answer = told(world.fetch_first(session_id, number).answer)
+        assert answer["new", 0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    world.create("new")
+    assert told(world.fetch_first(session_id, 3).answer)["new", 0].error_code == 0
+    assert names(world.fetch_first(session_id, 4).answer) == []
+
+
+def test_a_request_that_comes_again_takes_over_from_the_one_that_waits(world: World) -> None:
+    session_id = opened(world, A0)
+    waits = world.fetch_first(session_id, 1, max_wait_ms=500)
+    again = world.fetch_first(session_id, 1, max_wait_ms=500)
+    assert waits.answer.error_code == NOT_VALID
+    world.append("a")
+    assert names(again.answer) == [A0]
+
+
+def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> None:
+    session_id = opened(world, A0)
+    waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
+    world.append("a")
+    waits.hang_up()
+    assert names(world.fetch_first(session_id, 1).answer) == [A0]
+
+
+def test_a_next_number_after_a_request_without_answer_is_told_what_that_one_missed(world: World) -> None:
+    session_id = opened(world, A0)
+    waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
+    world.append("a")
+    assert names(world.fetch_first(session_id, 2).answer) == [A0]
+    assert waits.answer.error_code == NOT_VALID
+
+
+@pytest.mark.clause("G-5")
+def test_a_quiet_fetch_of_many_partitions_touches_none(world: World) -> None:
+    places = {("many", index): FetchPartition(index, 0, LARGE) for index in range(500)}
+    world.create("many", 500)
+    session_id = world.fetch_first(0, 0, places).answer.session_id
+    world.fetch_first(session_id, 1)
+    for index in range(500):
+        world.partition("many", index).log.touches = 0  # type: ignore[attr-defined]
+    world.append("many", 7)
+    assert names(world.fetch_first(session_id, 2).answer) == [("many", 7)]
+    world.fetch_first(session_id, 3)
+    touched = [index for index in range(500) if world.partition("many", index).log.touches]  # type: ignore[attr-defined]
+    assert touched == [7]

@@ -1,0 +1,70 @@
+"""The first revision names topics by name, and a follower says which topic of that name it means."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import LARGE, FakeCall, World, id_of, told
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+
+A0 = ("a", 0)
+NEWER = b"the newer topic "
+
+
+def asked(world: World, session_id: int, number: int, topic_id: bytes | None, max_wait_ms: int = 0) -> FakeCall:
+    """``topic_id`` None: nothing is named."""
+    topics = [] if topic_id is None else [FetchTopic("a", topic_id, [FetchPartition(0, 0, LARGE, 0)])]
+    kind = FULL_FETCH if number == 0 else INCREMENTAL_FETCH
+    request = FetchRequest(
+        session_id=session_id, session_epoch=number, topics=topics, max_wait_ms=max_wait_ms, fetch_type=kind
+    )
+    return world.send(request, 1000)
+
+
+@pytest.mark.clause("G-12")
+def test_a_leader_that_does_not_know_of_the_newer_topic_sends_nothing_of_the_older_one() -> None:
+    """Both begin with leader epoch 0, so that nothing else tells them apart."""
+    world = World()
+    world.create("a")
+    world.append("a")
+    call = asked(world, 0, 0, NEWER)
+    assert (told(call.answer)[A0].error_code, told(call.answer)[A0].records) == (Error.INCONSISTENT_TOPIC_ID, b"")
+    session_id = call.answer.session_id
+    waiting = asked(world, session_id, 1, None, max_wait_ms=500)
+    assert waiting.waiting
+    world.delete("a")
+    world.create("a", topic_id=NEWER)
+    world.append("a")
+    assert told(waiting.answer)[A0].records, "the newer one's arrival counts"
+
+
+@pytest.mark.clause("G-12")
+def test_a_follower_that_learns_of_the_newer_topic_first_says_so_in_its_session() -> None:
+    world = World()
+    world.create("a")
+    older = id_of(world, "a")
+    session_id = asked(world, 0, 0, older).answer.session_id
+    assert world.partition("a").watchers
+    world.append("a")
+    assert told(asked(world, session_id, 1, NEWER).answer)[A0].error_code == Error.INCONSISTENT_TOPIC_ID
+    assert not world.partition("a").watchers
+    world.append("a")
+    assert not told(asked(world, session_id, 2, NEWER).answer)[A0].records
+    assert told(asked(world, session_id, 3, older).answer)[A0].records
+
+
+@pytest.mark.clause("G-12")
+def test_who_says_no_topic_id_means_any_topic_of_that_name() -> None:
+    world = World()
+    world.create("a")
+    session_id = asked(world, 0, 0, NO_TOPIC_ID).answer.session_id
+    world.delete("a")
+    world.create("a", topic_id=NEWER)
+    world.append("a")
+    assert told(asked(world, session_id, 1, NO_TOPIC_ID).answer)[A0].records

@@ -1,0 +1,224 @@
+"""What Apache Kafka's own tests of fetches assert, where no other test of ours shows it (``conformance.toml``)."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, real_log, told
+from reference_broker.records.builder import Compression, build
+from reference_broker.records.reader import read_all
+from reference_broker.records.record import Record
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchTopic
+
+A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+BY_NAME_AND_BY_ID = pytest.mark.parametrize("version", [12, 13])
+
+
+@pytest.fixture
+def world() -> World:
+    """Topic a: epoch 0 has offsets 0-1, epoch 1 offsets 2-3."""
+    world = World()
+    world.create("a", 3)
+    world.create("b")
+    for epoch in (0, 1):
+        world.partition("a").leader_epoch = epoch
+        world.append("a", records=2)
+    return world
+
+
+def at(offset: int, current: int = -1, last: int = -1, index: int = 0) -> FetchPartition:
+    return FetchPartition(index, offset, LARGE, current_leader_epoch=current, last_fetched_epoch=last)
+
+
+@pytest.mark.clause("F-13", "FetchSessionTest.testCachedLeaderEpoch", "FetchSessionTest.testLastFetchedEpoch")
+@BY_NAME_AND_BY_ID
+def test_both_epochs_are_kept_until_a_request_names_the_partition(world: World, version: int) -> None:
+    session_id = world.open_session({A0: at(4, 1, 1), A1: 0}, version=version)
+    (cached, _) = world.sessions.sessions[session_id].partitions.values()
+    seen = []
+    for epoch, wanted in enumerate([{}, {A1: 0}, {A0: at(4, 2, 0)}, {}, {A0: at(4)}], 1):
+        world.fetch(session_id, epoch, wanted, version=version)
+        seen.append((cached.current_leader_epoch, cached.last_fetched_epoch))
+    assert seen == [(1, 1), (1, 1), (2, 0), (2, 0), (-1, -1)]
+
+
+@pytest.mark.clause(
+    "FetchRequestTest.testEpochValidationWithinFetchSession",
+    "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
+)
+@BY_NAME_AND_BY_ID
+@pytest.mark.parametrize(("current", "error"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
+def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
+    world: World, version: int, current: int, error: int
+) -> None:
+    session_id = world.open_session({A0: at(4, current)}, version=version)
+    for epoch in (1, 2):
+        answer = told(world.fetch(session_id, epoch, version=version).answer)
+        assert [data.error_code for data in answer.values()] == [error] * bool(error)
+
+
+@pytest.mark.clause(
+    "FetchRequestTest.testLastFetchedEpochValidation", "FetchRequestTest.testLastFetchedEpochValidationV12",
+    "FetchSessionTest.testDivergingEpoch",
+)  # fmt: skip
+@BY_NAME_AND_BY_ID
+def test_a_divergence_is_in_each_answer_and_others_only_with_news(world: World, version: int) -> None:
+    answer = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).answer
+    session_id, diverging = answer.session_id, EpochEndOffset(0, 2)
+    assert [data.diverging_epoch for data in told(answer).values()] == [diverging, None]
+    for epoch in (1, 2):
+        (data,) = told(world.fetch(session_id, epoch, version=version).answer).values()
+        assert (data.diverging_epoch, data.error_code, data.records) == (diverging, 0, b"")
+    world.append("a", 1)
+    assert len(told(world.fetch(session_id, 3, version=version).answer)) == 2
+
+
+@pytest.mark.clause("F-12", "FetchSessionTest.testIncrementalFetchSession")
+@BY_NAME_AND_BY_ID
+def test_one_request_forgets_and_adds_by_name_and_by_id(world: World, version: int) -> None:
+    session_id = world.open_session({A0: 4, A1: 0}, version=version)
+    answer = world.fetch(session_id, 1, {B0: 0}, forget=[A0], version=version).answer
+    assert (answer.session_id, list(told(answer))) == (session_id, [("b" if version < 13 else id_of(world, "b"), 0)])
+    assert [cached.index for cached in world.sessions.sessions[session_id].partitions.values()] == [1, 0]
+
+
+@pytest.mark.clause("FetchSessionTest.testMaybeResolveUnknownName", "FetchSessionTest.testResolveUnknownPartitions")
+def test_the_name_behind_an_id_is_filled_in_when_it_is_known_and_the_order_stays(world: World) -> None:
+    wanted = {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}
+    session_id = world.open_session(wanted, version=13)
+    cached = list(world.sessions.sessions[session_id].partitions.values())
+    assert [one.topic for one in cached] == [""] * 3
+    for epoch, name in enumerate("zxy", 1):
+        world.create(name)
+        world.fetch(session_id, epoch, version=13)
+        assert [one.topic for one in cached if one.topic][-1] in "xyz"
+    assert [one.topic for one in cached] == ["x", "y", "z"]
+    assert sorted(cached, key=lambda one: one.order) == cached
+    world.delete("x")
+    world.fetch(session_id, 4, version=13)
+    assert [one.topic for one in cached] == ["x", "y", "z"]
+
+
+@pytest.mark.clause("FetchSessionTest.testCachedPartitionEqualsAndHashCode", "F-13")
+def test_a_cached_partition_is_known_by_id_and_index_or_by_name_and_index(world: World) -> None:
+    """One topic under two IDs is two partitions in a session by ID; in one by name the ID says nothing."""
+    ids = [id_of(world, "a"), id_of(world, "a"), b"another of a".rjust(16)]
+    for version, count in ((12, 1), (13, 2)):
+        topics = [FetchTopic("a", topic_id, [FetchPartition(0, 4, LARGE)]) for topic_id in ids]
+        answer = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version).answer
+        assert len(world.sessions.sessions[answer.session_id].partitions) == count
+
+
+@pytest.mark.clause("F-15", "F-16", "FetchRequestTest.testBrokerRespectsPartitionsOrderAndSizeLimits")
+@pytest.mark.parametrize(
+    ("order", "offset", "sizes"),
+    [
+        ([1, 2, 0, 3, 4], 0, [190, 190, 190, 0, 0]),  # the large messages come last, and nothing of them fits
+        ([3, 4, 0, 1, 2], 0, [191, 0, 190, 190, 190]),  # larger than a partition's limit, as the first one
+        ([4, 3, 0, 1, 2], 0, [801, 0, 0, 0, 0]),  # larger than the answer's limit, as the first one
+    ],
+)
+def test_the_requests_order_and_both_limits_hold(order: list[int], offset: int, sizes: list[int]) -> None:
+    world = World()
+    world.create("t", 5)
+    for index in (0, 1, 2):
+        for _ in range(9):
+            world.append("t", index, size_bytes=95)
+    world.append("t", 3, size_bytes=191)
+    world.append("t", 4, size_bytes=801)
+    wanted = {("t", index): FetchPartition(index, offset, 190) for index in order}
+    answer = world.fetch(0, -1, wanted, max_bytes=800).answer
+    assert names(answer) == list(wanted)
+    assert [len(data.records or b"") for data in told(answer).values()] == sizes
+
+
+@pytest.mark.clause("FetchRequestTest.testFetchRequestV4WithReadCommitted", "F-4")
+def test_read_committed_from_version_4_on(world: World) -> None:
+    (data,) = told(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).answer).values()
+    assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (0, 4, 200)
+
+
+@pytest.mark.clause(
+    "FetchRequestTest.testFetchWithPartitionsWithIdError", "KafkaApisTest.testFetchRequestErroneousPartitions"
+)
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World, epoch: int) -> None:
+    answer = told(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).answer)
+    unknown, *healthy = answer.values()
+    assert (unknown.error_code, unknown.high_watermark, unknown.records) == (Error.UNKNOWN_TOPIC_ID, -1, b"")
+    assert [(data.error_code, data.high_watermark, len(data.records or b"")) for data in healthy] == [
+        (0, 4, 200), (0, 0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
+def test_an_unknown_topic_is_told_until_it_is_there_then_once_more_then_no_more(world: World) -> None:
+    answer = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).answer
+    assert [data.error_code for data in told(answer).values()] == [0, 3, 3]
+    seen = []
+    for epoch in range(1, 6):
+        if epoch == 3:
+            world.create("later", 2)
+        told_now = told(world.fetch(answer.session_id, epoch).answer)
+        seen.append([(key, data.error_code) for key, data in told_now.items()])
+    there, gone = ([(("later", index), error) for index in (0, 1)] for error in (0, 3))
+    assert seen == [gone, gone, there, [], []]
+
+
+@pytest.mark.clause("FetchRequestTest.testZStdCompressedTopic", "FetchRequestTest.testZStdCompressedRecords")
+@pytest.mark.parametrize("version", [4, 9, 10, 12])
+def test_a_zstd_batch_is_served_to_every_version_and_holds_all_its_records(version: int) -> None:
+    world = World(log_of=real_log)
+    (partition,) = world.create("a")
+    sent = [Record(number, 1_000, b"key%d" % number, b"value" * 50) for number in range(3)]
+    partition.log.append(world.broker.now, build(sent, compression=Compression.ZSTD), 0)
+    partition.log.advance_high_watermark(3)
+    (data,) = told(world.fetch(0, -1, {A0: 0}, version=version).answer).values()
+    assert data.error_code == 0
+    assert [record.key for _, record in read_all(data.records or b"")] == [b"key0", b"key1", b"key2"]
+
+
+@pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
+def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_offset_does(world: World) -> None:
+    world.append("a", commit=False)
+    world.append("a", commit=False)
+    call = world.fetch(0, -1, {A0: at(5)}, max_wait_ms=500)
+    world.append("a", commit=False)
+    assert call.waiting
+    world.partition("a").log.truncate_to(5)
+    world.partition("a").changed()
+    assert call.waiting
+    world.partition("a").log.truncate_to(4)
+    world.partition("a").changed()
+    assert told(call.answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
+@pytest.mark.parametrize("in_session", [True, False])
+def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
+    wanted = {A0: at(4), A1: 0}
+    session_id, epoch = (world.open_session(wanted), 1) if in_session else (0, -1)
+    call = world.fetch(session_id, epoch, {} if in_session else wanted, max_wait_ms=500)
+    partition = world.partition("a")
+    world.publish("a", 3, id_of(world, "a"), leader=8, replicas=(7, 8), epoch=2)
+    world.partitions.remove(partition)
+    assert told(call.answer)[A0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.clause("F-6", "FetchSessionTest.testFetchRequests")
+def test_each_pair_of_id_and_epoch_means_one_kind_of_fetch(world: World) -> None:
+    session_id = world.open_session({A0: 4, A1: 0})
+    seen = [
+        world.fetch(*pair, wanted).answer
+        for pair, wanted in (
+            ((0, -1), {A0: 4}),
+            ((session_id, 2), {}),
+            ((session_id + 1, 1), {}),
+            ((session_id, 1), {}),
+            ((session_id, -1), {A1: 0}),
+            ((session_id, 2), {}),
+        )
+    ]
+    assert [(one.error_code, one.session_id, names(one)) for one in seen] == [
+        (0, 0, [A0]), (71, 0, []), (70, 0, []), (0, session_id, []), (0, 0, [A1]), (70, 0, []),
+    ]  # fmt: skip
+    assert not world.sessions.sessions

@@ -1,0 +1,166 @@
+"""What an incremental answer of the final revision holds, in which order, and within which limits."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition
+
+A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
+
+
+@pytest.fixture
+def world() -> World:
+    return two_topics()
+
+
+@pytest.mark.clause("F-14", "FetchSessionTest.testFetchRequests")
+def test_unchanged_partitions_are_left_out_and_changed_ones_are_not(world: World) -> None:
+    session_id = world.open_session({A0: 0, A1: 0, A2: 0})
+    world.append("a", 1)
+    answer = told(world.fetch(session_id, 1).answer)
+    assert list(answer) == [A1]
+    assert answer[A1].high_watermark == 1
+
+
+@pytest.mark.clause("F-14")
+def test_a_moved_high_watermark_is_told_once_without_data(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    world.append("a", commit=False)
+    assert names(world.fetch(session_id, 1, {A0: 1}).answer) == []
+    world.partition("a").log.high_watermark = 1
+    world.partition("a").changed()
+    answer = told(world.fetch(session_id, 2).answer)
+    assert (answer[A0].high_watermark, answer[A0].records) == (1, b"")
+    assert names(world.fetch(session_id, 3).answer) == []
+
+
+@pytest.mark.clause("F-14")
+def test_a_moved_log_start_is_told_once(world: World) -> None:
+    world.append("a", records=5)
+    session_id = world.open_session({A0: 5})
+    world.partition("a").log.delete_records_before(5)
+    world.partition("a").changed()
+    answer = told(world.fetch(session_id, 1).answer)
+    assert answer[A0].log_start_offset == 5
+    assert names(world.fetch(session_id, 2).answer) == []
+
+
+@pytest.mark.clause("F-14")
+def test_a_last_stable_offset_alone_is_no_news(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    log = world.partition("a").log
+    log.lso_hold = 0
+    world.append("a")
+    world.fetch(session_id, 1, {A0: 1})
+    log.lso_hold = None
+    world.partition("a").changed()
+    assert names(world.fetch(session_id, 2).answer) == []
+
+
+@pytest.mark.clause("F-14")
+def test_a_new_partition_always_appears(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    assert names(world.fetch(session_id, 1, {B0: 0}).answer) == [B0]
+
+
+@pytest.mark.clause("F-14")
+def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World) -> None:
+    session_id = world.open_session({A0: 7, A1: 0})
+    for epoch in (1, 2):
+        assert told(world.fetch(session_id, epoch).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    answer = told(world.fetch(session_id, 3, {A0: 0}).answer)
+    assert (answer[A0].error_code, answer[A0].high_watermark) == (0, 0)
+    assert names(world.fetch(session_id, 4).answer) == []
+
+
+@pytest.mark.clause("F-14", "F-20")
+def test_data_is_sent_again_until_the_fetcher_says_that_it_has_it(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    world.append("a")
+    first = told(world.fetch(session_id, 1).answer)[A0].records
+    assert told(world.fetch(session_id, 2).answer)[A0].records == first
+    assert names(world.fetch(session_id, 3, {A0: 1}).answer) == []
+
+
+@pytest.mark.clause("F-15")
+def test_every_partition_with_data_is_served_within_as_many_answers_as_there_are(world: World) -> None:
+    session_id = world.open_session({A0: 0, A1: 0, A2: 0})
+    for index in range(3):
+        world.append("a", index)
+    served = [
+        [key for key, data in told(world.fetch(session_id, epoch, max_bytes=1).answer).items() if data.records]
+        for epoch in range(1, 7)
+    ]
+    assert served == [[A0], [A1], [A2], [A0], [A1], [A2]]
+
+
+@pytest.mark.clause("F-15", "FetchSessionTest.testDeprioritizesPartitionsWithRecordsOnly")
+def test_only_partitions_that_returned_records_move_to_the_end(world: World) -> None:
+    session_id = world.open_session({A0: 0, A1: 0, A2: 0})
+    for index in range(3):
+        world.append("a", index)
+    world.fetch(session_id, 1, {A0: 1, A2: 1})  # A0 and A2 tell their high watermark only, A1 returns its record
+    order = sorted(world.sessions.sessions[session_id].partitions.values(), key=lambda cached: cached.order)
+    assert [(cached.topic, cached.index) for cached in order] == [A0, A2, A1]
+
+
+@pytest.mark.clause("F-15")
+def test_the_full_answer_that_opens_a_session_counts_for_the_rotation(world: World) -> None:
+    for index in range(3):
+        world.append("a", index)
+    answer = world.fetch(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1).answer
+    assert [key for key, data in told(answer).items() if data.records] == [A0]
+    assert [key for key, data in told(world.fetch(answer.session_id, 1, max_bytes=1).answer).items()] == [A1]
+
+
+@pytest.mark.clause("F-16", "FetchRequestTest.testBrokerRespectsPartitionsOrderAndSizeLimits")
+def test_the_first_partition_with_data_may_exceed_both_limits(world: World) -> None:
+    world.append("a", 1, size_bytes=5000)
+    world.append("a", 2, size_bytes=10)
+    wanted = {key: FetchPartition(key[1], 0, 100) for key in (A0, A1, A2)}
+    answer = told(world.fetch(0, -1, wanted, max_bytes=50).answer)
+    assert [len(data.records or b"") for data in answer.values()] == [0, 5000, 0]
+
+
+@pytest.mark.clause("F-16")
+def test_limits_of_zero_still_give_one_message(world: World) -> None:
+    world.append("a")
+    assert told(world.fetch(0, -1, {A0: FetchPartition(0, 0, 0)}, max_bytes=0).answer)[A0].records
+
+
+@pytest.mark.clause("F-16")
+def test_later_partitions_get_what_is_left_of_the_response_limit(world: World) -> None:
+    for index in range(3):
+        world.append("a", index, size_bytes=60)
+        world.append("a", index, size_bytes=60)
+    answer = told(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=200).answer)
+    assert [len(data.records or b"") for data in answer.values()] == [120, 60, 0]
+
+
+def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(world: World) -> None:
+    world.append("a", 0, size_bytes=10)
+    world.append("a", 1, size_bytes=500)
+    world.append("a", 2, size_bytes=10)
+    wanted = {A0: 0, A1: FetchPartition(1, 0, 100), A2: 0}
+    answer = told(world.fetch(0, -1, wanted).answer)
+    assert [len(data.records or b"") for data in answer.values()] == [10, 0, 10]
+
+
+def test_the_brokers_own_limit_bounds_an_answer() -> None:
+    world = World(max_bytes_limit=150)
+    world.create("a", 3)
+    for index in range(3):
+        world.append("a", index)
+    answer = told(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=LARGE).answer)
+    assert [len(data.records or b"") for data in answer.values()] == [100, 0, 0]
+
+
+@pytest.mark.clause("F-14")
+def test_after_an_error_the_next_state_is_told_though_it_is_what_was_told_before_it(world: World) -> None:
+    world.append("a")
+    session_id = world.open_session({A0: 1})
+    assert told(world.fetch(session_id, 1, {A0: 99}).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    again = told(world.fetch(session_id, 2, {A0: 1}).answer)[A0]
+    assert (again.error_code, again.high_watermark) == (0, 1)
+    assert told(world.fetch(session_id, 3).answer) == {}

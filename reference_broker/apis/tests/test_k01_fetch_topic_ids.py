@@ -1,0 +1,145 @@
+"""Sessions by topic ID and by topic name, and topics that come, go and come again."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, told, two_topics
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
+
+
+@pytest.fixture
+def world() -> World:
+    return two_topics()
+
+
+@pytest.mark.clause("F-13")
+def test_a_session_by_topic_id_answers_by_topic_id(world: World) -> None:
+    world.append("a")
+    answer = world.fetch(0, 0, {A0: 0}, version=13).answer
+    assert [(topic.topic, topic.topic_id) for topic in answer.responses] == [("", id_of(world, "a"))]
+    world.append("a")
+    answer = world.fetch(answer.session_id, 1, {A0: 1}, version=13).answer
+    assert told(answer)[id_of(world, "a"), 0].high_watermark == 2
+
+
+@pytest.mark.clause(
+    "F-13", "FetchSessionTest.testIncrementalFetchSessionWithIdsWhenSessionDoesNotUseIds",
+    "FetchSessionTest.testIncrementalFetchSessionWithoutIdsWhenSessionUsesIds",
+)  # fmt: skip
+@pytest.mark.parametrize(("opened", "used"), [(12, 13), (13, 12)])
+def test_mixing_names_and_ids_in_a_session_is_an_error_that_changes_nothing(
+    world: World, opened: int, used: int
+) -> None:
+    session_id = world.open_session({A0: 0}, version=opened)
+    answer = world.fetch(session_id, 1, {A1: 0}, version=used).answer
+    assert (answer.error_code, answer.session_id) == (Error.FETCH_SESSION_TOPIC_ID_ERROR, 0)
+    assert world.fetch(session_id, 1, version=opened).answer.session_id == session_id
+
+
+@pytest.mark.clause("F-9", "F-10")
+def test_the_checks_come_in_the_order_id_epoch_topic_ids(world: World) -> None:
+    session_id = world.open_session({A0: 0}, version=12)
+    assert world.fetch(session_id + 1, 9, version=13).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert world.fetch(session_id, 9, version=13).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+
+
+@pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownIdOldRequestVersion")
+def test_a_version_by_name_ignores_topic_ids(world: World) -> None:
+    topics = [FetchTopic("a", b"no such topic id", [FetchPartition(0, 0, LARGE)])]
+    answer = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version=12).answer
+    assert told(answer)[A0].error_code == 0
+
+
+@pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownId", "FetchSessionTest.testResolveUnknownPartitions")
+def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
+    answer = world.fetch(0, 0, {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}, version=13).answer
+    assert [data.error_code for data in told(answer).values()] == [Error.UNKNOWN_TOPIC_ID] * 3
+    world.create("x")
+    world.create("y")
+    answer = world.fetch(answer.session_id, 1, version=13).answer
+    assert [data.error_code for data in told(answer).values()] == [0, 0, Error.UNKNOWN_TOPIC_ID]
+    world.create("z")
+    answer = world.fetch(answer.session_id, 2, version=13).answer
+    assert list(told(answer)) == [(id_of(world, "z"), 0)]
+    assert world.fetch(answer.session_id, 3, version=13).answer.responses == []
+
+
+@pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
+def test_an_unresolved_partition_can_be_forgotten(world: World) -> None:
+    session_id = world.open_session({("x", 0): 0, ("a", 0): 0}, version=13)
+    world.fetch(session_id, 1, forget=[("x", 0)], version=13, max_wait_ms=10)
+    world.pass_ms(10)
+    world.create("x")
+    assert world.fetch(session_id, 2, version=13).answer.responses == []
+    assert not world.sessions.arrivals.keys
+
+
+@pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
+def test_a_forgotten_unresolved_partition_may_empty_the_session(world: World) -> None:
+    session_id = world.open_session({("x", 0): 0}, version=13)
+    assert world.fetch(session_id, 1, forget=[("x", 0)], version=13).answer.session_id == 0
+
+
+def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> None:
+    session_id = world.open_session({("x", 0): 0, A0: 0})
+    for epoch in (1, 2):
+        assert told(world.fetch(session_id, epoch).answer)[("x", 0)].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    world.create("x")
+    assert told(world.fetch(session_id, 3).answer)[("x", 0)].error_code == 0
+    assert names(world.fetch(session_id, 4).answer) == []
+
+
+@pytest.mark.clause(
+    "FetchSessionTest.testUpdateAndGenerateResponseData", "KafkaApisTest.testFetchRequestErroneousPartitions",
+)  # fmt: skip
+def test_an_unknown_partition_has_the_same_code_sessionless_full_and_incremental(world: World) -> None:
+    for version, error in ((12, Error.UNKNOWN_TOPIC_OR_PARTITION), (13, Error.UNKNOWN_TOPIC_ID)):
+        sessionless = world.fetch(0, -1, {("x", 0): 0}, version=version).answer
+        full = world.fetch(0, 0, {("x", 0): 0}, version=version).answer
+        incremental = world.fetch(full.session_id, 1, version=version).answer
+        for answer in (sessionless, full, incremental):
+            (data,) = told(answer).values()
+            assert (data.error_code, data.high_watermark, data.records) == (error, -1, b"")
+
+
+def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: World) -> None:
+    session_id = world.open_session({A0: 0})
+    world.append("a")
+    world.fetch(session_id, 1, {A0: 1})
+    world.delete("a")
+    assert told(world.fetch(session_id, 2).answer)[A0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    world.create("a", topic_id=b"second".rjust(16))
+    world.append("a")
+    answer = told(world.fetch(session_id, 3).answer)
+    assert (answer[A0].error_code, answer[A0].high_watermark) == (0, 1)
+
+
+@pytest.mark.clause(
+    "FetchSessionTest.testFetchSessionUpdateTopicIdsBrokerSide",
+    "ReplicaManagerTest.testFetchMessagesWithInconsistentTopicId",
+)  # fmt: skip
+def test_a_session_by_id_never_follows_the_name(world: World) -> None:
+    key = (id_of(world, "a"), 0)
+    session_id = world.open_session({A0: 0}, version=13)
+    world.delete("a")
+    assert told(world.fetch(session_id, 1, version=13).answer)[key].error_code == Error.UNKNOWN_TOPIC_ID
+    world.create("a", topic_id=b"second".rjust(16))
+    world.append("a")
+    answer = told(world.fetch(session_id, 2, version=13).answer)
+    assert answer[key].error_code == Error.INCONSISTENT_TOPIC_ID
+    assert not answer[key].records
+
+
+def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: World) -> None:
+    old, new = id_of(world, "a"), b"second".rjust(16)
+    session_id = world.open_session({A0: 0}, version=13)
+    world.delete("a")
+    world.create("a", topic_id=new)
+    request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
+    request.topics = [FetchTopic("", new, [FetchPartition(0, 0, LARGE)])]
+    request.forgotten = [ForgottenTopic("", old, [0])]
+    answer = world.send(request, version=13).answer
+    assert [(key, data.error_code) for key, data in told(answer).items()] == [((new, 0), 0)]
+    assert list(world.sessions.sessions[session_id].partitions) == [(new, 0)]

@@ -1,0 +1,74 @@
+"""OfflinePartitionsCount and PreferredReplicaImbalanceCount equal what a walk over the image finds."""
+
+from random import Random
+
+import pytest
+
+from reference_broker.apis.partition_health import PartitionHealth
+from reference_broker.model.metadata_delta import MetadataDelta
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionImage, Provenance
+from reference_broker.model.metrics import Metrics
+
+
+def shown(metrics: Metrics) -> tuple[int, int]:
+    values = {named.mbean: named.metric.value for named in metrics.rows()}  # type: ignore[union-attr]
+    kind = "kafka.controller:type=KafkaController"
+    return values[f"{kind},name=OfflinePartitionsCount"], values[f"{kind},name=PreferredReplicaImbalanceCount"]
+
+
+def walked(image: MetadataImage) -> tuple[int, int]:
+    partitions = [one for topic in image.topics.values() for one in topic.partitions]
+    return sum(one.leader == -1 for one in partitions), sum(one.leader != one.replicas[0] for one in partitions)
+
+
+def changed(random: Random, image: MetadataImage) -> MetadataDelta:
+    """Topics created, grown, changed and deleted, some more than once in one delta."""
+    delta = MetadataDelta(image)
+    known = {topic.topic_id: len(topic.partitions) for topic in image.topics.values()}
+    for _ in range(random.randint(1, 8)):
+        name = f"t{random.randrange(4)}"
+        ids = [one for one in known if one.startswith(name.encode())]
+        if not ids:
+            topic_id = (name.encode() + bytes([random.randrange(256) for _ in range(16)]))[:16]
+            delta.put_topic(name, topic_id)
+            known[topic_id] = 0
+        elif random.random() < 0.2:
+            topic_id = ids[0]
+            delta.remove_topic(topic_id)
+            del known[topic_id]
+            continue
+        else:
+            topic_id = ids[0]
+        index = random.randint(0, known[topic_id])
+        known[topic_id] = max(known[topic_id], index + 1)
+        delta.put_partition(topic_id, index, PartitionImage((1, 2), (1, 2), random.choice((-1, 1, 2)), 0, 0))
+    return delta
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_they_are_exact_after_every_publication(seed: int) -> None:
+    random, image = Random(seed), EMPTY_IMAGE
+    metrics = Metrics()
+    health = PartitionHealth(metrics, image)
+    most = (0, 0)
+    for offset in range(100):
+        delta = changed(random, image)
+        image = delta.build(Provenance(offset, 0, 0))
+        for change in delta.topics:
+            health.changed(change)
+        assert shown(metrics) == walked(image)
+        most = max(most, shown(metrics))
+    assert all(most)
+    again = Metrics()
+    PartitionHealth(again, image)
+    assert shown(again) == walked(image)
+
+
+def test_a_snapshot_that_takes_the_place_of_the_log_is_counted_by_what_differs() -> None:
+    random, metrics = Random(1), Metrics()
+    before = changed(random, EMPTY_IMAGE).build(Provenance(1, 0, 0))
+    after = changed(random, before).build(Provenance(2, 0, 0))
+    health = PartitionHealth(metrics, before)
+    for change in MetadataDelta.between(before, after).topics:
+        health.changed(change)
+    assert shown(metrics) == walked(after)

@@ -1,0 +1,362 @@
+"""Produce, fetch, ListOffsets and DeleteRecords of partitions with several replicas, as their leader serves them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.apis import k02_list_offsets, k21_delete_records
+from reference_broker.apis.tests.fetch_world import FakeCall
+from reference_broker.apis.tests.replicated_world import ReplicatedWorld, errors_of, idempotent, produced, told, wanted
+from reference_broker.log.config import LogConfig
+from reference_broker.model.metadata_image import PartitionImage
+from reference_broker.records.batch import iterate
+from reference_broker.replication.tests.leader_world import LAG_MS, START_MS, broker_epoch_of
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import EpochEndOffset
+
+LATEST, EARLIEST = -1, -2
+
+
+def replicate(world: ReplicatedWorld, sessions: dict[int, int], epochs: dict[int, int], offset: int) -> None:
+    """Both followers name partition 0 at ``offset``."""
+    for follower, session_id in sessions.items():
+        epochs[follower] += 1
+        world.follow(follower, session_id, epochs[follower], [wanted(offset)], max_wait_ms=0)
+
+
+@pytest.fixture
+def world() -> ReplicatedWorld:
+    return ReplicatedWorld(2)
+
+
+def test_acks_all_is_answered_when_both_followers_have_asked_beyond_it(world: ReplicatedWorld) -> None:
+    sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
+    call = world.put()
+    assert call.waiting
+    epochs[2] = 1
+    world.follow(2, sessions[2], 1, [wanted(1)], max_wait_ms=0)
+    assert call.waiting
+    world.follow(3, sessions[3], 1, [wanted(1)], max_wait_ms=0)
+    assert [(one.error_code, one.base_offset) for one in produced(call)] == [(0, 0)]
+
+
+def test_acks_one_is_answered_at_once_and_acks_none_never(world: ReplicatedWorld) -> None:
+    assert errors_of(world.put(acks=1)) == [0]
+    call = world.put(acks=0)
+    assert call.answers == [None]
+    assert (world.partition.log.log_end_offset, world.partition.log.high_watermark) == (2, 0)
+
+
+def test_too_few_in_sync_refuse_acks_all_before_anything_is_written() -> None:
+    world = ReplicatedWorld(min_isr=2, isr=(1,))
+    assert errors_of(world.put()) == [Error.NOT_ENOUGH_REPLICAS]
+    assert world.partition.log.log_end_offset == 0
+    assert errors_of(world.put(acks=1)) == [0]
+
+
+def test_what_is_not_replicated_in_time_is_told_beside_what_is(world: ReplicatedWorld) -> None:
+    for follower in (2, 3):
+        world.follow(follower, 0, 0, [wanted(0, 0), wanted(0, 1)], max_wait_ms=0)
+    call = world.put(0, 1, timeout_ms=200)
+    for follower in (2, 3):
+        world.follow(follower, 0, -1, [wanted(1, 1)], max_wait_ms=0)
+    world.pass_ms(200)
+    assert errors_of(call) == [Error.REQUEST_TIMED_OUT, 0]
+    assert [one.base_offset for one in produced(call)] == [0, 0]
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_lost_leadership_is_told_with_the_new_leader_where_the_version_can(
+    world: ReplicatedWorld, version: int
+) -> None:
+    call = world.put(version=version)
+    world.elsewhere()
+    assert errors_of(call) == [Error.NOT_LEADER_OR_FOLLOWER]
+    leader = produced(call)[0].current_leader
+    answer: Any = call.answer
+    if version < 10:
+        assert leader is None
+    else:
+        assert leader is not None
+        assert (leader.leader_id, leader.leader_epoch) == (2, 1)
+        assert [one.node_id for one in answer.node_endpoints] == [2]
+
+
+def test_a_retry_is_not_acknowledged_before_its_first_writing_is_replicated(world: ReplicatedWorld) -> None:
+    sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
+    world.put(data=idempotent(0), timeout_ms=1)
+    world.pass_ms(1)
+    later = world.put()
+    retry = world.put(data=idempotent(0))
+    assert retry.waiting
+    assert world.partition.log.log_end_offset == 2
+    replicate(world, sessions, epochs, 1)
+    assert [(one.error_code, one.base_offset) for one in produced(retry)] == [(0, 0)]
+    assert later.waiting
+
+
+def test_a_flush_policy_and_replicas_must_both_be_satisfied(world: ReplicatedWorld) -> None:
+    sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
+    world.partition.log.config = LogConfig(flush_messages=1)
+    call = world.put()
+    replicate(world, sessions, epochs, 1)
+    assert call.waiting
+    for done in world.syncs:
+        done()
+    assert errors_of(call) == [0]
+
+
+def test_leadership_lost_while_it_is_synced_is_no_acknowledgement(world: ReplicatedWorld) -> None:
+    """By the time of the sync the log may hold the new leader's records, and its high watermark is theirs."""
+    world.partition.log.config = LogConfig(flush_messages=1)
+    call = world.put()
+    world.elsewhere()
+    world.partition.log.advance_high_watermark(1)
+    for done in world.syncs:
+        done()
+    assert errors_of(call) == [Error.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_producer_that_hangs_up_leaves_nothing_waiting(world: ReplicatedWorld) -> None:
+    call, other = world.put(timeout_ms=1 << 30), world.put(timeout_ms=1 << 30)
+    call.hang_up()
+    assert len(world.followers(world.partition).acks) == 1
+    other.hang_up()
+    assert world.followers(world.partition).acks == []
+
+
+def test_an_administrator_that_hangs_up_leaves_no_deletion_waiting(world: ReplicatedWorld) -> None:
+    world.put(acks=1)
+    for follower in (2, 3):
+        world.follow(follower, 0, -1, [wanted(1)], max_wait_ms=0)
+    call = deletion(world, 1, timeout_ms=1 << 30)
+    call.hang_up()
+    assert world.followers(world.partition).deletions == []
+
+
+@pytest.mark.parametrize("leader_epoch", [-1, 0])
+def test_a_topic_made_anew_under_its_name_is_not_taken_for_fetched(world: ReplicatedWorld, leader_epoch: int) -> None:
+    """A session by names, whose fetches tell no leader epochs, still caches where it was in the deleted topic."""
+    for _ in range(2):
+        world.put(acks=1)
+    sessions = {one: world.follow(one, 0, 0, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0) for one in (2, 3)}
+    world.elsewhere()
+    again = world.led[0] = world.lead(5, leader_epoch=0)
+    again.index = 0
+    world.broker.partitions.add(again)
+    for _ in range(2):
+        world.put(acks=1)
+    for follower, joined in sessions.items():
+        world.follow(follower, joined.answer.session_id, 1, max_wait_ms=0)
+    assert again.log.high_watermark == (0 if leader_epoch < 0 else 2)
+    for follower, joined in sessions.items():
+        world.follow(follower, joined.answer.session_id, 2, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0)
+    assert again.log.high_watermark == 2
+
+
+def test_one_replica_is_answered_without_any_of_it() -> None:
+    world = ReplicatedWorld(replicas=(1,), isr=(1,), min_isr=3)
+    world.broker.replication = None  # type: ignore[assignment]
+    assert errors_of(world.put()) == [0]
+    assert world.partition.log.high_watermark == 1
+
+
+@pytest.mark.clause("F-22")
+def test_a_follower_reads_what_is_not_committed_and_consumers_wait_for_it(world: ReplicatedWorld) -> None:
+    sessions = {one: world.joined(one) for one in (2, 3)}
+    consumer = world.consume(0)
+    follower = world.follow(2, sessions[2], 1)
+    world.put()
+    assert consumer.waiting
+    data = told(follower.answer)[0]
+    assert (data.high_watermark, len(list(iterate(data.records or b"")))) == (0, 1)
+    world.follow(2, sessions[2], 2, [wanted(1)])
+    assert consumer.waiting
+    world.follow(3, sessions[3], 1, [wanted(1)])
+    assert (told(consumer.answer)[0].high_watermark, len(told(consumer.answer)[0].records or b"") > 0) == (1, True)
+
+
+def test_a_high_watermark_is_told_to_a_follower_but_does_not_end_its_wait(world: ReplicatedWorld) -> None:
+    sessions = {one: world.joined(one) for one in (2, 3)}
+    world.put()
+    first = world.follow(2, sessions[2], 1, [wanted(1)])
+    assert first.waiting
+    second = world.follow(3, sessions[3], 1, [wanted(1)])
+    assert (world.partition.log.high_watermark, first.waiting, second.waiting) == (1, True, True)
+    world.pass_ms(500)
+    assert [told(call.answer)[0].high_watermark for call in (first, second)] == [1, 1]
+    third = world.follow(2, sessions[2], 2, max_wait_ms=0)
+    assert told(third.answer) == {}
+
+
+@pytest.mark.clause("F-22")
+def test_followers_that_name_nothing_for_long_stay_in_sync(world: ReplicatedWorld) -> None:
+    """Scenario 31, at the leader: idle partitions, then one append, all through sessions."""
+    world.leaders.start()
+    sessions = {one: world.joined(one, partitions=2) for one in (2, 3)}
+    for epoch in range(1, 3 * LAG_MS // 500):
+        for follower, session_id in sessions.items():
+            world.follow(follower, session_id, epoch)
+        world.pass_ms(500)
+    world.put(acks=1)
+    world.pass_ms(LAG_MS - 1000)
+    assert not world.asked
+    world.pass_ms(LAG_MS)
+    assert world.proposals() == [(0, (1,), 0)]
+
+
+def test_a_follower_that_waits_is_answered_when_its_leader_takes_a_partition_up(world: ReplicatedWorld) -> None:
+    session_id = world.joined(2)
+    world.pass_ms(2000)
+    call = world.follow(2, session_id, 1)
+    world.pass_ms(400)
+    assert call.waiting
+    world.state(world.led[1], (1, 2, 3), leader_epoch=2, partition_epoch=1)
+    world.pass_ms(1)
+    assert call.answer.error_code == 0
+
+
+def test_for_a_moment_it_waits_shortly_only_since_it_may_not_have_heard_of_that_yet(world: ReplicatedWorld) -> None:
+    session_id = world.joined(2)
+    world.pass_ms(2000)
+    world.state(world.led[1], (1, 2, 3), leader_epoch=2, partition_epoch=1)
+    for epoch, waits_ms in enumerate([20] * 50 + [500], 1):
+        since_us = world.mono_us
+        call = world.follow(2, session_id, epoch)
+        while call.waiting:
+            world.pass_ms(1)
+        assert world.mono_us - since_us == waits_ms * 1000
+
+
+def test_consumers_and_replicas_of_other_partitions_go_on_waiting_then(world: ReplicatedWorld) -> None:
+    session_id = world.joined(2)
+    world.pass_ms(2000)
+    calls = [world.follow(2, session_id, 1), world.consume(0)]
+    world.leaders.leads(world.led[1], PartitionImage((1, 3), (1, 3), 1, 2, 1))
+    world.pass_ms(499)
+    assert [call.waiting for call in calls] == [True, True]
+    world.pass_ms(1)
+    assert not any(call.waiting for call in calls)
+
+
+@pytest.mark.clause("F-22", "ReplicaManagerTest.testFollowerStateNotUpdatedIfLogReadFails")
+def test_a_diverging_or_refused_fetch_is_no_progress(world: ReplicatedWorld) -> None:
+    world.put(acks=1)
+    world.state(world.partition, (1, 2, 3), leader_epoch=2, partition_epoch=1)
+    world.put(acks=1)
+    for follower in (2, 3):
+        diverging = world.follow(follower, 0, -1, [wanted(2, leader_epoch=2, last_epoch=1)], max_wait_ms=0)
+        assert told(diverging.answer)[0].diverging_epoch == EpochEndOffset(0, 1)
+        for refused in (wanted(2, leader_epoch=1), wanted(2, leader_epoch=3), wanted(9, leader_epoch=2)):
+            assert told(world.follow(follower, 0, -1, [refused], max_wait_ms=0).answer)[0].error_code
+    assert world.partition.log.high_watermark == 0
+
+
+def test_a_node_without_a_replica_and_an_earlier_incarnation_are_refused(world: ReplicatedWorld) -> None:
+    """A follower that tells the leader epoch may know of a newer assignment than this leader: it tries again."""
+    for follower, epoch, leader_epoch, error in (
+        (4, -1, 0, Error.UNKNOWN_LEADER_EPOCH),
+        (4, -1, -1, Error.NOT_LEADER_OR_FOLLOWER),
+        (2, broker_epoch_of(2) - 1, 0, Error.NOT_LEADER_OR_FOLLOWER),
+    ):
+        answer = world.follow(follower, 0, 0, [wanted(0, leader_epoch=leader_epoch)], broker_epoch=epoch).answer
+        assert told(answer)[0].error_code == error
+
+
+@pytest.mark.clause("F-14", "ReplicaManagerTest.testFetchMessagesWhenNotFollowerForOnePartition")
+def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: ReplicatedWorld) -> None:
+    world.put(0, 1, acks=1)
+    world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
+    answer = told(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).answer)
+    assert [(index, data.error_code, bool(data.records)) for index, data in answer.items()] == [
+        (0, 0, True), (1, Error.UNKNOWN_LEADER_EPOCH, False),
+    ]  # fmt: skip
+
+
+def test_the_answer_that_commits_already_tells_the_new_high_watermark(world: ReplicatedWorld) -> None:
+    world.put(acks=1)
+    world.put(acks=1)
+    world.follow(2, 0, -1, [wanted(1)], max_wait_ms=0)
+    answer = world.follow(3, 0, -1, [wanted(1)], max_wait_ms=0).answer
+    assert told(answer)[0].high_watermark == 1
+
+
+@pytest.mark.clause("ReplicaManagerTest.testFetchBeyondHighWatermark")
+def test_a_consumer_beyond_the_high_watermark_waits_and_beyond_the_log_is_told(world: ReplicatedWorld) -> None:
+    world.put(acks=1)
+    within = world.consume(1)
+    assert within.waiting
+    assert told(world.consume(2).answer)[0].error_code == Error.OFFSET_OUT_OF_RANGE
+
+
+def offsets(
+    world: ReplicatedWorld, timestamp: int, *, version: int = 10, replica: int = -1
+) -> tuple[Error, int]:
+    one = ListOffsetsPartition(partition_index=i32(0), current_leader_epoch=i32(-1), timestamp=i64(timestamp))
+    body = ListOffsetsRequest(
+        replica_id=BrokerId(replica), isolation_level=i8(0), timeout=i32Timedelta.parse(timedelta(0)),
+        topics=(ListOffsetsTopic(name=TopicName("events"), partitions=(one,)),),
+    )  # fmt: skip
+    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body).topics[0].partitions[0]
+    return Error(int(answer.error_code)), int(answer.offset)
+
+
+def test_a_new_leader_tells_no_latest_offset_before_it_is_sure() -> None:
+    """What it may have been, another leader has told: it must not seem to go back (KIP-207)."""
+    world = ReplicatedWorld(records=3, leader_epoch=2)
+    assert offsets(world, LATEST) == (Error.OFFSET_NOT_AVAILABLE, -1)
+    assert offsets(world, LATEST, version=4) == (Error.LEADER_NOT_AVAILABLE, -1)
+    assert offsets(world, 0) == (Error.OFFSET_NOT_AVAILABLE, -1)
+    later = START_MS + 1
+    assert offsets(world, later) == (Error.OFFSET_NOT_AVAILABLE, -1), "the leader before may have had one"
+    assert offsets(world, EARLIEST) == (Error.NONE, 0)
+    assert offsets(world, LATEST, replica=2) == (Error.NONE, 3)
+    for follower in (2, 3):
+        world.follow(follower, 0, -1, [wanted(3, leader_epoch=2)], max_wait_ms=0)
+    assert offsets(world, LATEST) == (Error.NONE, 3)
+    assert offsets(world, later) == (Error.NONE, -1)
+
+
+def deletion(world: ReplicatedWorld, offset: int, timeout_ms: int = 1000) -> FakeCall:
+    world.broker.now = world.now()
+    one = DeleteRecordsPartition(partition_index=i32(0), offset=i64(offset))
+    body = DeleteRecordsRequest(
+        topics=(DeleteRecordsTopic(name=TopicName("events"), partitions=(one,)),),
+        timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
+    )
+    call = FakeCall(3, "admin", 2)
+    k21_delete_records.handle(world.broker, call, body)
+    return call
+
+
+def deleted(call: FakeCall) -> tuple[Error, int]:
+    answer: Any = call.answer
+    one = answer.topics[0].partitions[0]
+    return Error(int(one.error_code)), int(one.low_watermark)
+
+
+def test_records_are_deleted_when_every_replica_has_taken_the_new_start(world: ReplicatedWorld) -> None:
+    for _ in range(3):
+        world.put(acks=1)
+    for follower in (2, 3):
+        world.follow(follower, 0, -1, [wanted(3)], max_wait_ms=0)
+    call, late = deletion(world, 2), deletion(world, 1, timeout_ms=100)
+    assert call.waiting
+    world.follow(2, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
+    world.pass_ms(100)
+    assert deleted(late) == (Error.REQUEST_TIMED_OUT, 0)
+    world.follow(3, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
+    assert deleted(call) == (Error.NONE, 2)
+    assert deleted(deletion(world, 4)) == (Error.OFFSET_OUT_OF_RANGE, -1)
+
+
+def test_records_of_a_partition_led_elsewhere_are_not_deleted_here(world: ReplicatedWorld) -> None:
+    call = deletion(world, 0)
+    assert deleted(call)[0] == Error.NONE if not call.waiting else True
+    world.elsewhere()
+    assert deleted(deletion(world, 0)) == (Error.NOT_LEADER_OR_FOLLOWER, -1)

@@ -1,0 +1,357 @@
+"""Topics with several replicas: created, grown, their in-sync replicas changed, their leaders elected."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerState, PartitionData, TopicData
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+
+from reference_broker.apis import (
+    k03_metadata,
+    k43_elect_leaders,
+    k56_alter_partition,
+    k62_broker_registration,
+    k63_broker_heartbeat,
+    k64_unregister_broker,
+)
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.test_topic_admin import create, grow, topic
+
+
+class Cluster(AdminWorld):
+    """Node 1 and brokers 2 and 3."""
+
+    def __init__(self, **config):
+        super().__init__(**config)
+        self.epochs = {1: self.lifecycle.registered_epoch}
+        for broker_id in (2, 3):
+            self.register(broker_id, broker_id)
+            self.beat(broker_id)
+
+    def register(self, broker_id, incarnation):
+        answer = self.ask_to_register(broker_id, incarnation)
+        assert answer.error_code is ErrorCode.none
+        self.epochs[broker_id] = answer.broker_epoch
+
+    def ask_to_register(self, broker_id, incarnation):
+        body = BrokerRegistrationRequest(
+            broker_id=broker_id, cluster_id="cluster", incarnation_id=UUID(int=incarnation),
+            listeners=(Listener(name="PLAINTEXT", host="h", port=9092, security_protocol=0),),
+            features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),),
+            rack=None, log_dirs=(UUID(int=100 + broker_id),),
+        )  # fmt: skip
+        return self.ask(k62_broker_registration, body)
+
+    def beat(self, broker_id, want_fence=False, want_shut_down=False, offset=10**6):
+        body = BrokerHeartbeatRequest(
+            broker_id=broker_id, broker_epoch=self.epochs[broker_id], current_metadata_offset=offset,
+            want_fence=want_fence, want_shut_down=want_shut_down,
+        )  # fmt: skip
+        assert self.ask(k63_broker_heartbeat, body).error_code is ErrorCode.none
+
+    def partition(self, index=0, name="t"):
+        return self.controller.image.topics[name].partitions[index]
+
+    def topic_id(self, name="t"):
+        return UUID(bytes=self.controller.image.topics[name].topic_id)
+
+    def change(self, isr, *, leader=1, epochs=None, **changed):
+        """Asks for an ISR of partition 0 as its leader would; the answer for that partition."""
+        known = self.partition()
+        fields = {
+            "partition_index": 0, "leader_epoch": known.leader_epoch, "partition_epoch": known.partition_epoch,
+            "leader_recovery_state": 0, **changed,
+        }  # fmt: skip
+        told = epochs or {}
+        wanted = tuple(BrokerState(broker_id=one, broker_epoch=told.get(one, self.epochs.get(one, 9))) for one in isr)
+        entry = PartitionData(new_isr_with_epochs=wanted, **fields)
+        ((answer,),) = (one.partitions for one in self.alter(leader, (entry,)).topics)
+        return answer
+
+    def alter(self, leader, partitions, topic_id=None, broker_epoch=None):
+        body = AlterPartitionRequest(
+            broker_id=leader, broker_epoch=self.epochs[leader] if broker_epoch is None else broker_epoch,
+            topics=(TopicData(topic_id=topic_id or self.topic_id(), partitions=partitions),),
+        )  # fmt: skip
+        return self.ask(k56_alter_partition, body)
+
+    def elect(self, kind, *wanted, api_version=None):
+        """``wanted``: (topic, partitions); none: all."""
+        entries = tuple(TopicPartitions(topic=name, partitions=indexes) for name, indexes in wanted) or None
+        body = ElectLeadersRequest(election_type=kind, topic_partitions=entries, timeout=timedelta(0))
+        answer = self.ask(k43_elect_leaders, body, api_version)
+        results = {
+            (one.topic, part.partition_id): part.error_code.name
+            for one in answer.replica_election_results
+            for part in one.partition_result
+        }
+        return answer.error_code.name, results
+
+
+def with_topic(*assignments, **config):
+    """A cluster with topic t."""
+    world = Cluster(**config)
+    wanted = topic(partitions=-1, replication_factor=-1, assignments=tuple(enumerate(assignments)))
+    assert create(world, wanted)[0].error_code is ErrorCode.none
+    return world
+
+
+def test_a_topic_of_three_replicas_is_in_sync_and_led_by_each_broker_in_turn():
+    world = Cluster()
+    (result,) = create(world, topic(partitions=6, replication_factor=3))
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 6, 3)
+    partitions = world.controller.image.topics["t"].partitions
+    assert all(sorted(one.replicas) == [1, 2, 3] and one.isr == one.replicas for one in partitions)
+    assert all((one.leader, one.leader_epoch, one.partition_epoch) == (one.replicas[0], 0, 0) for one in partitions)
+    assert sorted(one.leader for one in partitions) == [1, 1, 2, 2, 3, 3]
+
+
+def test_the_default_factor_stands_for_minus_one_and_more_than_there_are_brokers_is_refused():
+    world = Cluster(default_replication_factor="2")
+    (result,) = create(world, topic(replication_factor=-1))
+    assert (result.error_code, result.replication_factor) == (ErrorCode.none, 2)
+    (refused,) = create(world, topic("u", replication_factor=4))
+    assert refused.error_code is ErrorCode.invalid_replication_factor
+    assert "4 cannot be reached because only 3" in refused.error_message
+
+
+def test_fenced_brokers_hold_replicas_but_are_not_in_sync():
+    world = Cluster()
+    world.beat(3, want_fence=True)
+    create(world, topic(partitions=4, replication_factor=3))
+    for one in world.controller.image.topics["t"].partitions:
+        assert sorted(one.replicas) == [1, 2, 3]
+        assert one.isr == tuple(broker for broker in one.replicas if broker != 3)
+        assert one.leader == one.replicas[0] != 3
+
+
+def test_replicas_of_which_nobody_lives_are_refused():
+    world = with_topic((1, 2))
+    world.beat(2, want_fence=True)
+    world.beat(3, want_fence=True)
+    wanted = topic("u", partitions=-1, replication_factor=-1, assignments=((0, (1, 2)), (1, (2, 3))))
+    assert create(world, wanted)[0].error_code is ErrorCode.invalid_replica_assignment
+    assert grow(world, "t", 2, assignments=((3, 2),)).error_code is ErrorCode.invalid_replica_assignment
+    assert grow(world, "t", 2, assignments=((3, 1),)).error_code is ErrorCode.none
+    assert (world.partition(1).leader, world.partition(1).isr) == (1, (1,))
+
+
+def test_new_partitions_have_as_many_replicas_as_the_old_ones():
+    world = with_topic((1, 2), (2, 3))
+    assert grow(world, "t", 5).error_code is ErrorCode.none
+    assert [len(one.replicas) for one in world.controller.image.topics["t"].partitions] == [2] * 5
+    assert grow(world, "t", 6, assignments=((1, 2, 3),)).error_code is ErrorCode.invalid_replica_assignment
+    assert grow(world, "t", 6, assignments=((3, 1),)).error_code is ErrorCode.none
+    assert world.partition(5).replicas == (3, 1)
+
+
+def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch():
+    world = with_topic((1, 2, 3))
+    smaller = world.change((1, 3))
+    assert (smaller.error_code, smaller.leader_id, smaller.leader_epoch) == (ErrorCode.none, 1, 0)
+    assert (smaller.isr, smaller.partition_epoch) == ((1, 3), 1)
+    assert (world.partition().isr, world.partition().partition_epoch, world.partition().leader_epoch) == ((1, 3), 1, 0)
+    assert world.change((1, 3, 2)).isr == (1, 3, 2)
+    assert world.partition().isr == (1, 3, 2)
+    assert world.change((1, 3, 2)).partition_epoch == 2, "nothing changed"
+
+
+@pytest.mark.parametrize(
+    ("isr", "fields", "error"),
+    [
+        ((1, 2), {"partition_index": 1}, "unknown_topic_or_partition"),
+        ((1, 2), {"leader_epoch": 1}, "not_controller"),
+        ((1, 2), {"partition_epoch": 2}, "not_controller"),
+        ((1, 2), {"leader_epoch": 1, "partition_epoch": 0}, "not_controller"),
+        ((1, 2), {"leader_epoch": -1}, "fenced_leader_epoch"),
+        ((1, 2), {"leader_epoch": -1, "leader": 2}, "fenced_leader_epoch"),
+        ((1, 2), {"leader": 2}, "invalid_request"),
+        ((1, 2), {"leader": 2, "partition_epoch": 0}, "invalid_request"),
+        ((1, 2), {"partition_epoch": 0}, "invalid_update_version"),
+        ((1, 9), {"partition_epoch": 0}, "invalid_update_version"),
+        ((1, 9), {}, "invalid_request"),
+        ((1, 1), {}, "invalid_request"),
+        ((), {}, "invalid_request"),
+        ((2, 3), {}, "invalid_request"),
+        ((1, 2), {"leader_recovery_state": 1}, "invalid_request"),
+        ((1,), {"leader_recovery_state": 1}, "invalid_request"),
+        ((1,), {"leader_recovery_state": 2}, "invalid_request"),
+        ((1, 2), {"epochs": {2: 5}}, "ineligible_replica"),
+        ((1, 2), {"epochs": {2: -1}}, "none"),
+        ((1, 2, 3), {}, "none"),
+    ],
+)  # fmt: skip
+def test_each_bad_change_of_in_sync_replicas_gets_its_error(isr, fields, error):
+    world = with_topic((1, 2, 3))
+    world.change((1, 3))
+    before = world.partition()
+    assert world.change(isr, **fields).error_code.name == error
+    assert (world.partition() == before) == (error != "none")
+
+
+@pytest.mark.parametrize("how", ["fenced", "leaving", "restarted", "gone"])
+def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how):
+    world = with_topic((1, 2, 3))
+    world.change((1, 3))
+    if how == "restarted":
+        old = world.epochs[2]
+        world.register(2, 22)
+        world.beat(2)
+        world.epochs[2] = old
+    elif how == "gone":
+        assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=2)).error_code is ErrorCode.none
+    elif how == "leaving":
+        world.beat(3, offset=0)
+        world.beat(2, want_shut_down=True)
+        assert not world.controller.image.brokers[2].fenced, "one has not heard of it"
+    else:
+        world.beat(2, want_fence=True)
+    assert world.change((1, 3, 2)).error_code is ErrorCode.ineligible_replica
+
+
+def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_replicas():
+    world = with_topic((2, 1, 3))
+    world.metadata.quorum.failing = 1
+    assert world.ask_to_register(2, 22).error_code is ErrorCode.kafka_storage_error
+    assert (world.partition().leader, world.partition().isr) == (2, (2, 1, 3))
+    assert world.controller.image.brokers[2].broker_epoch == world.epochs[2]
+    world.register(2, 22)
+    assert (world.partition().leader, world.partition().isr) == (1, (1, 3))
+    world.beat(2)
+    world.change((1, 3, 2))
+    before = world.controller.image
+    world.register(2, 22)
+    assert world.controller.image.topics is before.topics, "a repeated registration"
+    assert world.controller.image.brokers is before.brokers
+
+
+def test_a_change_is_judged_by_what_is_on_its_way():
+    world = with_topic((1, 2, 3))
+    world.auto = False
+    first = world.begin(k56_alter_partition, _request(world, (1, 2)))
+    second = world.begin(k56_alter_partition, _request(world, (1, 3)))
+    assert first.answers == second.answers == []
+    world.settle()
+    told = [call.answers[0].topics[0].partitions[0].error_code.name for call in (first, second)]
+    assert told == ["none", "invalid_update_version"]
+    assert world.partition().isr == (1, 2)
+
+
+def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas():
+    world = with_topic((1, 2, 3))
+    world.change((1, 3))
+    world.auto = False
+    world.beat(2, want_fence=True)
+    call = world.begin(k56_alter_partition, _request(world, (1, 3, 2)))
+    assert not world.controller.image.brokers[2].fenced
+    world.settle()
+    assert call.answers[0].topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
+
+
+def _request(world, isr):
+    known = world.partition()
+    entry = PartitionData(
+        partition_index=0, leader_epoch=known.leader_epoch, partition_epoch=known.partition_epoch,
+        new_isr_with_epochs=tuple(BrokerState(broker_id=one, broker_epoch=world.epochs[one]) for one in isr),
+    )  # fmt: skip
+    return AlterPartitionRequest(
+        broker_id=1, broker_epoch=world.epochs[1], topics=(TopicData(topic_id=world.topic_id(), partitions=(entry,)),)
+    )
+
+
+def test_a_leader_that_is_not_the_registered_one_changes_nothing():
+    world = with_topic((1, 2))
+    answer = world.alter(1, (), broker_epoch=world.epochs[1] - 1)
+    assert (answer.error_code, answer.topics) == (ErrorCode.stale_broker_epoch, ())
+    entry = PartitionData(partition_index=0, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=())
+    answer = world.alter(1, (entry,), topic_id=UUID(int=99))
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
+
+
+def test_who_waits_when_leadership_is_lost_is_told_so():
+    world = with_topic((1, 2))
+    world.auto = False
+    call = world.begin(k56_alter_partition, _request(world, (1,)))
+    world.metadata.lose()
+    assert (call.answers[0].error_code, call.answers[0].topics) == (ErrorCode.not_controller, ())
+
+
+def test_a_leader_of_an_unclean_election_says_that_it_has_recovered():
+    world = with_topic((2, 1), unclean_leader_election_enable="true")
+    world.change((2,), leader=2)
+    world.beat(2, want_fence=True)
+    known = world.partition()
+    assert (known.leader, known.isr, known.leader_recovery_state) == (1, (1,), 1)
+    assert world.change((1, 2), leader_recovery_state=1).error_code is ErrorCode.invalid_request
+    assert world.change((1,), leader_recovery_state=0).leader_recovery_state == 0
+    assert world.partition().leader_recovery_state == 0
+
+
+def test_preferred_leaders_are_elected_where_they_are_in_sync():
+    world = with_topic((2, 1), (2, 1), (1, 2))
+    world.beat(2, want_fence=True)
+    world.beat(2)
+    assert [world.partition(index).leader for index in range(3)] == [1, 1, 1]
+    world.change((1, 2))
+    assert world.elect(0, ("t", (0, 1, 2, 3)), ("no", (0,))) == (
+        "none",
+        {
+            ("t", 0): "none", ("t", 1): "preferred_leader_not_available", ("t", 2): "election_not_needed",
+            ("t", 3): "unknown_topic_or_partition", ("no", 0): "unknown_topic_or_partition",
+        },
+    )  # fmt: skip
+    assert (world.partition().leader, world.partition().leader_epoch) == (2, 2)
+    assert world.elect(0) == ("none", {("t", 1): "preferred_leader_not_available"})
+
+
+def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives():
+    world = with_topic((2, 1), (1, 2), (2, 3))
+    world.change((2,), leader=2)
+    world.beat(3, want_fence=True)
+    world.beat(2, want_fence=True)
+    assert [world.partition(index).leader for index in range(3)] == [-1, 1, -1]
+    assert world.elect(1, ("t", (0, 1, 2))) == (
+        "none", {("t", 0): "none", ("t", 1): "election_not_needed", ("t", 2): "eligible_leaders_not_available"}
+    )  # fmt: skip
+    known = world.partition()
+    assert (known.leader, known.isr, known.leader_recovery_state) == (1, (1,), 1)
+
+
+def test_an_unknown_type_of_election_is_refused():
+    world = with_topic((1, 2))
+    assert world.elect(7, ("t", (0,))) == ("invalid_request", {("t", 0): "invalid_request"})
+
+
+def test_a_version_without_types_elects_preferred_leaders():
+    world = with_topic((2, 1))
+    world.beat(2, want_fence=True)
+    world.beat(2)
+    world.change((1, 2))
+    assert world.elect(0, ("t", (0,)), api_version=0)[1] == {("t", 0): "none"}
+    assert world.partition().leader == 2
+
+
+def told(world, api_version=13):
+    name = None if api_version > 12 else "t"
+    entry = MetadataRequestTopic(topic_id=None if name else world.topic_id(), name=name)
+    body = MetadataRequest(topics=(entry,), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    (found,) = world.ask(k03_metadata, body, api_version).topics[0].partitions
+    return found.error_code.name, found.leader_id, found.replica_nodes, found.isr_nodes, found.offline_replicas
+
+
+def test_clients_are_told_of_in_sync_and_offline_replicas_and_of_no_fenced_leader():
+    world = with_topic((2, 1, 3))
+    assert told(world) == ("none", 2, (2, 1, 3), (2, 1, 3), ())
+    world.beat(3, want_fence=True)
+    assert told(world) == ("none", 2, (2, 1, 3), (2, 1), (3,))
+    assert told(world, 0) == ("replica_not_available", 2, (2, 1), (2, 1), (3,))
+    world.change((2,), leader=2)
+    world.beat(2, want_fence=True)
+    assert told(world) == ("leader_not_available", -1, (2, 1, 3), (2,), (2, 3))
+    assert told(world, 0)[0] == "leader_not_available"

@@ -1,0 +1,197 @@
+"""What a fetcher wants, what one fetch asks for, and what its answer means; the same in both revisions of KIP-227.
+
+``SessionHandler`` is what ``session_handler.make_session_handler`` gives, one for each fetcher and node, without
+I/O. ``build`` (or ``update``) and one of ``handle_response``, ``handle_lost``, ``presume_processed`` alternate.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+NO_SESSION_ID: Final = 0
+LAST_VERSION_BY_NAME: Final = 12
+"""Fetch requests name topics by ID from version 13."""
+FIRST_REVISION_VERSION: Final = 1000
+"""The private draft of Fetch that speaks KIP-227's first revision; by name, followers also by topic ID."""
+
+
+class Wanted(NamedTuple):
+    """What the fetcher wants of one partition; equal values need not be sent again. -1: not given."""
+
+    topic_id: bytes
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """One request's part that belongs to the session. ``to_forget`` holds removed partitions with the ID they had.
+
+    ``session_epoch``: in the first revision the sequence number, 0 in a full request.
+    """
+
+    session_id: int
+    session_epoch: int
+    uses_topic_ids: bool
+    to_send: Mapping[TopicPartition, Wanted]
+    to_forget: tuple[tuple[TopicPartition, bytes], ...] = ()
+    first_revision: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+    def version(self, newest: int) -> int:
+        """The request version: below 13 where a topic's ID is unknown; the draft's in the first revision."""
+        if self.first_revision:
+            return FIRST_REVISION_VERSION
+        return newest if self.uses_topic_ids else min(newest, LAST_VERSION_BY_NAME)
+
+    def request(
+        self, max_wait_ms: int, min_bytes: int, max_bytes: int, replica_id: int = -1, replica_epoch: int = -1
+    ) -> FetchRequest:
+        """A new request value each time, so that the receiver may keep it."""
+        return FetchRequest(
+            replica_id=replica_id,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            session_id=self.session_id,
+            session_epoch=self.session_epoch,
+            topics=_grouped_topics(self.to_send, not self.first_revision or replica_id >= 0),
+            forgotten=_grouped_forgotten(self.to_forget),
+            replica_epoch=replica_epoch,
+            fetch_type=INCREMENTAL_FETCH if self.first_revision and not self.is_full else FULL_FETCH,
+        )
+
+
+def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_ids: bool) -> list[FetchTopic]:
+    """By topic, in the order in which the partitions are wanted. In the first revision only followers say IDs."""
+    topics: dict[tuple[str, bytes], FetchTopic] = {}
+    for (name, partition), wanted in to_send.items():
+        key = (name, wanted.topic_id)
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = FetchTopic(name, wanted.topic_id if with_ids else NO_TOPIC_ID, [])
+        topic.partitions.append(
+            FetchPartition(
+                partition,
+                wanted.fetch_offset,
+                wanted.max_bytes,
+                wanted.current_leader_epoch,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
+            )
+        )
+    return list(topics.values())
+
+
+def _grouped_forgotten(to_forget: Iterable[tuple[TopicPartition, bytes]]) -> list[ForgottenTopic]:
+    topics: dict[tuple[str, bytes], ForgottenTopic] = {}
+    for (name, partition), topic_id in to_forget:
+        key = (name, topic_id)
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = ForgottenTopic(name, topic_id, [])
+        topic.partitions.append(partition)
+    return list(topics.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """``problem``: why the answer cannot be used (its error, or what does not fit), None if it can.
+
+    ``partitions``: the answer's partitions by name, in its order, also where there is a problem (the history records
+    them). ``unrequested``: those that the session does not hold; topic IDs that it does not know are shown as hex.
+    """
+
+    problem: str | None
+    partitions: tuple[tuple[TopicPartition, PartitionData], ...] = ()
+    unrequested: tuple[TopicPartition, ...] = ()
+
+
+class SessionHandler(Protocol):
+    """Either revision's half of a session at the fetcher."""
+
+    @property
+    def revision(self) -> str:
+        """``final`` or ``first``."""
+        ...
+
+    @property
+    def retransmits(self) -> bool:
+        """Whether a request without an answer is sent again with its number (the first revision), instead of a full
+        fetch (the final one)."""
+        ...
+
+    @property
+    def session_id(self) -> int:
+        """0: none yet."""
+        ...
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Wanted]:
+        """What the broker will hold for the session once it has accepted all requests sent so far."""
+        ...
+
+    @property
+    def in_flight(self) -> FetchPlan | None:
+        """Built, and not handled yet."""
+        ...
+
+    def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
+        """The next request, for exactly these partitions. Costs a look at each of them.
+
+        :raises AssertionError: the request before has not been handled yet.
+        """
+        ...
+
+    def update(
+        self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()
+    ) -> FetchPlan:
+        """The next request, told only what differs from the one before; costs what is told, unless it must be full.
+
+        Values that are equal to what the broker holds are left out; a partition in both arguments is removed.
+
+        :raises AssertionError: the request before has not been handled yet.
+        """
+        ...
+
+    def handle_response(self, response: FetchResponse) -> Handled:
+        """What the answer to the request in flight means; decides what the next one will be."""
+        ...
+
+    def handle_lost(self) -> None:
+        """No answer came (timeout, lost connection), and whether the request arrived is not known."""
+        ...
+
+    def presume_processed(self) -> bool:
+        """No answer came; go on as if it had been an empty one. False where that is impossible."""
+        ...
+
+    def close_session(self) -> None:
+        """The next request shall be the session's last, where the revision can say so."""
+        ...
+
+
+def listed(partitions: Iterable[TopicPartition]) -> str:
+    """For people."""
+    return ", ".join(f"{each.topic}-{each.partition}" for each in partitions)

@@ -1,0 +1,157 @@
+"""Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000).
+
+A full request without an ID opens a session; its first incremental request is number 1. Request N+1 tells the broker
+that answer N was processed, so a request whose answer was lost is sent again with its number. Partitions are added and
+removed by a full request with the session's ID, which keeps the number. After an error the next request is full.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from reference_broker.client.fetch_plan import INITIAL_EPOCH, NO_SESSION_ID, FetchPlan, Handled, Wanted, listed
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    FetchResponse,
+    PartitionData,
+)
+
+Found = tuple[tuple[TopicPartition, PartitionData], ...]
+
+
+@dataclass(slots=True)
+class FirstSessionHandler:
+    """``sequence_number``: of the next incremental request. ``lost``: an incremental request that found no answer; the
+    next one has its number and says again what it said, since nobody knows whether it arrived. ``served``: what the
+    last answer held records of: who wants the same again must name it, since the broker takes it for processed."""
+
+    session_id: int = NO_SESSION_ID
+    sequence_number: int = 1
+    full_next: bool = True
+    partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    in_flight: FetchPlan | None = None
+    lost: FetchPlan | None = None
+    served: dict[TopicPartition, None] = field(default_factory=dict)
+
+    @property
+    def revision(self) -> str:
+        return "first"
+
+    @property
+    def retransmits(self) -> bool:
+        return True
+
+    def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
+        """As ``SessionHandler.build``."""
+        held = self.partitions
+        changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
+        return self.update(changed, [tp for tp in held if tp not in wanted])
+
+    def update(
+        self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()
+    ) -> FetchPlan:
+        """As ``SessionHandler.update``. A partition that comes or goes makes the request full."""
+        assert self.in_flight is None, "two fetches in flight in one session"
+        gone, held = frozenset(removed), self.partitions
+        to_send = dict(self.lost.to_send) if self.lost is not None else {}
+        for tp, new in changed.items():
+            old = held.get(tp)
+            if (old == new and tp not in self.served) or tp in gone:
+                continue
+            self.full_next = self.full_next or old is None
+            to_send[tp] = held[tp] = new
+        for tp in removed:
+            self.full_next = held.pop(tp, None) is not None or self.full_next
+        for tp in self.served:
+            if tp not in changed and tp in held:
+                to_send[tp] = held[tp]
+        self.served = {}
+        self.in_flight = self._plan(to_send)
+        return self.in_flight
+
+    def _plan(self, to_send: Mapping[TopicPartition, Wanted]) -> FetchPlan:
+        self.lost = None
+        if self.full_next:
+            plan = FetchPlan(self.session_id, INITIAL_EPOCH, False, self.partitions.copy(), first_revision=True)
+            self._rotate()
+            return plan
+        return FetchPlan(self.session_id, self.sequence_number, False, to_send, first_revision=True)
+
+    def _rotate(self) -> None:
+        """Where full requests follow each other, each begins at another partition: the broker answers in their order,
+        and under a byte limit the last ones would starve."""
+        first = next(iter(self.partitions), None)
+        if first is not None:
+            self.partitions[first] = self.partitions.pop(first)
+
+    def handle_response(self, response: FetchResponse) -> Handled:
+        """As ``SessionHandler.handle_response``."""
+        plan = self._take_in_flight()
+        if response.error_code != 0:
+            # A number that does not fit would not fit after a full request either, since that keeps the broker's.
+            foreign = response.error_code == Error.INVALID_FETCH_SESSION
+            self.session_id, self.full_next = NO_SESSION_ID if foreign else response.session_id, True
+            return Handled(f"top-level error {response.error_code}")
+        found = tuple(
+            (TopicPartition(topic.topic, data.partition), data)
+            for topic in response.responses
+            for data in topic.partitions
+        )
+        unrequested = tuple(tp for tp, _ in found if tp not in self.partitions)
+        problem = self._problem(plan, response, found, unrequested)
+        if problem is not None:
+            self.full_next = True
+            if plan.session_id == NO_SESSION_ID:
+                self._take_up(response.session_id)
+            return Handled(problem, found, unrequested)
+        if not plan.is_full:
+            self.sequence_number += 1
+        self._take_up(response.session_id)
+        self.full_next = not response.response_flags & INCREMENTAL_FETCH_OK or response.session_id == NO_SESSION_ID
+        self.served = {tp: None for tp, data in found if data.records}
+        return Handled(None, found)
+
+    def _take_up(self, session_id: int) -> None:
+        """The answer's session is the one from now on; a new one begins with number 1."""
+        if session_id not in (NO_SESSION_ID, self.session_id):
+            self.sequence_number = 1
+        self.session_id = session_id
+
+    def _problem(
+        self, plan: FetchPlan, response: FetchResponse, found: Found, unrequested: tuple[TopicPartition, ...]
+    ) -> str | None:
+        """What does not fit the request."""
+        if unrequested:
+            return f"partitions that were not asked for: {listed(unrequested)}"
+        if bool(response.response_flags & INCREMENTAL_FETCH_RESPONSE) == plan.is_full:
+            return "an incremental answer to a full request" if plan.is_full else "a full answer to an incremental one"
+        if response.session_id not in (NO_SESSION_ID, plan.session_id) and plan.session_id != NO_SESSION_ID:
+            return f"answered with session {response.session_id}, which is another one's"
+        if plan.is_full:
+            answered = {tp for tp, _ in found}
+            missing = [tp for tp in self.partitions if tp not in answered]
+            if missing:
+                return f"partitions missing in a full answer: {listed(missing)}"
+        return None
+
+    def handle_lost(self) -> None:
+        """As ``SessionHandler.handle_lost``. The number stays, also beyond a full request that comes in between: the
+        broker takes it for the next one or for a retransmission, as it is."""
+        plan = self._take_in_flight()
+        if not plan.is_full:
+            self.lost = plan
+
+    def presume_processed(self) -> bool:
+        """Never: the next number would tell the broker that what the lost answer held was processed."""
+        return False
+
+    def close_session(self) -> None:
+        """This revision cannot say so; the session stays until it is evicted, and this handler starts anew."""
+        self.session_id, self.sequence_number, self.full_next, self.lost = NO_SESSION_ID, 1, True, None
+
+    def _take_in_flight(self) -> FetchPlan:
+        plan, self.in_flight = self.in_flight, None
+        assert plan is not None, "an answer without a request"
+        return plan

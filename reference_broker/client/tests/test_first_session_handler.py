@@ -1,0 +1,311 @@
+"""The fetcher's half of a session in KIP-227's first revision, and the incremental build of both."""
+
+import pytest
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.session_handler import FetchPlan, SessionHandler, Wanted, make_session_handler
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    NO_TOPIC_ID,
+    FetchResponse,
+    FetchTopicResponse,
+    PartitionData,
+)
+
+ID, OTHER = 2**40 + 1, 2**40 + 2
+A, B, C = (TopicPartition("t", index) for index in range(3))
+OK, BOTH = INCREMENTAL_FETCH_OK, INCREMENTAL_FETCH_OK | INCREMENTAL_FETCH_RESPONSE
+
+
+def at(offset: int, max_bytes: int = 100) -> Wanted:
+    return Wanted(NO_TOPIC_ID, offset, max_bytes)
+
+
+def answer(session_id: int, flags: int, *partitions: TopicPartition, error: int = 0) -> FetchResponse:
+    topics = [FetchTopicResponse("t", NO_TOPIC_ID, [PartitionData(each.partition, 0, 0)]) for each in partitions]
+    return FetchResponse(error, session_id, topics, response_flags=flags)
+
+
+def opened(*partitions: TopicPartition) -> SessionHandler:
+    handler = make_session_handler("first")
+    handler.build(dict.fromkeys(partitions, at(0)))
+    assert handler.handle_response(answer(ID, OK, *partitions)).problem is None
+    return handler
+
+
+def shown(plan: FetchPlan) -> tuple[int, int, list[TopicPartition]]:
+    return plan.session_id, plan.session_epoch, list(plan.to_send)
+
+
+def test_who_makes_which() -> None:
+    first, final = make_session_handler("first"), make_session_handler("final")
+    assert (first.revision, first.retransmits) == ("first", True)
+    assert (final.revision, final.retransmits) == ("final", False)
+    assert make_session_handler("first", sessionless=True).build({A: at(0)}).session_epoch == -1
+    with pytest.raises(AssertionError, match="no revision"):
+        make_session_handler("second")
+
+
+@pytest.mark.clause("G-1", "G-3", "G-4", "G-12")
+def test_the_first_request_is_full_and_the_first_incremental_one_has_number_1() -> None:
+    handler = make_session_handler("first")
+    plan = handler.build({A: at(0), B: at(0)})
+    assert shown(plan) == (0, 0, [A, B])
+    assert (plan.is_full, plan.version(17)) == (True, 1000)
+    assert plan.request(1, 1, 1).fetch_type == 0
+    handler.handle_response(answer(ID, OK, A, B))
+    plan = handler.build({A: at(0), B: at(5)})
+    assert shown(plan) == (ID, 1, [B])
+    request = plan.request(1, 1, 1, replica_id=3)
+    assert (request.fetch_type, request.replica_id, request.session_epoch) == (INCREMENTAL_FETCH, 3, 1)
+    handler.handle_response(answer(ID, BOTH, B))
+    assert shown(handler.build({A: at(0), B: at(5)})) == (ID, 2, [])
+
+
+@pytest.mark.clause("G-12")
+@pytest.mark.parametrize("epoch", ["current_leader_epoch", "last_fetched_epoch"])
+def test_another_epoch_names_the_partition_again(epoch: str) -> None:
+    handler = opened(A, B)
+    plan = handler.build({A: at(0), B: at(0)._replace(**{epoch: 7})})
+    assert shown(plan) == (ID, 1, [B])
+    assert getattr(plan.request(1, 1, 1).topics[0].partitions[0], epoch) == 7
+
+
+@pytest.mark.clause("G-3", "G-6")
+def test_a_lost_incremental_request_is_sent_again_with_what_it_said_and_what_is_new() -> None:
+    handler = opened(A, B, C)
+    assert shown(handler.build({A: at(1), B: at(0), C: at(0)})) == (ID, 1, [A])
+    handler.handle_lost()
+    assert shown(handler.build({A: at(1), B: at(0), C: at(0)})) == (ID, 1, [A])
+    handler.handle_lost()
+    plan = handler.build({A: at(2), B: at(0), C: at(7)})
+    assert shown(plan) == (ID, 1, [A, C])
+    assert plan.to_send[A] == at(2)
+    handler.handle_response(answer(ID, BOTH))
+    assert shown(handler.build({A: at(2), B: at(0), C: at(7)})) == (ID, 2, [])
+
+
+@pytest.mark.clause("G-3", "G-4")
+def test_partitions_come_and_go_by_a_full_request_that_keeps_id_and_number() -> None:
+    handler = opened(A, B)
+    handler.build({A: at(0), B: at(0)})
+    handler.handle_response(answer(ID, BOTH))
+    plan = handler.build({A: at(0), C: at(0)})
+    assert shown(plan) == (ID, 0, [A, C])
+    handler.handle_response(answer(ID, OK, A, C))
+    assert shown(handler.build({A: at(0), C: at(0)})) == (ID, 2, [])
+
+
+@pytest.mark.clause("G-3")
+def test_a_number_lost_before_a_full_request_is_used_after_it() -> None:
+    """The broker takes it for the next one or for a retransmission: it accepts both."""
+    handler = opened(A)
+    handler.build({A: at(0)})
+    handler.handle_lost()
+    assert shown(handler.build({A: at(0), B: at(0)})) == (ID, 0, [A, B])
+    handler.handle_lost()
+    assert shown(handler.build({A: at(0), B: at(0)})) == (ID, 0, [B, A])
+    handler.handle_response(answer(ID, OK, A, B))
+    assert shown(handler.build({A: at(0), B: at(0)})) == (ID, 1, [])
+
+
+@pytest.mark.clause("G-9", "G-10")
+@pytest.mark.parametrize(
+    ("error", "answered", "flags", "following"),
+    [
+        (Error.INVALID_FETCH_SESSION, 0, INCREMENTAL_FETCH_RESPONSE, 0),
+        (Error.INVALID_FETCH_SESSION, ID, BOTH, 0),
+        (Error.INCREMENTAL_FETCH_DENIED, ID, INCREMENTAL_FETCH_RESPONSE, ID),
+        (Error.INVALID_REQUEST, ID, BOTH, ID),
+    ],
+)
+def test_after_an_error_the_next_request_is_full(error: Error, answered: int, flags: int, following: int) -> None:
+    handler = opened(A)
+    handler.build({A: at(3)})
+    assert handler.handle_response(answer(answered, flags, error=error)).problem
+    assert shown(handler.build({A: at(3)})) == (following, 0, [A])
+
+
+@pytest.mark.clause("G-9", "G-10")
+@pytest.mark.parametrize(("answered", "flags"), [(0, 0), (ID, 0)])
+def test_without_the_ok_bit_or_an_id_every_request_is_full(answered: int, flags: int) -> None:
+    handler = make_session_handler("first")
+    for _ in range(3):
+        plan = handler.build({A: at(0)})
+        assert plan.is_full
+        assert handler.handle_response(answer(answered, flags, A)).problem is None
+    assert handler.build({A: at(0)}).session_id == answered
+
+
+@pytest.mark.clause("G-7")
+def test_full_requests_that_follow_each_other_begin_at_another_partition() -> None:
+    """The broker answers a full request in its order, so that the last would starve under a small limit."""
+    handler, firsts = make_session_handler("first"), []
+    for _ in range(4):
+        firsts.append(next(iter(handler.build(dict.fromkeys((A, B, C), at(0))).to_send)))
+        handler.handle_response(answer(0, 0, A, B, C))
+    assert firsts == [A, B, C, A]
+
+
+@pytest.mark.parametrize(
+    ("response", "problem"),
+    [
+        (answer(ID, BOTH, C), "not asked for"),
+        (answer(ID, OK, A), "a full answer to an incremental one"),
+        (answer(OTHER, BOTH, A), "another one's"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
+    handler = opened(A)
+    handler.build({A: at(1)})
+    assert problem in (handler.handle_response(response).problem or "")
+    assert shown(handler.build({A: at(1)})) == (ID, 0, [A])
+
+
+@pytest.mark.parametrize(
+    ("response", "problem"),
+    [(answer(ID, OK, A), "missing"), (answer(ID, BOTH, A, B), "an incremental answer to a full request")],
+)
+def test_a_full_answer_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
+    handler = make_session_handler("first")
+    handler.build({A: at(0), B: at(0)})
+    assert problem in (handler.handle_response(response).problem or "")
+    assert handler.build({A: at(0), B: at(0)}).is_full
+
+
+@pytest.mark.clause("G-3", "G-4", "G-9")
+@pytest.mark.parametrize("unfit", [answer(OTHER, OK, A), answer(OTHER, OK, A, B, C), answer(OTHER, BOTH, A, B)])
+def test_the_session_of_an_answer_that_does_not_fit_is_used_from_its_first_number_on(unfit: FetchResponse) -> None:
+    """It stands at the broker, and nobody else knows its ID."""
+    handler = opened(A, B)
+    for number in (1, 2):
+        assert handler.build({A: at(number), B: at(0)}).session_epoch == number
+        handler.handle_response(answer(ID, BOTH))
+    handler.build({A: at(3), B: at(0)})
+    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE, error=Error.INVALID_FETCH_SESSION))
+    assert handler.build({A: at(3), B: at(0)}).session_id == 0
+    assert handler.handle_response(unfit).problem
+    assert handler.build({A: at(3), B: at(0)}).session_id == OTHER
+    assert handler.handle_response(answer(OTHER, OK, A, B)).problem is None
+    assert shown(handler.build({A: at(3), B: at(0)})) == (OTHER, 1, [])
+
+
+def test_a_session_that_the_broker_closed_is_opened_anew() -> None:
+    handler = opened(A)
+    handler.build({A: at(0)})
+    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE))
+    assert shown(handler.build({A: at(0)})) == (0, 0, [A])
+    handler.handle_response(answer(OTHER, OK, A))
+    assert shown(handler.build({A: at(0)})) == (OTHER, 1, [])
+
+
+def test_a_lost_answer_is_never_presumed_processed_and_a_session_is_closed_by_leaving_it() -> None:
+    handler = opened(A)
+    handler.build({A: at(0)})
+    assert not handler.presume_processed()
+    handler.handle_lost()
+    handler.close_session()
+    assert shown(handler.build({A: at(0)})) == (0, 0, [A])
+
+
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_two_requests_in_flight_are_a_bug(revision: str) -> None:
+    handler = make_session_handler(revision)
+    handler.build({A: at(0)})
+    with pytest.raises(AssertionError, match="two fetches"):
+        handler.build({A: at(0)})
+
+
+# what a follower uses
+
+
+@pytest.mark.clause("F-12")
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_an_update_names_what_it_is_told_and_is_full_where_it_must_be(revision: str) -> None:
+    handler = make_session_handler(revision)
+    assert list(handler.update({A: at(0), B: at(0)}).to_send) == [A, B]
+    handler.handle_response(answer(ID, OK, A, B))
+    plan = handler.update({B: at(4), A: at(0)})
+    assert (shown(plan), plan.to_forget) == ((ID, 1, [B]), ())
+    handler.handle_response(answer(ID, BOTH, B))
+    assert shown(handler.update({})) == (ID, 2, [])
+    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE))
+    plan = handler.update({A: at(9)})
+    assert (plan.session_id, plan.session_epoch) == (0, 0)
+    assert dict(plan.to_send) == {A: at(9), B: at(4)}
+
+
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_an_update_removes_also_what_it_changes(revision: str) -> None:
+    handler = make_session_handler(revision)
+    handler.update({A: at(0), B: at(0)})
+    handler.handle_response(answer(ID, OK, A, B))
+    plan = handler.update({A: at(1), B: at(1)}, [B, C])
+    assert dict(handler.partitions) == {A: at(1)}
+    assert list(plan.to_send) == [A]
+    assert [tp for tp, _ in plan.to_forget] == ([B] if revision == "final" else [])
+    assert plan.is_full == (revision == "first")
+
+
+@pytest.mark.clause("F-12")
+def test_an_update_costs_what_it_is_told() -> None:
+    """A fetch that follows 10,000 partitions walks over none of them."""
+
+    class Counting(dict[TopicPartition, Wanted]):
+        walks = 0
+
+        def items(self):  # type: ignore[no-untyped-def]
+            Counting.walks += 1
+            return super().items()
+
+        __iter__ = items
+
+        def copy(self):  # type: ignore[no-untyped-def]
+            Counting.walks += 1
+            return dict(super().items())
+
+    for revision in ("final", "first"):
+        handler = make_session_handler(revision)
+        places = [TopicPartition("t", index) for index in range(100)]
+        handler.update(dict.fromkeys(places, at(0)))
+        handler.handle_response(answer(ID, OK, *places))
+        handler.partitions = Counting(handler.partitions)  # type: ignore[misc]
+        Counting.walks = 0
+        for offset in range(1, 4):
+            assert list(handler.update({places[7]: at(offset)}).to_send) == [places[7]]
+            handler.handle_response(answer(ID, BOTH, places[7]))
+        assert Counting.walks == 0, revision
+
+
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_builds_and_updates_say_the_same(revision: str) -> None:
+    wanted = {A: at(0), B: at(0)}
+    whole, told = make_session_handler(revision), make_session_handler(revision)
+    steps: list[tuple[dict[TopicPartition, Wanted], list[TopicPartition]]] = [
+        (dict(wanted), []), ({A: at(1)}, []), ({C: at(0)}, [A]), ({}, []), ({A: at(0), B: at(2)}, [C]), ({}, [A, B]),
+    ]  # fmt: skip
+    for changed, removed in steps:
+        wanted.update(changed)
+        for each in removed:
+            del wanted[each]
+        one, other = whole.build(wanted), told.update(changed, removed)
+        assert dict(one.to_send) == dict(other.to_send)
+        assert sorted(one.to_forget) == sorted(other.to_forget)
+        assert one.session_epoch == other.session_epoch
+        reply = answer(ID, OK, *wanted) if one.is_full else answer(ID, BOTH)
+        for handler in (whole, told):
+            assert handler.handle_response(reply).problem is None
+
+
+@pytest.mark.clause("G-12")
+def test_only_a_follower_says_topic_ids() -> None:
+    handler = make_session_handler("first")
+    plan = handler.build({A: Wanted(b"i" * 16, 0, 100)})
+    assert [topic.topic_id for topic in plan.request(1, 1, 1).topics] == [NO_TOPIC_ID]
+    assert [topic.topic_id for topic in plan.request(1, 1, 1, replica_id=2).topics] == [b"i" * 16]
+    handler.handle_response(answer(ID, OK, A))
+    plan = handler.build({A: Wanted(b"j" * 16, 0, 100)})
+    assert [topic.topic_id for topic in plan.request(1, 1, 1, replica_id=2).topics] == [b"j" * 16]

@@ -1,0 +1,73 @@
+"""The mark of a clean end, Kafka's file ``.kafka_cleanshutdown``: written when everything is synced, gone with the next
+start. Without it logs are recovered by scanning, and the controller takes the broker out of the in-sync replicas, since
+it may have lost what it had acknowledged (KIP-966)."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from reference_broker.core.syncs import Syncs
+from reference_broker.log.disk import Disk
+from reference_broker.log.durability import SyncPoint
+from reference_broker.log.partition_log import PartitionLog
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+
+UNKNOWN_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """``clean``: the mark was there. ``broker_epoch``: of that life, -1 if it is not told."""
+
+    clean: bool
+    broker_epoch: int = UNKNOWN_EPOCH
+
+
+def take_mark(disk: Disk) -> LastEnd:
+    """Reads the mark and removes it. One that makes no sense is a clean end of an unknown life. Raises DiskError."""
+    if not disk.exists(CLEAN_SHUTDOWN_FILE):
+        return LastEnd(clean=False)
+    content = disk.read(CLEAN_SHUTDOWN_FILE, 0, disk.size(CLEAN_SHUTDOWN_FILE))
+    disk.delete(CLEAN_SHUTDOWN_FILE)
+    try:
+        epoch = json.loads(content)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        epoch = UNKNOWN_EPOCH
+    return LastEnd(clean=True, broker_epoch=epoch if isinstance(epoch, int) else UNKNOWN_EPOCH)
+
+
+def write_mark(disk: Disk, broker_epoch: int) -> str:
+    """Returns the path, which must be synced. Raises DiskError."""
+    mark = {"version": 0, "brokerEpoch": broker_epoch}
+    disk.write(CLEAN_SHUTDOWN_FILE, json.dumps(mark, separators=(",", ":")).encode() + b"\n")
+    return CLEAN_SHUTDOWN_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedEnd:
+    """Makes all ``logs()`` durable, then writes the mark with ``broker_epoch``, then calls ``done``."""
+
+    syncs: Syncs
+    disk: Disk
+    logs: Callable[[], Iterable[PartitionLog]]
+    broker_epoch: int
+    done: Callable[[], None]
+
+    def sync(self) -> None:
+        """Again until nothing is left: what was on its way when the end began may append once more."""
+        points: list[tuple[PartitionLog, SyncPoint]] = []
+        for log in self.logs():
+            log.close_cleanly()
+            point = log.sync_point()
+            if point.paths:
+                points.append((log, point))
+        if points:
+            self.syncs.request(tuple(path for _, point in points for path in point.paths), lambda: self._synced(points))
+        else:
+            self.syncs.request((write_mark(self.disk, self.broker_epoch),), self.done)
+
+    def _synced(self, points: Sequence[tuple[PartitionLog, SyncPoint]]) -> None:
+        for log, point in points:
+            log.mark_synced(point)
+        self.sync()

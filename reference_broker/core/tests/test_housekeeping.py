@@ -1,0 +1,37 @@
+"""Periodic work on logs that this node does not lead."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.now import Now
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.model.partitions import Partitions
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+
+START = Now(0, 1_700_000_000_000)
+LATER = Now(3_600_000_000, START.wall_ms + 3_600_000)
+
+
+def followed(index: int) -> PartitionLog:
+    """A follower's log, with a batch of a producer in it."""
+    config = LogConfig(producer_id_expiration_ms=60_000)
+    log = run_to_end(open_log(MemoryDisk(), f"t-{index}", config, START, True))
+    record = Record(timestamp_ms=START.wall_ms, key=None, value=b"v")
+    log.append_replicated(START, build([record], producer_id=7, producer_epoch=0, base_sequence=0))
+    return log
+
+
+def test_idle_producers_are_forgotten_by_followers_too_and_in_slices() -> None:
+    logs = [followed(index) for index in range(PARTITIONS_PER_SLICE + 1)]
+    broker: Any = SimpleNamespace(partitions=Partitions(), now=LATER)
+    housekeeping = Housekeeping(broker, other_logs=lambda: logs)
+    assert all(log.producers.by_id for log in logs)
+    slices = housekeeping._forget_producers()
+    next(slices)
+    assert [bool(log.producers.by_id) for log in logs] == [False] * PARTITIONS_PER_SLICE + [True]
+    assert list(slices) == []
+    assert not any(log.producers.by_id for log in logs)

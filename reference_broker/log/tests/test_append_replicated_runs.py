@@ -1,0 +1,65 @@
+"""A follower's append writes as many batches at once as belong together, and ends where one by one would end."""
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.now import Now
+from reference_broker.log.partition_log import PartitionLog, RecordsRefused, open_log, run_to_end
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+
+NOW = Now(0, 0)
+
+
+def opened(disk: MemoryDisk, **config: int) -> PartitionLog:
+    return run_to_end(open_log(disk, "t-0", LogConfig(**config), NOW, True))
+
+
+def one(offset: int, epoch: int = 0) -> bytes:
+    return bytes(build([Record(timestamp_ms=0, value=b"v" * 20)], base_offset=offset, leader_epoch=epoch))
+
+
+def test_batches_for_one_segment_are_one_write() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    before = disk.appends
+    assert log.append_replicated(NOW, b"".join(one(offset) for offset in range(50))) == 50
+    assert disk.appends == before + 1
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 250, 1000, 1 << 20])
+def test_the_log_is_what_appends_one_by_one_make_it(segment_bytes: int) -> None:
+    epochs = [0, 0, 0, 1, 1, 3, 3, 3, 3, 3, 4]
+    batches = [one(offset, epoch) for offset, epoch in enumerate(epochs)]
+    together, alone = MemoryDisk(), MemoryDisk()
+    log = opened(together, segment_bytes=segment_bytes)
+    log.append_replicated(NOW, b"".join(batches))
+    other = opened(alone, segment_bytes=segment_bytes)
+    for each in batches:
+        other.append_replicated(NOW, each)
+    assert together.files == alone.files
+    assert (log.epochs.epochs, log.epochs.starts) == (other.epochs.epochs, other.epochs.starts) == (
+        [0, 1, 3, 4], [0, 3, 5, 10],
+    )  # fmt: skip
+    assert log.read(0, 1 << 20, 11) == other.read(0, 1 << 20, 11)
+
+
+def test_what_comes_before_a_batch_at_a_wrong_offset_stays() -> None:
+    log = opened(MemoryDisk())
+    with pytest.raises(RecordsRefused, match="offset 0, the log ends at 2"):
+        log.append_replicated(NOW, one(0) + one(1) + one(0))
+    assert log.log_end_offset == 2
+
+
+def test_an_empty_epoch_of_a_former_leader_is_forgotten_and_the_file_follows_with_the_next_batch() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append_replicated(NOW, one(0, 1))
+    log.assign_leader_epoch(5)
+    assert log.latest_epoch == 5
+    log.forget_empty_epochs()
+    assert log.latest_epoch == 1
+    log.append_replicated(NOW, one(1, 1))
+    again = opened(disk)
+    assert (again.epochs.epochs, again.epochs.starts) == ([1], [0])

@@ -1,0 +1,26 @@
+"""Whether a node serves the first revision of fetch sessions, a private draft that ApiVersions announces."""
+
+from typing import TYPE_CHECKING
+
+from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
+from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4 import request as request_schema
+    from kio.schema.api_versions.v4 import response as response_schema
+else:
+    request_schema = LazySchema("api_versions.v4.request")
+    response_schema = LazySchema("api_versions.v4.response")
+
+
+def versions_request() -> "request_schema.ApiVersionsRequest":
+    return request_schema.ApiVersionsRequest(client_software_name="crucible", client_software_version="1")
+
+
+def announces_first_revision(answer: object) -> bool:
+    assert isinstance(answer, response_schema.ApiVersionsResponse), (
+        f"ApiVersions was answered by {type(answer).__name__}"
+    )
+    draft = DRAFTS[ApiKey.FETCH, FIRST_REVISION_VERSION]
+    return any(feature.name == draft for feature in answer.supported_features)

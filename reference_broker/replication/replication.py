@@ -1,0 +1,63 @@
+"""Both halves of one node's part in replication: the partitions that it leads, and those that it follows."""
+
+from dataclasses import dataclass
+
+from reference_broker.log.disk import Disk
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_image import PartitionImage, TopicImage
+from reference_broker.model.metrics import Metrics
+from reference_broker.model.partitions import Partition
+from reference_broker.raft.ports import Ports
+from reference_broker.raft.replica import MetadataReplica
+from reference_broker.replication.fetch_lag import FetchLag
+from reference_broker.replication.fetchers import Fetchers
+from reference_broker.replication.high_watermarks import HighWatermarks
+from reference_broker.replication.leaders import Leaders
+
+
+@dataclass(slots=True)
+class Replication:
+    """Implements ``model.partition_roles.PartitionRoles``: each role goes to the half that carries it out."""
+
+    leaders: Leaders
+    fetchers: Fetchers
+
+    def start(self) -> None:
+        """This node is registered: what it leads and follows from now on is replicated."""
+        self.leaders.start()
+
+    def halt(self) -> None:
+        """The node ends in good order: nothing is fetched or appended any more. Raises DiskError."""
+        self.fetchers.halt()
+        self.leaders.halt()
+
+    def leads(self, partition: Partition, state: PartitionImage) -> None:
+        self.leaders.leads(partition, state)
+
+    def resigns(self, partition: Partition) -> None:
+        self.leaders.resigns(partition)
+
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+        self.fetchers.follows(topic, index, state, log)
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        self.fetchers.rests(topic_id, index)
+
+    def reconfigured(self, partition: Partition) -> None:
+        self.leaders.reconfigured(partition)
+
+    def forgets(self, log: PartitionLog) -> None:
+        self.leaders.high_watermarks.forget(log)
+
+
+def replication_of(
+    ports: Ports, node_id: int, config: BrokerConfig, disk: Disk, replica: MetadataReplica, metrics: Metrics
+) -> Replication:
+    """Reads the file of high watermarks. Raises DiskError."""
+    high_watermarks = HighWatermarks(disk, ports, config.replica_high_watermark_checkpoint_interval_ms)
+    lag = FetchLag(metrics.gauge("kafka.server", "ReplicaFetcherManager", "MaxLag", clientId="Replica"))
+    return Replication(
+        Leaders(ports, node_id, config, replica, high_watermarks, metrics),
+        Fetchers(ports, node_id, config, lambda: replica.lifecycle.registered_epoch, high_watermarks.moved, lag),
+    )

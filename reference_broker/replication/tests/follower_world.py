@@ -1,0 +1,124 @@
+"""Followers without leaders: real logs on a disk in memory, the leader's answers given by hand, time when told.
+
+Node 2 follows; nodes 1 and 3 lead. What it asks waits in ``asked``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_image import PartitionImage, TopicImage
+from reference_broker.model.metrics import Gauge
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.fetch_lag import FetchLag
+from reference_broker.replication.fetchers import Fetchers
+from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopicResponse, PartitionData
+
+BROKER_EPOCH = 77
+TOPIC_ID = b"t" * 16
+
+
+class Asked(NamedTuple):
+    peer: int
+    api_key: int
+    api_version: int
+    body: Any
+    replied: Callable[[object], None]
+    failed: Callable[[], None]
+
+
+@dataclass
+class World(TimedPorts):
+    """``moved``: logs whose high watermark the fetchers moved."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    moved: list[PartitionLog] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.logs: dict[int, PartitionLog] = {}
+        ports: Any = self
+        config = BrokerConfig.parse(self.settings)
+        self.max_lag = Gauge()
+        self.fetchers = Fetchers(ports, 2, config, lambda: BROKER_EPOCH, self.moved.append, FetchLag(self.max_lag))
+        self.session_id = 1000
+
+    # ports
+
+    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
+        assert paths
+        self.syncs = [*getattr(self, "syncs", []), done]
+
+    def send(
+        self, peer: int, channel: object, api_key: int, api_version: int, body: object, timeout_ms: int,
+        replied: Callable[[object], None], failed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        del channel, timeout_ms
+        self.asked.append(Asked(peer, api_key, api_version, body, replied, failed))
+
+    # roles
+
+    def follow(
+        self, index: int = 0, leader: int = 1, epoch: int = 0, records: int = 0, epochs: tuple[int, ...] = ()
+    ) -> PartitionLog:
+        """``records``: that many in its log before, of ``epochs`` in turn (else of epoch 0)."""
+        log = self.logs.get(index)
+        if log is None:
+            log = self.logs[index] = run_to_end(open_log(self.disk, f"t-{index}", LogConfig(), self.now(), True))
+            log.topic_id = TOPIC_ID
+            for offset in range(records):
+                log.append_replicated(self.now(), one_record(offset, epochs[offset] if epochs else 0))
+        state = PartitionImage((leader, 2), (leader, 2), leader, epoch, epoch)
+        topic = TopicImage("t", TOPIC_ID, (state,) * (index + 1))
+        self.fetchers.follows(topic, index, state, log)
+        return log
+
+    # the leader
+
+    def question(self, api_key: int = ApiKey.FETCH, leader: int = 1) -> Asked:
+        """The one that waits for an answer."""
+        self.pass_ms(1)
+        assert len(self.asked) == 1, self.asked
+        asked = self.asked.pop()
+        assert (asked.peer, asked.api_key) == (leader, api_key), asked
+        return asked
+
+    def fetch(self, leader: int = 1) -> tuple[Asked, FetchRequest]:
+        asked = self.question(ApiKey.FETCH, leader)
+        return asked, asked.body
+
+    def answer(self, asked: Asked, *data: PartitionData, error: int = 0) -> None:
+        """Within its session; a full request opens one and is answered with all that it names."""
+        request = asked.body
+        if request.session_epoch == 0 and not data:
+            data = tuple(PartitionData(each.partition, 0, 0, log_start_offset=0) for each in named(request))
+        if request.session_epoch == 0:
+            self.session_id += 1
+        session_id = 0 if error else self.session_id
+        topics = [FetchTopicResponse("", TOPIC_ID, list(data))] if data else []
+        asked.replied(FetchResponse(error, session_id, topics))
+
+    def told(self, what: str) -> list[dict[str, int | str]]:
+        return [fields for note, fields in self.notes if note == what]
+
+
+def named(request: FetchRequest) -> list[FetchPartition]:
+    return [each for topic in request.topics for each in topic.partitions]
+
+
+def one_record(offset: int, epoch: int = 0, value: bytes = b"v") -> bytes:
+    return bytes(build([Record(timestamp_ms=START_MS, value=value)], base_offset=offset, leader_epoch=epoch))
+
+
+def records(index: int, first: int, count: int, high_watermark: int, epoch: int = 0) -> PartitionData:
+    data = b"".join(one_record(offset, epoch) for offset in range(first, first + count))
+    return PartitionData(index, Error.NONE, high_watermark, log_start_offset=0, records=data)

@@ -1,0 +1,224 @@
+"""A leader of fakes: real partitions and logs on a disk in memory, followers played by hand, time as the test says.
+
+Node 1 leads; 2 and 3 follow. What the leader asks of the controller is kept and answered by the test.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest
+from kio.schema.alter_partition.v3.response import AlterPartitionResponse, PartitionData, TopicData
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32
+
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_delta import MetadataDelta
+from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage
+from reference_broker.model.metrics import Metrics
+from reference_broker.model.partitions import Partition
+from reference_broker.model.replicas import Followers
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.high_watermarks import HighWatermarks
+from reference_broker.replication.leaders import Leaders
+from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
+from reference_broker.wire.errors import Error
+
+TOPIC_ID = b"t" * 16
+LAG_MS = 30_000
+
+
+def broker_epoch_of(broker_id: int) -> int:
+    return 100 + broker_id
+
+
+def registered(broker_id: int) -> BrokerImage:
+    return BrokerImage(broker_id, broker_epoch_of(broker_id), b"i" * 16, "127.0.0.1", 9092, fenced=False)
+
+
+@dataclass(eq=False)
+class Session:
+    """Of one follower: when it was last in contact."""
+
+    contact_us: int = 0
+
+
+@dataclass(eq=False)
+class Cached:
+    session: Session
+    fetch_offset: int = 0
+    log_start_offset: int = 0
+    live: bool = True
+    current_leader_epoch: int = -1
+
+
+@dataclass
+class World(TimedPorts):
+    """``asked``: AlterPartition requests with their callbacks. ``acked``: answers of ``produce``, by its name."""
+
+    min_isr: int = 1
+    asked: list[tuple[AlterPartitionRequest, Callable[[object], None], Callable[[], None]]] = field(
+        default_factory=list
+    )
+    acked: dict[str, dict[str, Error]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.controller = SimpleNamespace(image=MetadataImage(brokers={one: registered(one) for one in (1, 2, 3)}))
+        lifecycle = SimpleNamespace(registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(ask=self._asked))
+        replica: Any = SimpleNamespace(controller=self.controller, lifecycle=lifecycle)
+        ports: Any = self
+        self.config = BrokerConfig()
+        self.high_watermarks = HighWatermarks(self.disk, ports, 5000)
+        self.metrics = Metrics()
+        self.leaders = Leaders(ports, 1, self.config, replica, self.high_watermarks, self.metrics)
+        self.sessions: dict[int, Session] = {}
+        self.cached: dict[tuple[int, Partition], Cached] = {}
+
+    def _asked(
+        self, _key: int, _version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]
+    ) -> None:
+        self.asked.append((body, replied, failed))
+
+    # partitions
+
+    def lead(
+        self,
+        index: int = 0,
+        isr: tuple[int, ...] = (1, 2, 3),
+        replicas: tuple[int, ...] = (1, 2, 3),
+        records: int = 0,
+        **state: int,
+    ) -> Partition:
+        config = LogConfig(min_insync_replicas=self.min_isr)
+        log = run_to_end(open_log(self.disk, f"events-{index}", config, self.now(), True))
+        partition = Partition("events", TOPIC_ID, index, state.get("leader_epoch", 0), log)
+        if records:
+            log.append(self.now(), batch(records), 0)
+        self.state(partition, isr, replicas=replicas, **state)
+        return partition
+
+    def state(
+        self,
+        partition: Partition,
+        isr: tuple[int, ...],
+        *,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        leader_epoch: int = 0,
+        partition_epoch: int = 0,
+    ) -> None:
+        """The metadata says so."""
+        partition.leader_epoch = leader_epoch
+        partition.log.assign_leader_epoch(leader_epoch)
+        self.leaders.leads(partition, PartitionImage(replicas, isr, 1, leader_epoch, partition_epoch))
+
+    def append(self, partition: Partition, records: int = 1) -> int:
+        """As a produce does; returns the log end offset."""
+        partition.log.append(self.now(), batch(records), partition.leader_epoch)
+        self.leaders.appended(partition)
+        partition.changed()
+        return partition.log.log_end_offset
+
+    def produce(self, name: str, *partitions: Partition, timeout_ms: int = 1000) -> None:
+        """acks=all, one record each; the answer is in ``acked`` under ``name``."""
+        offsets = [(partition, self.append(partition)) for partition in partitions]
+        self.wait(name, offsets, timeout_ms)
+
+    def wait(
+        self, name: str, offsets: list[tuple[Partition, int]], timeout_ms: int = 1000
+    ) -> Callable[[], None] | None:
+        def answered(errors: dict[Partition, Error]) -> None:
+            assert name not in self.acked, "answered twice"
+            self.acked[name] = {partition.log.directory: error for partition, error in errors.items()}
+
+        return self.leaders.acknowledge(offsets, timeout_ms, answered)
+
+    # followers
+
+    def fetch(
+        self, follower: int, partition: Partition, offset: int, log_start: int = 0, epoch: int | None = None
+    ) -> Error:
+        """A request that names the partition."""
+        error = self.count(follower, partition, offset, log_start, epoch)
+        self.leaders.tell()
+        return error
+
+    def count(
+        self, follower: int, partition: Partition, offset: int, log_start: int = 0, epoch: int | None = None
+    ) -> Error:
+        """The same, with others of the request still to come."""
+        self.contact(follower)
+        key = (follower, partition)
+        cached = self.cached.setdefault(key, Cached(self.sessions[follower]))
+        cached.fetch_offset, cached.log_start_offset = offset, log_start
+        told = broker_epoch_of(follower) if epoch is None else epoch
+        return self.leaders.fetched(partition, cached, follower, told)
+
+    def contact(self, follower: int) -> None:
+        """A request that names nothing."""
+        self.sessions.setdefault(follower, Session()).contact_us = self.mono_us
+
+    def followers(self, partition: Partition) -> Followers:
+        assert partition.followers is not None
+        return partition.followers
+
+    # the controller
+
+    def show_broker(self, broker: BrokerImage) -> None:
+        """The metadata has it so."""
+        image = self.controller.image
+        self.controller.image = replace(image, brokers={**image.brokers, broker.broker_id: broker})
+        delta = MetadataDelta(image)
+        delta.brokers[broker.broker_id] = broker
+        self.leaders.image_changed(delta, self.controller.image)
+        self.pass_ms(0)
+
+    def proposals(self) -> list[tuple[int, tuple[int, ...], int]]:
+        """Of the latest request: (partition, in-sync replicas, partition epoch)."""
+        self.pass_ms(0)
+        body = self.asked[-1][0]
+        return [
+            (
+                int(one.partition_index),
+                tuple(int(each.broker_id) for each in one.new_isr_with_epochs),
+                int(one.partition_epoch),
+            )
+            for topic in body.topics
+            for one in topic.partitions
+        ]
+
+    def answer(self, error: ErrorCode = ErrorCode.none, top: ErrorCode = ErrorCode.none) -> None:
+        """The oldest request, as a controller that does what it is asked, or refuses all."""
+        self.pass_ms(0)
+        body, replied, _ = self.asked.pop(0)
+        partitions = tuple(
+            PartitionData(
+                partition_index=one.partition_index,
+                error_code=error,
+                leader_id=BrokerId(1),
+                leader_epoch=one.leader_epoch,
+                isr=tuple(each.broker_id for each in one.new_isr_with_epochs),
+                partition_epoch=i32(one.partition_epoch + 1),
+            )
+            for topic in body.topics
+            for one in topic.partitions
+        )
+        topics = (TopicData(topic_id=UUID(bytes=TOPIC_ID), partitions=partitions),) if top is ErrorCode.none else ()
+        replied(AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=top, topics=topics))
+        self.pass_ms(0)
+
+    def lose_request(self) -> None:
+        self.pass_ms(0)
+        self.asked.pop(0)[2]()
+
+
+def batch(records: int = 1) -> bytes:
+    return build([Record(timestamp_ms=START_MS, key=None, value=b"v%d" % one) for one in range(records)])

@@ -1,0 +1,257 @@
+"""acks=all and DeleteRecords: who is answered when, and with what."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.model.partitions import Partition
+from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
+from reference_broker.wire.errors import Error
+
+
+def commit(world: World, *partitions: object) -> None:
+    for partition in partitions:
+        for follower in (2, 3):
+            world.fetch(follower, partition, partition.log.log_end_offset)  # type: ignore[attr-defined,arg-type]
+
+
+def test_it_is_answered_when_the_last_of_its_partitions_is_replicated() -> None:
+    world = World()
+    first, second = world.lead(0), world.lead(1)
+    world.produce("p", first, second)
+    commit(world, first)
+    assert world.acked == {}
+    commit(world, second)
+    assert world.acked == {"p": {}}
+
+
+def test_a_high_watermark_answers_those_at_or_below_it_in_their_order() -> None:
+    world = World()
+    partition = world.lead()
+    for name in "abc":
+        world.produce(name, partition)
+    world.fetch(2, partition, 3)
+    world.fetch(3, partition, 2)
+    assert list(world.acked) == ["a", "b"]
+    world.fetch(3, partition, 3)
+    assert list(world.acked) == ["a", "b", "c"]
+
+
+def test_what_is_replicated_already_is_answered_at_once_and_a_retry_waits_for_its_first_writing() -> None:
+    world = World()
+    partition = world.lead()
+    world.produce("first", partition)
+    world.produce("other", partition)
+    world.wait("retry", [(partition, 1)])
+    world.fetch(2, partition, 1)
+    world.fetch(3, partition, 1)
+    assert list(world.acked) == ["first", "retry"]
+    world.wait("late retry", [(partition, 1)])
+    assert world.acked["late retry"] == {}
+
+
+def test_a_partition_named_twice_waits_for_the_later_offset() -> None:
+    world = World()
+    partition = world.lead()
+    end = world.append(partition, 5)
+    world.wait("p", [(partition, end), (partition, 2)])
+    world.fetch(2, partition, 2)
+    world.fetch(3, partition, 2)
+    assert world.acked == {}
+    commit(world, partition)
+    assert world.acked == {"p": {}}
+
+
+def test_time_runs_out_for_those_that_are_missing_only() -> None:
+    world = World()
+    first, second = world.lead(0), world.lead(1)
+    world.produce("p", first, second, timeout_ms=300)
+    commit(world, first)
+    world.pass_ms(299)
+    assert world.acked == {}
+    world.pass_ms(1)
+    assert world.acked == {"p": {"events-1": Error.REQUEST_TIMED_OUT}}
+    commit(world, second)
+
+
+@pytest.mark.parametrize("order", [(100, 200, 300), (300, 200, 100), (200, 300, 100)])
+def test_each_request_has_its_own_time(order: tuple[int, ...]) -> None:
+    world = World()
+    partition = world.lead()
+    for timeout_ms in order:
+        world.produce(str(timeout_ms), partition, timeout_ms=timeout_ms)
+    seen = []
+    for _ in range(3):
+        world.pass_ms(100)
+        seen.append(len(world.acked))
+    assert (seen, list(world.acked)) == ([1, 2, 3], ["100", "200", "300"])
+    assert world.followers(partition).acks == []
+
+
+def test_one_timer_serves_all_that_wait() -> None:
+    world = World()
+    partition = world.lead()
+    world.pass_ms(10_000)
+    for number in range(500):
+        world.produce(str(number), partition, timeout_ms=30_000)
+        commit(world, partition)
+    assert len(world.acked) == 500
+    assert len(world.timers) <= 2  # This one, and the high watermarks' file.
+
+
+def test_answered_requests_are_not_kept_until_their_time_is_over() -> None:
+    """One that still waits in front must not keep all that came after it."""
+    world = World()
+    stuck, busy = world.lead(0), world.lead(1)
+    world.produce("stuck", stuck, timeout_ms=60_000)
+    for number in range(2000):
+        world.produce(str(number), busy, timeout_ms=60_000)
+        commit(world, busy)
+    assert len(world.leaders._acks._deadlines) < 300
+
+
+def test_lost_leadership_answers_who_waits_and_a_deleted_topic_says_so() -> None:
+    world = World()
+    first, second = world.lead(0), world.lead(1)
+    world.produce("p", first)
+    world.produce("q", second)
+    world.leaders.resigns(first)
+    second.deleted_topic = True
+    world.leaders.resigns(second)
+    assert world.acked == {
+        "p": {"events-0": Error.NOT_LEADER_OR_FOLLOWER},
+        "q": {"events-1": Error.UNKNOWN_TOPIC_OR_PARTITION},
+    }
+    world.pass_ms(2000)
+
+
+def test_too_few_in_sync_after_the_append_is_told() -> None:
+    world = World(min_isr=2)
+    partition = world.lead()
+    world.produce("p", partition)
+    commit(world, partition)
+    world.state(partition, (1,), partition_epoch=1)
+    world.wait("q", [(partition, 1)])
+    assert world.acked == {"p": {}, "q": {"events-0": Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND}}
+
+
+def test_below_min_insync_replicas_nobody_is_acknowledged_until_there_are_enough_again() -> None:
+    world = World(min_isr=2)
+    partition = world.lead()
+    world.produce("p", partition, timeout_ms=100_000)
+    world.state(partition, (1,), partition_epoch=1)
+    world.pass_ms(LAG_MS)
+    assert world.acked == {}
+    world.fetch(2, partition, 1)
+    world.answer()
+    assert world.acked == {"p": {}}
+
+
+def test_a_shrunk_set_acknowledges_what_the_one_that_left_held_up() -> None:
+    world = World()
+    partition = world.lead()
+    world.leaders.start()
+    world.produce("p", partition, timeout_ms=100_000)
+    world.fetch(2, partition, 1)
+    world.pass_ms(2 * LAG_MS)
+    assert world.acked == {}
+    world.answer()
+    assert world.acked == {"p": {}}
+
+
+def cut_at_3() -> tuple[World, Partition]:
+    """Four records that all replicas have; the leader's log begins at 3 now."""
+    world = World()
+    partition = world.lead()
+    world.append(partition, 4)
+    commit(world, partition)
+    partition.log.delete_records_before(3)
+    return world, partition
+
+
+def test_a_deletion_waits_for_the_log_start_of_every_live_replica() -> None:
+    world, partition = cut_at_3()
+    done: list[dict[object, Error]] = []
+    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.fetch(2, partition, 4, log_start=3)
+    assert (done, world.leaders.low_watermark(partition)) == ([], 0)
+    world.fetch(3, partition, 4, log_start=3)
+    assert (done, world.leaders.low_watermark(partition)) == ([{}], 3)
+
+
+def test_a_deletion_does_not_wait_for_the_dead_and_may_run_out_of_time() -> None:
+    world, partition = cut_at_3()
+    done: list[dict[object, Error]] = []
+    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.pass_ms(1000)
+    assert done == [{partition: Error.REQUEST_TIMED_OUT}]
+    world.controller.image = world.controller.image.__class__(brokers={1: world.controller.image.brokers[1]})
+    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    assert done[1:] == [{}]
+
+
+def test_a_follower_that_dies_lets_a_deletion_go_on() -> None:
+    world = World()
+    partition = world.lead()
+    world.append(partition, 4)
+    commit(world, partition)
+    world.fetch(2, partition, 4, log_start=3)
+    partition.log.delete_records_before(3)
+    done: list[dict[object, Error]] = []
+    world.leaders.deleted([(partition, 3)], 10_000, done.append)  # type: ignore[arg-type]
+    world.show_broker(registered(2))
+    assert done == []
+    world.show_broker(replace(registered(3), fenced=True))
+    assert done == [{}]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_was_resigned_before_the_wait_began_is_not_taken_for_replicated(deleted: bool) -> None:
+    """A sync came between: the log follows another leader by now, and its high watermark speaks of other records."""
+    world = World()
+    partition, other = world.lead(0), world.lead(1)
+    end = world.append(partition)
+    partition.deleted_topic = deleted
+    world.leaders.resigns(partition)
+    partition.log.advance_high_watermark(end)
+    world.wait("p", [(partition, end)])
+    error = Error.UNKNOWN_TOPIC_OR_PARTITION if deleted else Error.NOT_LEADER_OR_FOLLOWER
+    assert world.acked == {"p": {"events-0": error}}
+    world.wait("q", [(partition, end), (other, world.append(other))])
+    commit(world, other)
+    assert world.acked["q"] == {"events-0": error}
+
+
+def test_who_left_is_forgotten_and_others_go_on() -> None:
+    world = World()
+    first, second = world.lead(0), world.lead(1)
+    abandons = []
+    for name in "abc":
+        offsets = [(partition, world.append(partition)) for partition in (first, second)]
+        abandons.append(world.wait(name, offsets, timeout_ms=1 << 31))
+    commit(world, second)
+    for abandon in (abandons[0], abandons[2]):
+        assert abandon is not None
+        abandon()
+    assert [len(world.followers(one).acks) for one in (first, second)] == [1, 0]
+    commit(world, first)
+    assert world.acked == {"b": {}}
+
+
+def test_a_deletion_that_nobody_waits_for_is_forgotten() -> None:
+    world, partition = cut_at_3()
+    done: list[dict[object, Error]] = []
+    abandon = world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    assert abandon is not None
+    abandon()
+    assert world.followers(partition).deletions == []
+    world.pass_ms(2000)
+    assert done == []
+
+
+def test_a_deletion_ends_with_the_leadership() -> None:
+    world, partition = cut_at_3()
+    done: list[dict[object, Error]] = []
+    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.leaders.resigns(partition)
+    assert done == [{partition: Error.NOT_LEADER_OR_FOLLOWER}]

@@ -1,0 +1,66 @@
+"""MaxLag equals the largest lag of what is followed, after every answer."""
+
+from random import Random
+
+import pytest
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.now import Now
+from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.model.metrics import Gauge
+from reference_broker.replication.fetch_lag import FetchLag
+from reference_broker.replication.followed import Followed
+from reference_broker.replication.tests.follower_world import World, named, records
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import EpochEndOffset, PartitionData
+
+
+def followed(index: int) -> Followed:
+    log = run_to_end(open_log(MemoryDisk(), f"t-{index}", LogConfig(), Now(0, 0), True))
+    return Followed(TopicPartition("t", index), b"t" * 16, log, 1, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_gauge_is_exact_after_every_step(seed: int) -> None:
+    random, gauge = Random(seed), Gauge()
+    lag = FetchLag(gauge)
+    partitions = [followed(index) for index in range(8)]
+    expected = dict.fromkeys(partitions, 0)
+    for _ in range(2000):
+        one = random.choice(partitions)
+        if random.random() < 0.2:
+            lag.drop(one)
+            expected[one] = 0
+        else:
+            expected[one] = random.choice((0, 0, 1, 2, 3, 50))
+            lag.answered(one, expected[one])
+        assert gauge.value == max(expected.values())
+
+
+def test_one_that_stays_far_behind_does_not_keep_what_others_were() -> None:
+    lag, stuck, other = FetchLag(Gauge()), followed(0), followed(1)
+    lag.answered(stuck, 1000)
+    for number in range(10_000):
+        lag.answered(other, number % 7)
+    assert len(lag._furthest) < 200
+
+
+def test_a_fetcher_tells_what_it_is_behind_after_each_answer_until_it_follows_no_more() -> None:
+    world = World()
+    world.follow(0)
+    world.follow(1)
+    first, request = world.fetch()
+    assert len(named(request)) == 2
+    world.answer(first, records(0, 0, 2, high_watermark=5), records(1, 0, 1, high_watermark=1))
+    assert world.max_lag.value == 3
+    second, _ = world.fetch()
+    world.answer(second, records(0, 2, 3, high_watermark=5), PartitionData(1, Error.NONE, 9, log_start_offset=0))
+    assert world.max_lag.value == 8
+    third, _ = world.fetch()
+    diverging = PartitionData(0, Error.NONE, 40, diverging_epoch=EpochEndOffset(0, 4))
+    world.answer(third, diverging, PartitionData(1, Error.NOT_LEADER_OR_FOLLOWER, 70))
+    assert world.max_lag.value == 8, "neither says how far the leader is on this line"
+    world.fetchers.rests(b"t" * 16, 1)
+    assert world.max_lag.value == 0

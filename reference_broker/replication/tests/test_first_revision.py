@@ -1,0 +1,103 @@
+"""A follower that speaks the first revision of fetch sessions: asked for by configuration, granted by the leader."""
+
+from datetime import timedelta
+
+from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i16, i32Timedelta
+
+from reference_broker.replication.tests.follower_world import TOPIC_ID, World, named, one_record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    EpochEndOffset,
+    FetchResponse,
+    FetchTopicResponse,
+    PartitionData,
+)
+
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
+
+
+def first() -> World:
+    return World({"fetch.session.revision": "first"})
+
+
+def versions(*features: str) -> ApiVersionsResponse:
+    supported = tuple(SupportedFeatureKey(name=name, min_version=i16(1), max_version=i16(1)) for name in features)
+    return ApiVersionsResponse(
+        error_code=ErrorCode.none, api_keys=(), throttle_time=NO_THROTTLE, supported_features=supported
+    )
+
+
+def granted(world: World) -> None:
+    world.question(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1000"))
+
+
+def response(data: PartitionData, flags: int) -> FetchResponse:
+    return FetchResponse(0, 7, [FetchTopicResponse("t", bytes(16), [data])], response_flags=flags)
+
+
+def test_the_first_revision_is_spoken_only_to_a_leader_that_announces_it() -> None:
+    world = first()
+    world.follow(0)
+    granted(world)
+    asked, request = world.fetch()
+    assert (asked.api_version, [(topic.topic, topic.topic_id) for topic in request.topics]) == (1000, [("t", TOPIC_ID)])
+    assert not world.told("fetch_revision_not_served")
+
+
+def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_told() -> None:
+    world = first()
+    world.follow(0)
+    world.question(ApiKey.API_VERSIONS).replied(versions("metadata.version"))
+    asked, _ = world.fetch()
+    assert asked.api_version == 18
+    assert world.told("fetch_revision_not_served") == [{"leader": 1}]
+
+
+def test_a_leader_is_asked_again_after_its_connection_broke() -> None:
+    world = first()
+    world.follow(0)
+    granted(world)
+    world.fetch()[0].failed()
+    world.pass_ms(30)
+    world.question(ApiKey.API_VERSIONS)
+
+
+def test_a_fetch_tells_the_epochs_and_logs_that_parted_are_brought_together() -> None:
+    """The leader holds 0-1 of epoch 0 and 2-3 of epoch 1; this log went on alone in epoch 0, then led epoch 2."""
+    world = first()
+    log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 0, 0, 2, 2))
+    granted(world)
+    seen = []
+    for number, end in enumerate((EpochEndOffset(1, 4), EpochEndOffset(0, 2))):
+        asked, request = world.fetch()
+        seen += [(each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch) for each in named(request)]
+        flags = INCREMENTAL_FETCH_OK | (INCREMENTAL_FETCH_RESPONSE if number else 0)
+        asked.replied(response(PartitionData(0, 0, 4, log_start_offset=0, diverging_epoch=end), flags))
+        assert log.log_end_offset == end.end_offset
+    _, request = world.fetch()
+    assert [each.fetch_offset for each in named(request)] == [2]
+    assert seen == [(3, 6, 2), (3, 4, 0)]
+
+
+def test_a_lost_answer_is_asked_for_again_under_its_number() -> None:
+    world = first()
+    log = world.follow(0)
+    granted(world)
+    asked, _ = world.fetch()
+    data = PartitionData(0, 0, 1, log_start_offset=0, records=one_record(0))
+    asked.replied(response(data, INCREMENTAL_FETCH_OK))
+    asked, request = world.fetch()
+    assert (request.session_epoch, [each.fetch_offset for each in named(request)]) == (1, [1])
+    asked.failed()
+    world.pass_ms(30)
+    granted(world)
+    asked, request = world.fetch()
+    assert (request.session_id, request.session_epoch) == (7, 1)
+    assert [each.fetch_offset for each in named(request)] == [1]
+    data = PartitionData(0, 0, 2, log_start_offset=0, records=one_record(1))
+    asked.replied(response(data, INCREMENTAL_FETCH_OK | INCREMENTAL_FETCH_RESPONSE))
+    assert (log.log_end_offset, log.high_watermark) == (2, 2)

@@ -1,0 +1,160 @@
+"""What is measured of led partitions equals what a walk over them finds, after every step."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from reference_broker.log.config import LogConfig
+from reference_broker.model.partitions import Partition
+from reference_broker.replication.tests.leader_world import LAG_MS, World
+
+GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount")
+METERS = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")
+
+
+def shown(world: World, *names: str) -> tuple[int, ...]:
+    values = {named.mbean: named.metric for named in world.metrics.rows()}
+    found = [values[f"kafka.server:type=ReplicaManager,name={name}"] for name in names]
+    return tuple(metric.value for metric in found)  # type: ignore[union-attr]
+
+
+def walked(led: list[Partition]) -> tuple[int, ...]:
+    """As Kafka's ReplicaManager finds them."""
+    under_replicated = under_min = at_min = 0
+    for partition in led:
+        followers = partition.followers
+        isr, replicas = (1, 1) if followers is None else (len(followers.isr), 1 + len(followers.states))
+        wanted = min(partition.log.config.min_insync_replicas, replicas)
+        under_replicated += isr < replicas
+        under_min += isr < wanted
+        at_min += isr == wanted
+    return len(led), under_replicated, under_min, at_min
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
+    random, world = Random(seed), World(min_isr=2)
+    led: list[Partition] = []
+    world.leaders.start()
+    partition_epochs: dict[Partition, int] = {}
+
+    def lead() -> None:
+        replicas = random.choice([(1,), (1, 2), (1, 2, 3)])
+        partition = world.lead(len(partition_epochs), isr=replicas[: random.randint(1, 3)], replicas=replicas)
+        partition_epochs[partition] = 0
+        led.append(partition)
+
+    def resign() -> None:
+        partition = led.pop(random.randrange(len(led)))
+        partition.deleted_topic = random.random() < 0.5
+        world.leaders.resigns(partition)
+
+    def newer_metadata() -> None:
+        partition = random.choice(led)
+        if partition.followers is None:
+            return
+        replicas = random.choice([(1, 2), (1, 2, 3)])
+        epoch = partition.partition_epoch + random.randint(0, 2)
+        leader_epoch = partition.leader_epoch + random.randint(0, 1)
+        world.state(
+            partition, replicas[: random.randint(1, 3)], replicas=replicas, leader_epoch=leader_epoch,
+            partition_epoch=epoch,
+        )  # fmt: skip
+
+    def fetch() -> None:
+        partition = random.choice(led)
+        world.fetch(random.choice((2, 3)), partition, random.randint(0, partition.log.log_end_offset))
+
+    def answer() -> None:
+        world.pass_ms(0)
+        if world.asked:
+            world.answer(random.choice([ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]))
+
+    def reconfigure() -> None:
+        partition = random.choice(led)
+        partition.log.config = replace(partition.log.config, min_insync_replicas=random.randint(1, 4))
+        world.leaders.reconfigured(partition)
+
+    def append() -> None:
+        world.append(random.choice(led))
+
+    steps: list[Callable[[], None]] = [
+        lead, resign, newer_metadata, fetch, fetch, answer, answer, reconfigure,
+        append, lambda: world.pass_ms(LAG_MS),
+    ]  # fmt: skip
+    lead()
+    seen = dict.fromkeys(GAUGES, 0)
+    for _ in range(200):
+        if not led:
+            lead()
+        random.choice(steps)()
+        assert shown(world, *GAUGES) == walked(led)
+        for name, value in zip(GAUGES, walked(led), strict=True):
+            seen[name] = max(seen[name], value)
+    assert all(seen.values())
+    while led:
+        resign()
+    assert shown(world, *GAUGES) == (0, 0, 0, 0)
+
+
+def test_each_change_of_in_sync_replicas_is_counted_once_whoever_told_it_first() -> None:
+    world = World()
+    by_answer, by_metadata = world.lead(0, isr=(1, 2)), world.lead(1, isr=(1, 2))
+    world.fetch(3, by_answer, 0)
+    world.fetch(3, by_metadata, 0)
+    world.pass_ms(0)
+    world.state(by_metadata, (1, 3, 2), partition_epoch=1)
+    assert shown(world, *METERS) == (0, 1, 0)
+    world.answer()
+    world.state(by_answer, (1, 2, 3), partition_epoch=1)
+    assert shown(world, *METERS) == (0, 2, 0)
+
+
+def test_a_follower_that_leaves_is_a_shrink_and_what_others_change_is_neither() -> None:
+    world = World()
+    partition = world.lead()
+    world.leaders.start()
+    world.append(partition)
+    world.fetch(2, partition, 1)
+    world.pass_ms(2 * LAG_MS)
+    world.answer()
+    assert shown(world, *METERS) == (1, 0, 0)
+    world.state(partition, (1,), partition_epoch=2)
+    world.state(partition, (1, 2, 3), partition_epoch=3)
+    assert shown(world, *METERS) == (1, 0, 0)
+    world.state(partition, (1, 2), partition_epoch=4)
+    world.fetch(3, partition, 1)
+    world.pass_ms(0)
+    world.state(partition, (1,), partition_epoch=5)
+    assert shown(world, *METERS) == (1, 0, 0), "the controller took one out before the other came in"
+
+
+def test_each_refusal_is_counted_also_of_what_is_asked_again() -> None:
+    world = World()
+    partition = world.lead(isr=(1, 2))
+    world.fetch(3, partition, 0)
+    world.lose_request()
+    world.pass_ms(50)
+    world.answer(top=ErrorCode.not_controller)
+    assert shown(world, *METERS) == (0, 0, 0)
+    for failures, error in enumerate((ErrorCode.unknown_server_error, ErrorCode.ineligible_replica), 1):
+        world.pass_ms(50)
+        world.answer(error)
+        assert shown(world, *METERS) == (0, 0, failures)
+
+
+def test_a_lower_min_insync_replicas_lets_the_high_watermark_move_at_once() -> None:
+    world = World(min_isr=2)
+    partition = world.lead(isr=(1,))
+    world.produce("p", partition, timeout_ms=100_000)
+    assert (partition.log.high_watermark, world.acked) == (0, {})
+    partition.log.config = LogConfig(min_insync_replicas=1)
+    world.leaders.reconfigured(partition)
+    assert (partition.log.high_watermark, world.acked) == (1, {"p": {}})
+
+
+def test_no_replica_is_offline_while_the_node_lives() -> None:
+    assert shown(World(), "OfflineReplicaCount") == (0,)

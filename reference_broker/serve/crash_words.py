@@ -1,0 +1,24 @@
+"""What the log says of a bug that ends the node: one line of bounded length."""
+
+MAX_SAID = 2000
+"""Characters of one argument of the exception."""
+PLACES = 6
+
+
+def told(bug: Exception) -> str:
+    """The exception and the last places that it came through."""
+    places = []
+    trace = bug.__traceback__
+    while trace is not None:
+        places.append(f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{type(bug).__name__}: {_said(bug)} at {' > '.join(places[-PLACES:])}"
+
+
+def _said(bug: Exception) -> str:
+    """Objects by their class only: a KeyError holds the key itself, and to spell out a cached partition means its
+    session, the session's partitions, their logs and whoever watches them: hundreds of megabytes, made by a node that
+    should end at once."""
+    if isinstance(bug, OSError):
+        return str(bug)[:MAX_SAID]
+    return ", ".join(str(one)[:MAX_SAID] if isinstance(one, str | int) else type(one).__name__ for one in bug.args)

@@ -1,0 +1,34 @@
+"""Where a node dials the others: fixed addresses first, and for the rest what brokers said of themselves."""
+
+from reference_broker.model.config import BrokerConfig
+from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
+
+
+def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_registered() -> None:
+    config = BrokerConfig.parse(
+        {
+            "controller.quorum.voters": "1@voter:1,2@voter:2",
+            "crucible.cluster.id": "cluster",
+            "crucible.peers": "2@peer:2,3@peer:3",
+        }
+    )
+    registered = {1: ("registered", 1), 3: ("registered", 3), 4: ("registered", 4)}
+    find = dial_map(config, 1, registered.get)
+    assert [find(number) for number in (1, 2, 3, 4, 5)] == [
+        ("voter", 1), ("voter", 2), ("peer", 3), ("registered", 4), None,
+    ]  # fmt: skip
+
+
+def test_what_is_registered_is_looked_up_at_each_dial() -> None:
+    registered: dict[int, tuple[str, int]] = {}
+    find = dial_map(BrokerConfig(), 1, registered.get)
+    assert find(2) is None
+    registered[2] = ("moved", 9)
+    assert find(2) == ("moved", 9)
+
+
+def test_a_reply_may_be_as_large_as_what_a_follower_asks_for_and_one_batch_that_came_in_a_request() -> None:
+    small = BrokerConfig.parse({"socket.request.max.bytes": "2000000"})
+    assert largest_reply_bytes(small) > small.replica_fetch_response_max_bytes
+    large = BrokerConfig.parse({"replica.fetch.response.max.bytes": "1000"})
+    assert largest_reply_bytes(large) > large.socket_request_max_bytes

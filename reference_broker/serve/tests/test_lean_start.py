@@ -1,0 +1,45 @@
+"""What a node loads when: little before it serves, the rest while it is idle."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from reference_broker.serve import warm_up as warming
+
+LEAN = """
+import sys
+from reference_broker.serve.lean_start import leave_out
+
+leave_out()
+from reference_broker.core.node import Node
+from reference_broker.records.batch import BatchHeader
+from crc32c import crc32c
+
+assert crc32c(b"123456789") == 0xE3069283
+assert sys.modules["hypothesis"] is None
+print(" ".join(sorted({"importlib.metadata", "argparse", "email", "kio.serial"} & sys.modules.keys())))
+"""
+
+
+def test_a_start_leaves_out_what_libraries_load_for_nothing() -> None:
+    told = subprocess.run([sys.executable, "-c", LEAN], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == []
+
+
+def test_apis_load_one_by_one_when_the_node_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr(warming, "AFTER_S", 0.01)
+    monkeypatch.setattr(warming, "EVERY_S", 0.0)
+    monkeypatch.setattr(warming, "load", loaded.append)
+    monkeypatch.setattr(warming, "prepare", lambda: loaded.append("snapshots"))
+
+    async def up() -> None:
+        done = asyncio.Event()
+        warming.warm_up(asyncio.get_running_loop(), done.set)
+        assert not loaded, "whoever waited for the node is served first"
+        await asyncio.wait_for(done.wait(), 10)
+
+    asyncio.run(up())
+    assert loaded == [*warming.SERVED, "snapshots"]

@@ -1,0 +1,170 @@
+"""Codec of Fetch 1000: KIP-227's first revision on the layout of Fetch 6, with leader epochs and topic IDs.
+
+Source: the page's FetchRequest and FetchResponse. As in Fetch 6, replica_id comes first and max_bytes is there;
+partition_id is INT32, though the page says STRING; error_string is nullable. The set of partitions changes by full
+requests only, so that there is no forgotten list. Never flexible.
+
+Replication needs what Fetch says from versions 9, 12 and 13 on (KIP-320, KIP-595, KIP-516), so that behind its fields
+of Fetch 6
+- the name of each topic of a request has a UUID topic_id, zero where not given: one that is deleted and created again
+  under its name, with the same leader epoch, is another;
+- each partition of a request has INT32 current_leader_epoch and INT32 last_fetched_epoch, -1 where not given;
+- each partition of a response has, behind its records, INT32 diverging_epoch and INT64 where that ends, -1 and -1
+  where the logs do not part.
+"""
+
+from struct import Struct, error
+from typing import Final
+
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.fetch_responses import MIN_PARTITION_5, read_legacy_partition, write_legacy_partition
+from reference_broker.wire.reading import (
+    Frame,
+    check_end,
+    read_legacy_count,
+    read_legacy_nullable_string,
+    read_legacy_string,
+)
+from reference_broker.wire.writing import Buffers, Output, legacy_string
+
+_REQUEST: Final = Struct(">iiiibbqq")
+"""replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session ID, sequence number."""
+_RESPONSE: Final = Struct(">iiih")
+"""Length (filled in later), correlation ID, throttle_time_ms, error_code."""
+_THROTTLE_AND_ERROR: Final = Struct(">ih")
+_SESSION: Final = Struct(">qb")
+"""Session ID, response_flags."""
+_INT32: Final = Struct(">i")
+_UUID: Final = Struct("16s")
+_PARTITION: Final = Struct(">iqqiii")
+"""partition, fetch_offset, log_start_offset, max_bytes, current_leader_epoch, last_fetched_epoch."""
+_DIVERGING: Final = Struct(">iq")
+"""diverging_epoch, and the offset where it ends."""
+_NO_DIVERGENCE: Final = (-1, -1)
+_AS_IN: Final = 6
+"""The version whose partitions a response has."""
+
+
+def encode_draft_request(start: bytes, request: FetchRequest) -> Buffers:
+    """The whole frame. ``start``: four bytes for the length, and the header."""
+    output = Output(start)
+    out, r = output.small, request
+    out += _REQUEST.pack(
+        r.replica_id,
+        r.max_wait_ms,
+        r.min_bytes,
+        r.max_bytes,
+        r.isolation_level,
+        r.fetch_type,
+        r.session_id,
+        r.session_epoch,
+    )
+    out += _INT32.pack(len(r.topics))
+    for topic in r.topics:
+        out += legacy_string(topic.topic) + topic.topic_id + _INT32.pack(len(topic.partitions))
+        for partition in topic.partitions:
+            out += _packed(partition)
+    return output.finish()
+
+
+def _packed(p: FetchPartition) -> bytes:
+    return _PARTITION.pack(
+        p.partition, p.fetch_offset, p.log_start_offset, p.partition_max_bytes, p.current_leader_epoch,
+        p.last_fetched_epoch,
+    )  # fmt: skip
+
+
+def decode_draft_request(frame: Frame, offset: int) -> FetchRequest:
+    """The whole body. Raises ProtocolError."""
+    try:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
+            _REQUEST.unpack_from(frame, offset)
+        )
+        topics, offset = _read_topics(frame, offset + _REQUEST.size)
+    except (error, IndexError):
+        raise ProtocolError("a Fetch request ends inside a field") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("a Fetch request holds a string that is not UTF-8") from None
+    check_end(frame, offset, "a Fetch request")
+    limits = (max_wait_ms, min_bytes, max_bytes)
+    return FetchRequest(replica_id, *limits, isolation_level, session_id, number, topics, fetch_type=fetch_type)
+
+
+def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
+    topics = []
+    count, offset = read_legacy_count(frame, offset, 6 + len(NO_TOPIC_ID))
+    for _ in range(count):
+        topic, offset = read_legacy_string(frame, offset)
+        (topic_id,) = _UUID.unpack_from(frame, offset)
+        partitions, offset = _read_partitions(frame, offset + _UUID.size)
+        topics.append(FetchTopic(topic, topic_id, partitions))
+    return topics, offset
+
+
+def _read_partitions(frame: Frame, offset: int) -> tuple[list[FetchPartition], int]:
+    count, offset = read_legacy_count(frame, offset, _PARTITION.size)
+    end = offset + _PARTITION.size * count
+    return [
+        FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
+        for index, fetch_offset, log_start, max_bytes, leader_epoch, fetched_epoch in _PARTITION.iter_unpack(
+            frame[offset:end]
+        )
+    ], end
+
+
+def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffers:
+    """The whole frame; records from 4 KiB on are buffers of their own, not copied."""
+    output = Output(_RESPONSE.pack(0, correlation_id, response.throttle_time_ms, response.error_code))
+    output.small += legacy_string(response.error_string)
+    output.small += _SESSION.pack(response.session_id, response.response_flags)
+    output.small += _INT32.pack(len(response.responses))
+    for topic in response.responses:
+        output.small += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
+        for partition in topic.partitions:
+            write_legacy_partition(_AS_IN, output, partition)
+            end = partition.diverging_epoch
+            output.small += _DIVERGING.pack(*(_NO_DIVERGENCE if end is None else (end.epoch, end.end_offset)))
+    return output.finish()
+
+
+def decode_draft_response(frame: Frame, offset: int) -> FetchResponse:
+    """The whole body; records are views into the frame. Raises ProtocolError."""
+    response = FetchResponse()
+    try:
+        response.throttle_time_ms, response.error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
+        response.error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)
+        response.session_id, response.response_flags = _SESSION.unpack_from(frame, offset)
+        count, offset = read_legacy_count(frame, offset + _SESSION.size, 6)
+        for _ in range(count):
+            topic, offset = read_legacy_string(frame, offset)
+            partitions, offset = _read_answers(frame, offset)
+            response.responses.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
+    except (error, IndexError):
+        raise ProtocolError("a Fetch response ends inside a field") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("a Fetch response holds a string that is not UTF-8") from None
+    check_end(frame, offset, "a Fetch response")
+    return response
+
+
+def _read_answers(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
+    count, offset = read_legacy_count(frame, offset, MIN_PARTITION_5 + _DIVERGING.size)
+    partitions = []
+    for _ in range(count):
+        data, offset = read_legacy_partition(_AS_IN, frame, offset)
+        end = _DIVERGING.unpack_from(frame, offset)
+        if end != _NO_DIVERGENCE:
+            data.diverging_epoch = EpochEndOffset(*end)
+        offset += _DIVERGING.size
+        partitions.append(data)
+    return partitions, offset

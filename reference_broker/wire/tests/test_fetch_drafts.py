@@ -1,0 +1,121 @@
+"""Fetch 1000, KIP-227's first revision: its bytes."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    NO_TOPIC_ID,
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.tests.strategies import INT8, INT16, INT32, INT64, TEXT, fetch_requests, fetch_responses
+
+QUICK = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FETCH, DRAFT = ApiKey.FETCH, 1000
+DIVERGENCES = st.builds(EpochEndOffset, INT32, INT64).filter(lambda end: (end.epoch, end.end_offset) != (-1, -1))
+HEADER_V1 = "0001 03e8 00000009 0002 6d65"
+
+
+@pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
+def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_epochs_and_topic_ids() -> None:
+    text = (
+        "00000003 000001f4 00000001 00100000 00 01 0102030405060708 7000000000000002"
+        "00000001 0001 74 69696969696969696969696969696969 00000001"
+        "00000005 0000000000000007 0000000000000006 00001000 00000004 00000003"
+    )
+    body = FetchRequest(
+        3, 500, 1, 1 << 20, 0, 0x0102030405060708, 0x7000000000000002,
+        [FetchTopic("t", b"i" * 16, [FetchPartition(5, 7, 4096, 4, 3, 6)])],
+        fetch_type=INCREMENTAL_FETCH,
+    )  # fmt: skip
+    assert decode_request(FETCH, DRAFT, memoryview(bytes.fromhex(text)), 0) == body
+    frame = b"".join(encode_request(FETCH, DRAFT, 9, "me", body))
+    assert frame[4:].hex(" ", 1) == bytes.fromhex(HEADER_V1 + text).hex(" ", 1)
+
+
+@pytest.mark.clause("G-12", "G-9", "D-1")
+def test_a_response_has_header_0_an_error_string_and_flags() -> None:
+    text = (
+        "00000009 00000001 2711 0003 616263 0102030405060708 03"
+        "00000001 0001 74 00000001 00000005 0000 0000000000000009 0000000000000008 0000000000000001"
+        "00000001 0000000000000004 0000000000000002 00000002 7879 ffffffff ffffffffffffffff"
+    )
+    data = PartitionData(5, 0, 9, 8, 1, [AbortedTransaction(4, 2)], records=b"xy")
+    body = FetchResponse(
+        10001, 0x0102030405060708, [FetchTopicResponse("t", NO_TOPIC_ID, [data])], 1, error_string="abc",
+        response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK,
+    )  # fmt: skip
+    frame = b"".join(encode_response(FETCH, DRAFT, 9, body))
+    assert frame[4:].hex(" ", 1) == bytes.fromhex(text).hex(" ", 1)
+    assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, body)
+
+
+@pytest.mark.clause("G-12", "D-1")
+def test_a_response_tells_where_the_logs_part_behind_the_fields_of_version_6() -> None:
+    text = (
+        "00000009 00000000 0000 ffff 0000000000000007 03 00000001 0001 74 00000001"
+        "00000005 0000 0000000000000009 ffffffffffffffff 0000000000000000 ffffffff 00000000 00000003 0000000000000004"
+    )
+    data = PartitionData(5, 0, 9, -1, 0, diverging_epoch=EpochEndOffset(3, 4))
+    body = FetchResponse(
+        0, 7, [FetchTopicResponse("t", NO_TOPIC_ID, [data])],
+        response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK,
+    )  # fmt: skip
+    frame = b"".join(encode_response(FETCH, DRAFT, 9, body))
+    assert frame[4:].hex(" ", 1) == bytes.fromhex(text).hex(" ", 1)
+    assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, body)
+
+
+@QUICK
+@given(st.data())
+def test_both_round_trip(data: st.DataObject) -> None:
+    asked = data.draw(fetch_requests(6))
+    asked.session_id, asked.session_epoch, asked.fetch_type = data.draw(st.tuples(INT64, INT64, INT8))
+    for topic in asked.topics:
+        topic.topic_id = data.draw(st.binary(min_size=16, max_size=16))
+    for each in (partition for topic in asked.topics for partition in topic.partitions):
+        each.current_leader_epoch, each.last_fetched_epoch = data.draw(st.tuples(INT32, INT32))
+    frame = b"".join(encode_request(FETCH, DRAFT, 9, "me", asked))
+    assert decode_request(FETCH, DRAFT, memoryview(frame)[4:], 12) == asked
+    told = data.draw(fetch_responses(6))
+    told.session_id, told.error_code = data.draw(st.tuples(INT64, INT16))
+    told.error_string, told.response_flags = data.draw(st.tuples(st.none() | TEXT, INT8))
+    for part in (partition for topic in told.responses for partition in topic.partitions):
+        part.diverging_epoch = data.draw(st.none() | DIVERGENCES)
+    frame = b"".join(encode_response(FETCH, DRAFT, 9, told))
+    assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, told)
+
+
+@QUICK
+@given(st.booleans(), st.binary(max_size=80))
+def test_any_bytes_are_a_fetch_or_a_protocol_error(asks: bool, frame: bytes) -> None:
+    try:
+        if asks:
+            decode_request(FETCH, DRAFT, memoryview(frame), 0)
+        else:
+            decode_response(FETCH, DRAFT, memoryview(frame))
+    except ProtocolError:
+        pass  # The other outcome that is allowed.
+
+
+def test_what_ends_inside_a_field_or_runs_on_is_refused() -> None:
+    asked = FetchRequest(topics=[FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 1, 2)])])
+    body = b"".join(encode_request(FETCH, DRAFT, 9, "me", asked))[4 + 12 :]
+    for size in range(len(body)):
+        with pytest.raises(ProtocolError):
+            decode_request(FETCH, DRAFT, memoryview(body[:size]), 0)
+    with pytest.raises(ProtocolError):
+        decode_request(FETCH, DRAFT, memoryview(body + b"x"), 0)

@@ -1,0 +1,66 @@
+"""What Apache Kafka's own tests assert, each with the tests of ours that show it too, or why it does not apply.
+
+Generated from the sources each time: nothing here is typed by hand but ``reference_broker/conformance.toml``.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scenarios.clauses import ROOT, marked_tests
+
+TABLE = "reference_broker/conformance.toml"
+_NOT_BEHAVIOURS = ("path", "unlike")
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """``id``: class and method of Kafka's test. ``path``: its file in Kafka's repository. ``unlike``: why it does not
+    apply here; empty: it does, and ``tests`` (path::name) show it."""
+
+    id: str
+    text: str
+    path: str
+    tests: tuple[str, ...]
+    unlike: str = ""
+
+    @property
+    def status(self) -> str:
+        """``proven``, ``not proven``, or ``does not apply``."""
+        if self.unlike:
+            return "does not apply"
+        return "proven" if self.tests else "not proven"
+
+
+def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
+    """Every behaviour of the table, in its order."""
+    return _behaviours(root, marked_tests(root))
+
+
+def behaviour_ids(root: Path = ROOT) -> tuple[str, ...]:
+    """What tests may name, without a look at them."""
+    return tuple(one.id for one in _behaviours(root, {}))
+
+
+def _behaviours(root: Path, tests: Mapping[str, Sequence[str]]) -> tuple[Behaviour, ...]:
+    found = []
+    for suite, section in _table(root).items():
+        path, unlike = str(section["path"]), section.get("unlike", {})
+        assert isinstance(unlike, dict), f"[{suite}.unlike] of {TABLE} is a table"
+        for name, text in section.items():
+            each = f"{suite}.{name}"
+            if name not in _NOT_BEHAVIOURS:
+                found.append(Behaviour(each, str(text), path, tuple(tests.get(each, ()))))
+        for name, why in unlike.items():
+            each = f"{suite}.{name}"
+            found.append(Behaviour(each, str(why), path, tuple(tests.get(each, ())), str(why)))
+    return tuple(found)
+
+
+def _table(root: Path) -> dict[str, dict[str, object]]:
+    path = root / TABLE
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        return tomllib.load(file)

@@ -1,0 +1,62 @@
+"""One scenario in one revision of fetch sessions: the same load and faults, spoken by all that hold sessions."""
+
+from dataclasses import replace
+
+from scenarios.fields import ScenarioError
+from scenarios.model import Load, Scenario
+from scenarios.vocabulary import FETCHER_REVISIONS, REVISIONS
+
+FOLLOWERS_REVISION = "fetch.session.revision"
+"""The broker's setting: what its followers speak."""
+SLOTS = "max.incremental.fetch.session.cache.slots"
+"""The broker's setting: with none, nobody is given a session, and each fetch of a follower is a full one."""
+MARK = "@"
+
+
+def in_revision(scenario: Scenario, revision: str) -> Scenario:
+    """The scenario as it is played in ``revision``: fetchers and followers speak it, and the name ends in ``@first`` or
+    ``@none`` (nothing for the final one). ``none``: nobody has a session; fetchers ask for none, followers get none.
+
+    It need not be among the scenario's own revisions. Raises ScenarioError for an unknown revision.
+    """
+    if revision not in FETCHER_REVISIONS:
+        raise ScenarioError(f"there is no revision {revision!r}; there are: {', '.join(FETCHER_REVISIONS)}")
+    settings = dict(scenario.cluster.config)
+    settings.pop(FOLLOWERS_REVISION, None)
+    if revision == "first":
+        settings[FOLLOWERS_REVISION] = revision
+    elif revision not in REVISIONS:
+        settings[SLOTS] = "0"
+    needs = scenario.needs if revision != "first" else tuple(dict.fromkeys((*scenario.needs, "drafts")))
+    return replace(
+        scenario,
+        name=marked(scenario.name.partition(MARK)[0], revision),
+        needs=needs,
+        cluster=replace(scenario.cluster, config=tuple(sorted(settings.items()))),
+        load=_spoken(scenario.load, revision),
+        revisions=(revision,) if revision in REVISIONS else scenario.revisions[:1],
+    )
+
+
+def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
+    """The scenario in each of its revisions, the final one first; only in ``wanted``, if that is given. What is already
+    in one revision stays as it is."""
+    if wanted:
+        return (in_revision(scenario, wanted),)
+    if MARK in scenario.name:
+        return (scenario,)
+    return tuple(in_revision(scenario, each) for each in scenario.revisions)
+
+
+def revision_of(scenario: Scenario) -> str:
+    """In which a scenario that ``in_revision`` made is played."""
+    return scenario.name.partition(MARK)[2] or "final"
+
+
+def marked(name: str, revision: str) -> str:
+    """The name of a scenario in a revision."""
+    return name if revision == "final" else f"{name}{MARK}{revision}"
+
+
+def _spoken(load: Load, revision: str) -> Load:
+    return replace(load, fetchers=tuple(replace(group, revision=revision) for group in load.fetchers))
