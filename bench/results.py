@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / ".benchmarks" / "crucible"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Figure:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table. ``ratio``: how many times better the reference is, pair by pair (peer runs only);
-    ``goal``: the ratio or bound to reach, in words; ``reached``: whether it was (None: no goal)."""
+    ``goal``: the ratio or bound to reach, in words; ``reached``: whether it was (None: no goal); ``at_least``: the
+    ratio to reach, where the goal is one."""
 
     work: str
     reference: Figure
@@ -43,13 +44,49 @@ class Row:
     ratio: Figure | None = None
     goal: str = ""
     reached: bool | None = None
+    at_least: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One broker's points: where on the x axis, and what was measured there."""
+
+    name: str
+    points: tuple[tuple[float, Figure], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How a cost grows. ``grows_with``: the x axis, with its unit; ``cost``: the y axis, without its unit."""
+
+    title: str
+    grows_with: str
+    cost: str
+    series: tuple[Series, ...]
 
 
 @dataclass(slots=True)
 class Results:
+    """``missing``: measurements that could not be made, and why."""
+
     peer: str | None
     rows: list[Row] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    curves: list[Curve] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def beside(
+        self, work: str, figures: tuple[Figure, Figure | None], less_is_better: bool, at_least: float | None = None
+    ) -> None:
+        """A row with its ratio if there is a peer; ``at_least``: the ratio to reach; None: only to be known."""
+        reference, peer = figures
+        if peer is None:
+            self.rows.append(Row(work, reference))
+            return
+        ratio = better_lower(reference, peer) if less_is_better else better_higher(reference, peer)
+        goal = "" if at_least is None else f"at least {at_least:g} x"
+        reached = None if at_least is None else ratio.median >= at_least
+        self.rows.append(Row(work, reference, peer, ratio, goal, reached, at_least))
 
     def store(self, folder: Path = STORE) -> Path:
         """Writes the next numbered JSON file below ``folder`` and returns its path."""
@@ -64,7 +101,9 @@ class Results:
             "commit": commit(),
             "peer": self.peer,
             "settings": self.settings,
+            "missing": self.missing,
             "rows": [asdict(row) for row in self.rows],
+            "curves": [asdict(curve) for curve in self.curves],
         }
         path.write_text(json.dumps(document, indent=1) + "\n")
         return path

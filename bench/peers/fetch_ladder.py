@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from bench.peers.errors import PeerError
-from bench.peers.node import RunningNode
 from bench.peers.raw_client import RawConnection, create_topic
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
@@ -35,7 +34,9 @@ class LadderSession:
     encode, socket, decode of the answer excluded, so that it is the broker's time and one loopback round trip.
     """
 
-    node: RunningNode
+    name: str
+    """Of the broker."""
+    port: int
     partitions: int
     positions: list[int] = field(init=False)
     session_id: int = 0
@@ -48,8 +49,8 @@ class LadderSession:
 
     def __post_init__(self) -> None:
         self.positions = [0] * self.partitions
-        self.fetching = RawConnection(self.node.port)
-        self.producing = RawConnection(self.node.port)
+        self.fetching = RawConnection(self.port)
+        self.producing = RawConnection(self.port)
         self.batch = build([Record(offset=0, timestamp_ms=0, key=None, value=b"x" * 100, headers=())])
         self._create_topics()
         self._open_session()
@@ -74,7 +75,7 @@ class LadderSession:
         took_us = (time.perf_counter() - started) * 1e6
         answered = self._answered(answer)
         if answered != sorted(expected):
-            raise PeerError(f"{self.node.name} answered partitions {answered[:5]} where {expected[:5]} had changed")
+            raise PeerError(f"{self.name} answered partitions {answered[:5]} where {expected[:5]} had changed")
         for partition in expected:
             self.positions[partition] += 1
         self.moved = expected
@@ -83,7 +84,7 @@ class LadderSession:
     def _answered(self, frame: bytes) -> list[int]:
         response = self._decode(frame)
         if response.error_code != Error.NONE or response.session_id != self.session_id:
-            raise PeerError(f"{self.node.name} refused an incremental fetch with error {response.error_code}")
+            raise PeerError(f"{self.name} refused an incremental fetch with error {response.error_code}")
         self.epoch += 1
         return sorted(self._number(topic.topic, p.partition) for topic in response.responses for p in topic.partitions)
 
@@ -128,7 +129,7 @@ class LadderSession:
         for topic in answer.responses:
             for partition in topic.partitions:
                 if partition.error_code != Error.NONE:
-                    raise PeerError(f"{self.node.name} refused a record with error {partition.error_code}")
+                    raise PeerError(f"{self.name} refused a record with error {partition.error_code}")
 
     def _create_topics(self) -> None:
         for first in range(0, self.partitions, PARTITIONS_PER_TOPIC):
@@ -150,4 +151,4 @@ class LadderSession:
                 self.session_id, self.epoch = response.session_id, -1
                 self.fetching.exchange(self.fetching.encode(ApiKey.FETCH, FETCH_VERSION, self._request([])))
             time.sleep(0.2)
-        raise PeerError(f"{self.node.name} did not lead all {self.partitions} partitions within 60 s")
+        raise PeerError(f"{self.name} did not lead all {self.partitions} partitions within 60 s")

@@ -2,7 +2,7 @@
 
 import base64
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -40,16 +40,28 @@ def kafka_node(folder: Path) -> Iterator[RunningNode]:
         "log.dirs": str(folder / "data"),
     }
     properties = folder / "server.properties"
-    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    # A leading letter: base64 may begin with a dash, which Kafka's own tool takes for an option.
-    cluster_id = "c" + base64.urlsafe_b64encode(uuid4().bytes).decode()[1:22]
-    java = ["java", "-cp", classpath]
+    write_properties(properties, settings)
+    format_storage(classpath, new_cluster_id(), properties)
+    command = ["java", *HEAP, "-cp", classpath, "kafka.Kafka", str(properties)]
+    with running("Apache Kafka", command, port, folder / "kafka.log") as node:
+        yield node
+
+
+def new_cluster_id() -> str:
+    """With a leading letter: base64 may begin with a dash, which Kafka's own tool takes for an option."""
+    return "c" + base64.urlsafe_b64encode(uuid4().bytes).decode()[1:22]
+
+
+def write_properties(path: Path, settings: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+
+def format_storage(classpath: str, cluster_id: str, properties: Path) -> None:
+    """Raises PeerError."""
+    words = ["format", "-t", cluster_id, "-c", str(properties)]
     formatted = subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
+        ["java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", classpath, "kafka.tools.StorageTool", *words],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if formatted.returncode != 0:
         raise PeerError(f"Apache Kafka could not format its storage: {formatted.stderr.strip().splitlines()[-1:]}")
-    command = ["java", *HEAP, "-cp", classpath, "kafka.Kafka", str(properties)]
-    with running("Apache Kafka", command, port, folder / "kafka.log") as node:
-        yield node

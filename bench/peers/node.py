@@ -52,7 +52,7 @@ def running(name: str, command: list[str], port: int, log: Path, deadline_s: flo
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:
-        _wait_until_it_answers(name, process, port, log, started + deadline_s)
+        wait_until_it_answers(name, process, port, log, deadline_s)
         yield RunningNode(name, port, process, time.perf_counter() - started)
     finally:
         end(process)
@@ -62,22 +62,28 @@ _API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
 """Length, key 18, version 0, correlation 1, client ID ``prob``."""
 
 
-def _wait_until_it_answers(
-    name: str, process: "subprocess.Popen[bytes]", port: int, log: Path, deadline: float
+def wait_until_it_answers(
+    name: str, process: "subprocess.Popen[bytes]", port: int, log: Path, limit_s: float
 ) -> None:
+    """Until an ApiVersions request is answered on ``port``. Raises PeerError."""
+    deadline = time.perf_counter() + limit_s
     while time.perf_counter() < deadline:
         if process.poll() is not None:
             tail = " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
             raise PeerError(f"{name} ended with status {process.returncode} before it was ready: {tail}")
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-                connection.sendall(_API_VERSIONS_V0)
-                if connection.recv(4):
-                    return
-        except OSError:
-            pass
+        if _answers(port):
+            return
         time.sleep(0.01)
     raise PeerError(f"{name} was not ready in time; its log is {log}")
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(_API_VERSIONS_V0)
+            return bool(connection.recv(4))
+    except OSError:
+        return False
 
 
 def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", limit_s: float = 20) -> None:

@@ -1,0 +1,68 @@
+"""What a benchmark run measures, and how much of it."""
+
+from dataclasses import dataclass, field
+
+ROWS = ("ladder", "start", "memory", "records", "produce", "fetch", "rest", "leader-killed")
+"""Names of the measurements, in the order in which they run; ``bench/rows`` has a file for each."""
+ALONE = ("ladder", "start", "memory", "records")
+"""What is measured when there is no peer and nothing was chosen."""
+NODES = (1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of each. Counts unless the name says a unit; a pair is one measurement on each broker."""
+
+    ladder: tuple[int, ...] = (100, 1_000, 5_000, 10_000)
+    ladder_blocks: int = 5
+    ladder_rounds: int = 100
+    starts: int = 5
+    cluster_starts: int = 3
+    memory_pairs: int = 3
+    session_steps: tuple[int, ...] = (1, 10, 100, 1_000)
+    session_partitions: int = 50
+    session_fetches: int = 200
+    record_bytes: tuple[int, ...] = (100, 1_024, 10_240, 102_400, 1_000_000)
+    record_blocks: int = 7
+    record_rounds: int = 40
+    produce_pairs: int = 3
+    produce_bytes: int = 300_000_000
+    """Of values, in each run on one node; on three a third of it."""
+    fetch_pairs: int = 5
+    fetch_bytes: int = 500_000_000
+    rest_partitions: int = 10_000
+    rest_settle_s: float = 20.0
+    rest_windows: int = 5
+    rest_window_s: float = 12.0
+    kills: int = 3
+    """Of each kind."""
+
+
+QUICK = Sizes(
+    ladder=(100, 1_000), ladder_blocks=2, ladder_rounds=20, starts=2, cluster_starts=1, memory_pairs=1,
+    session_steps=(1, 20), session_fetches=40, record_bytes=(100, 10_240), record_blocks=2, record_rounds=10,
+    produce_pairs=1, produce_bytes=20_000_000, fetch_pairs=1, fetch_bytes=20_000_000, rest_partitions=200,
+    rest_settle_s=5.0, rest_windows=2, rest_window_s=3.0, kills=1,
+)  # fmt: skip
+"""Shows that everything works; no figure of it is worth quoting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``peer``: None or ``kafka``; ``rows``: of ROWS, empty for all (without a peer: ALONE); ``nodes``: of NODES."""
+
+    peer: str | None = None
+    rows: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = NODES
+    sizes: Sizes = field(default_factory=Sizes)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a row or a number of nodes that there is not."""
+        for given, known in ((self.rows, ROWS), (self.nodes, NODES)):
+            for each in given:
+                if each not in known:
+                    raise ValueError(f"{each} is none of {', '.join(map(str, known))}")
+
+    def chosen(self) -> tuple[str, ...]:
+        wanted = self.rows or (ROWS if self.peer else ALONE)
+        return tuple(row for row in ROWS if row in wanted)

@@ -1,0 +1,221 @@
+"""A client that goes on until it has what it wants, whatever happens to the nodes: topics, acknowledgements."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
+from bench.fleet.behaviours.bodies import (
+    CREATE_TOPICS,
+    METADATA,
+    PRODUCE,
+    create_topics_request,
+    delete_topics_request,
+    metadata_request,
+)
+from bench.peers.errors import PeerError
+from reference_broker.client.transport import Connection, TransportError
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+CLIENT_ID = "crucible-bench-retrying"
+METADATA_VERSION = 12
+CREATE_VERSION = 7
+DELETE_VERSION = 5
+"""The newest that names topics."""
+PRODUCE_VERSION = 9
+QUORUM_VERSION = 1
+AGAIN_AFTER_S = 0.01
+CALL_LIMIT_S = 10.0
+ALL_REPLICAS = -1
+METADATA_TOPIC = "__cluster_metadata"
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class LedPartition:
+    """``leader``: node ID, or -1."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class RetryingClient:
+    """Asks one node after the other, again after 10 ms. ``ports``: of all nodes on 127.0.0.1. A node that has gone
+    refuses at once; one that is silent is waited for 10 s, as Kafka's clients wait."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = tuple(ports)
+        self._next = 0
+        self._connections: dict[int, Connection] = {}
+        self._ports_by_node: dict[int, int] = {}
+        self.last_error = "no node answered"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def create_topic(
+        self, name: str, partitions: int, replicas: int, limit_s: float, config: Mapping[str, str] | None = None
+    ) -> None:
+        """An attempt whose answer was lost may have made it: then "exists" is as good. Raises PeerError."""
+        body = create_topics_request({name: partitions}, replicas, config or {}, int(CALL_LIMIT_S * 1000))
+        fine = (Error.NONE, Error.TOPIC_ALREADY_EXISTS)
+
+        def ask() -> bool | None:
+            answer = self._ask_controller(CREATE_TOPICS, CREATE_VERSION, body)
+            return True if answer is not None and self._is_fine(answer.topics[0].error_code, fine) else None
+
+        self._until(ask, limit_s, f"topic {name}")
+
+    def delete_topic(self, name: str, limit_s: float) -> None:
+        """Raises PeerError."""
+        body = delete_topics_request([name], int(CALL_LIMIT_S * 1000))
+        fine = (Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION)
+
+        def ask() -> bool | None:
+            answer = self._ask_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
+            return True if answer is not None and self._is_fine(answer.responses[0].error_code, fine) else None
+
+        self._until(ask, limit_s, f"deletion of topic {name}")
+
+    def partitions(self, topic: str) -> dict[int, LedPartition]:
+        """As the next node that answers tells it; empty: it knows no such topic yet, or none answered."""
+        answer = self._metadata((topic,))
+        if answer is None:
+            return {}
+        return {
+            int(each.partition_index): LedPartition(
+                int(each.leader_id) if int(each.error_code) in (Error.NONE, Error.REPLICA_NOT_AVAILABLE) else -1,
+                tuple(map(int, each.replica_nodes)), tuple(map(int, each.isr_nodes)),
+            )
+            for each in answer.topics[0].partitions
+        }  # fmt: skip
+
+    def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
+        """Once somebody leads it, who is not ``other_than``. Raises PeerError."""
+
+        def ask() -> LedPartition | None:
+            found = self.partitions(topic).get(partition)
+            return found if found and found.leader >= 0 and found.leader != other_than else None
+
+        return self._until(ask, limit_s, f"a leader of {topic}-{partition}")
+
+    def await_replicas(self, topic: str, partitions: int, replicas: int, limit_s: float) -> dict[int, LedPartition]:
+        """Until every partition is led and all its replicas are in sync. Raises PeerError."""
+
+        def ask() -> dict[int, LedPartition] | None:
+            found = self.partitions(topic)
+            whole = sum(each.leader >= 0 and len(each.isr) == replicas for each in found.values())
+            return found if whole == partitions else None
+
+        return self._until(ask, limit_s, f"{partitions} partitions with {replicas} replicas in sync", every_s=0.1)
+
+    def acknowledged(self, topic: str, partition: int, batch: bytes, limit_s: float) -> int:
+        """Sends one batch, acks=all, to whoever leads until it is acknowledged; its base offset. Raises PeerError."""
+        body = ProduceRequest(
+            ALL_REPLICAS, int(CALL_LIMIT_S * 1000),
+            [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])],
+        )  # fmt: skip
+
+        def ask() -> int | None:
+            led = self.partitions(topic).get(partition)
+            port = self._ports_by_node.get(led.leader) if led else None
+            answer = None if port is None else self._call(port, PRODUCE, PRODUCE_VERSION, body)
+            if answer is None:
+                return None
+            told = answer.responses[0].partitions[0]
+            return told.base_offset if self._is_fine(told.error_code, (Error.NONE,)) else None
+
+        return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
+
+    def active_controller(self, limit_s: float) -> int:
+        """The quorum's leader: in Kafka's metadata any broker stands for it. Raises PeerError."""
+        topic = TopicData(topic_name=TopicName(METADATA_TOPIC), partitions=(PartitionData(partition_index=i32(0)),))
+        body = DescribeQuorumRequest(topics=(topic,))
+
+        def ask() -> int | None:
+            answer = self._call(self._turn(), ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, body)
+            if answer is None or not self._is_fine(answer.error_code, (Error.NONE,)):
+                return None
+            leader = int(answer.topics[0].partitions[0].leader_id)
+            return leader if leader >= 0 else None
+
+        return self._until(ask, limit_s, "a leader of the quorum")
+
+    def _until(
+        self, ask: Callable[[], Answer | None], limit_s: float, what: str, every_s: float = AGAIN_AFTER_S
+    ) -> Answer:
+        deadline = time.perf_counter() + limit_s
+        while (answer := ask()) is None:
+            if time.perf_counter() > deadline:
+                raise PeerError(f"{what} could not be had within {limit_s:g} s; the last error was: {self.last_error}")
+            time.sleep(every_s)
+        return answer
+
+    def _is_fine(self, error_code: int, fine: Sequence[int]) -> bool:
+        if error_code in fine:
+            return True
+        self.last_error = error_name(int(error_code))
+        return False
+
+    def _metadata(self, topics: Sequence[str]) -> Any:
+        answer = self._call(self._turn(), METADATA, METADATA_VERSION, metadata_request(topics))
+        if answer is not None:
+            self._ports_by_node.update({int(each.node_id): int(each.port) for each in answer.brokers})
+        return answer
+
+    def _turn(self) -> int:
+        self._next += 1
+        return self._ports[self._next % len(self._ports)]
+
+    def _ask_controller(self, api_key: int, version: int, body: object) -> Any:
+        """Kafka names any broker, which passes the request on."""
+        answer = self._metadata(())
+        port = None if answer is None else self._ports_by_node.get(int(answer.controller_id))
+        return None if port is None else self._call(port, api_key, version, body)
+
+    def _call(self, port: int, api_key: int, version: int, body: object) -> Any:
+        """The answer's body, or None."""
+        try:
+            connection = self._connections.get(port)
+            if connection is None:
+                connection = self._connections[port] = Connection.open("127.0.0.1", port, int(CALL_LIMIT_S * 1e6))
+            return connection.call(api_key, version, CLIENT_ID, body, int(CALL_LIMIT_S * 1e6)).body
+        except TransportError as failure:
+            self.last_error = str(failure)
+            dropped = self._connections.pop(port, None)
+            if dropped is not None:
+                dropped.close()
+            return None
+
+
+def batch_of(record_bytes: int, records: int = 1) -> bytes:
+    """Values of ``record_bytes`` each that compress badly and look alike for every broker."""
+    value = bytes(range(256)) * (record_bytes // 256 + 1)
+    return build(
+        [
+            Record(offset=number, timestamp_ms=0, key=None, value=value[:record_bytes], headers=())
+            for number in range(records)
+        ]
+    )

@@ -1,0 +1,115 @@
+"""Apache Kafka's own Java tools on three nodes with replicas, while leaders are killed and come back."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bench.peers.cluster import until
+from bench.peers.errors import PeerError
+from bench.peers.java_tools import JavaTools, ToolError
+from bench.peers.perf_tools import producer_perf
+from bench.peers.tests.three_nodes import NODES, ThreeNodes, three_nodes
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
+
+PARTITIONS = 3
+KILLS = 3
+EACH = 40
+PERF_RECORDS = 300_000
+ALL_NODES = set(range(NODES))
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeNodes]:
+    with three_nodes(tmp_path_factory.mktemp("three")) as running:
+        yield running
+
+
+@pytest.fixture
+def tools(nodes: ThreeNodes) -> JavaTools:
+    return JavaTools(nodes.bootstrap)
+
+
+def test_replicas_are_spread_described_and_refused(nodes: ThreeNodes, tools: JavaTools) -> None:
+    tools.create_topic("spread", "--partitions", str(PARTITIONS), "--replication-factor", str(NODES))
+    nodes.whole("spread", PARTITIONS)
+    shown = tools.describe_topic("spread").partitions
+    assert {each.leader for each in shown.values()} == ALL_NODES
+    assert all(set(each.replicas) == set(each.isr) == ALL_NODES for each in shown.values())
+    assert all(each.leader == each.replicas[0] for each in shown.values())
+    tools.create_topic("by-hand", "--replica-assignment", "2:0:1,1:2:0")
+    by_hand = tools.describe_topic("by-hand").partitions
+    assert [each.replicas for _, each in sorted(by_hand.items())] == [(2, 0, 1), (1, 2, 0)]
+    with pytest.raises(ToolError, match="replication factor"):
+        tools.create_topic("too-many", "--replication-factor", str(NODES + 1))
+    tools.grow_topic("spread", 5)
+    assert all(set(each.replicas) == ALL_NODES for each in tools.describe_topic("spread").partitions.values())
+
+
+def test_in_sync_replicas_shrink_and_grow_with_a_node(nodes: ThreeNodes, tools: JavaTools) -> None:
+    nodes.create("isr", PARTITIONS)
+    killed = nodes.kill_leader("isr", 0)
+    shown = tools.describe_topic("isr").partitions
+    assert all(set(each.isr) == ALL_NODES - {killed} for each in shown.values())
+    assert all(each.leader in each.isr for each in shown.values())
+    nodes.bring_back(killed)
+    nodes.whole("isr", PARTITIONS)
+    shown = tools.describe_topic("isr").partitions
+    assert all(set(each.isr) == ALL_NODES for each in shown.values())
+
+
+def test_console_tools_lose_nothing_when_leaders_are_killed(nodes: ThreeNodes, tools: JavaTools) -> None:
+    """Written by key-less batches between kills, read by partition: each partition's records in the order sent."""
+    nodes.create("console", PARTITIONS)
+    sent: list[str] = []
+    for number in range(KILLS):
+        killed = nodes.kill_leader("console", number % PARTITIONS)
+        values = [f"{number}-{each:04d}" for each in range(EACH)]
+        tools.produce("console", values)
+        sent += values
+        nodes.bring_back(killed)
+        nodes.whole("console", PARTITIONS)
+    ends = tools.offsets("console", "latest")
+    read: list[str] = []
+    for partition, end in sorted(ends.items()):
+        records = tools.consume("console", partition, "earliest", "--max-messages", str(end)) if end else []
+        assert [record.offset for record in records] == list(range(end))
+        assert [record.value for record in records] == sorted(record.value for record in records)
+        read += [record.value for record in records]
+    assert sorted(read) == sorted(sent)
+
+
+def test_a_consumer_follows_the_leader(nodes: ThreeNodes, tools: JavaTools) -> None:
+    nodes.create("follow", 1)
+    tools.produce("follow", ["before"])
+    with tools.consuming("follow", 0, "earliest") as consumer:
+        assert consumer.next_value() == "before"
+        for value in ("first", "second"):
+            killed = nodes.kill_leader("follow", 0)
+            tools.produce("follow", [value])
+            assert consumer.next_value() == value
+            nodes.bring_back(killed)
+            nodes.whole("follow", 1)
+
+
+def test_the_perf_test_ends_with_every_record_once_through_a_kill(nodes: ThreeNodes, tools: JavaTools) -> None:
+    nodes.create("perf", PARTITIONS)
+    failures: list[PeerError] = []
+
+    def load() -> None:
+        try:
+            producer_perf(nodes.bootstrap, "perf", PERF_RECORDS, 100)
+        except PeerError as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    until(lambda: tools.offsets("perf", "latest").get(0, 0) > 0, 60, "the load's first record")
+    killed = nodes.kill_leader("perf", 0)
+    assert thread.is_alive(), "the load ended before the leader was killed"
+    nodes.bring_back(killed)
+    thread.join(200)
+    assert not failures
+    nodes.whole("perf", PARTITIONS)
+    assert sum(tools.offsets("perf", "latest").values()) == PERF_RECORDS

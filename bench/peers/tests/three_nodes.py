@@ -1,0 +1,60 @@
+"""Three nodes whose leaders are killed under clients, and brought back."""
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.cluster import Cluster
+from bench.peers.retrying_client import LedPartition, RetryingClient
+from bench.peers.systems import REFERENCE
+
+NODES = 3
+LIMIT_S = 60.0
+TIMEOUTS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+SAFE = {"min.insync.replicas": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class ThreeNodes:
+    """Every method raises PeerError when it takes longer than a minute."""
+
+    cluster: Cluster
+    client: RetryingClient
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str] = SAFE) -> dict[int, LedPartition]:
+        """With three replicas, all in sync when this returns."""
+        self.client.create_topic(topic, partitions, NODES, LIMIT_S, config)
+        return self.whole(topic, partitions)
+
+    def whole(self, topic: str, partitions: int) -> dict[int, LedPartition]:
+        """Once all replicas of all partitions are in sync."""
+        return self.client.await_replicas(topic, partitions, NODES, LIMIT_S)
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        return self.client.led(topic, partition, LIMIT_S).leader
+
+    def kill_leader(self, topic: str, partition: int) -> int:
+        """The node killed; another leads when this returns."""
+        killed = self.leader_of(topic, partition)
+        member = self.cluster.members[killed]
+        member.strike(signal.SIGKILL)
+        member.reap()
+        self.client.led(topic, partition, LIMIT_S, other_than=killed)
+        return killed
+
+    def bring_back(self, node_id: int) -> None:
+        member = self.cluster.members[node_id]
+        member.launch()
+        member.await_ready()
+
+
+@contextmanager
+def three_nodes(folder: Path) -> Iterator[ThreeNodes]:
+    with REFERENCE.launched(folder, NODES, TIMEOUTS) as cluster, RetryingClient(cluster.ports) as client:
+        yield ThreeNodes(cluster, client)

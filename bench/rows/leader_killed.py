@@ -1,0 +1,71 @@
+"""A partition's leader is killed: how long until a record is acknowledged again, acks=all, same timeouts on both."""
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.alternation import Samples
+from bench.options import Options
+from bench.peers.cluster import Cluster, System
+from bench.peers.errors import PeerError
+from bench.peers.retrying_client import RetryingClient, batch_of
+from bench.results import Results
+from bench.rows.context import LIMIT_S, Progress, all_up
+
+NODES = 3
+GOAL = 1.0
+TIMEOUTS = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "2000",
+    "controller.quorum.election.timeout.ms": "1000",
+    "replica.lag.time.max.ms": "10000",
+}
+TOPIC_CONFIG = {"min.insync.replicas": "2"}
+KINDS = ("another node is the controller", "it is the controller too")
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    if NODES not in options.nodes:
+        return
+    names, kills = [system.name for system in systems], options.sizes.kills
+    taken = {kind: Samples(names, "s") for kind in KINDS}
+    results.settings |= TIMEOUTS
+    with all_up(systems, folder / "killed", NODES, TIMEOUTS) as clusters:
+        for number, kind in ((number, kind) for number in range(kills) for kind in KINDS):
+            for cluster in clusters if number % 2 == 0 else reversed(clusters):
+                topic = f"killed-{number}-{KINDS.index(kind)}"
+                taken_s = _again_acknowledged_s(cluster, topic, controller_too=kind == KINDS[1])
+                taken[kind].add(cluster.name, taken_s)
+                progress(f"leader killed, {kind}: {cluster.name} acknowledges after {taken_s:.2f} s")
+    for kind in KINDS:
+        work = f"leader killed to first acknowledged record, {kind}"
+        results.beside(work, taken[kind].figures(), less_is_better=True, at_least=GOAL)
+
+
+def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) -> float:
+    """On a topic of its own, which every node leads a part of. The node is back, and in sync, when this returns.
+
+    Raises PeerError.
+    """
+    batch = batch_of(100)
+    with RetryingClient(cluster.ports) as client:
+        client.create_topic(topic, NODES, NODES, LIMIT_S, TOPIC_CONFIG)
+        led = client.await_replicas(topic, NODES, NODES, LIMIT_S)
+        for partition in led:
+            client.acknowledged(topic, partition, batch, LIMIT_S)
+        controller = client.active_controller(LIMIT_S)
+        chosen = [each for each, at in led.items() if (at.leader == controller) == controller_too]
+        if not chosen:
+            raise PeerError(f"{cluster.name} spread {NODES} partitions over fewer nodes")
+        member = next(each for each in cluster.members if each.node_id == led[chosen[0]].leader)
+        began = time.perf_counter()
+        member.strike(signal.SIGKILL)
+        client.acknowledged(topic, chosen[0], batch, LIMIT_S)
+        taken_s = time.perf_counter() - began
+        member.reap()
+        member.launch()
+        member.await_ready()
+        client.await_replicas(topic, NODES, NODES, LIMIT_S)
+    return taken_s

@@ -1,0 +1,122 @@
+"""Resident memory of one node: idle, and with fetch sessions of 50 partitions each, one connection a session."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.alternation import Samples, alternate
+from bench.options import Options, Sizes
+from bench.peers.cluster import Cluster, System
+from bench.peers.errors import PeerError
+from bench.peers.raw_client import RawConnection
+from bench.peers.retrying_client import RetryingClient
+from bench.results import Curve, Results, Row, Series
+from bench.rows.context import LIMIT_S, Progress
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+GOAL = 3.0
+IDLE_GOAL_MIB = 110
+TOPIC = "sessions"
+FETCH_VERSION = 12
+WARM_FETCHES = 5
+"""So many times what is counted."""
+QUIET_S = 2.0
+"""Before memory is read: what start or sessions left to do is done."""
+PARTITION_MAX_BYTES = 1 << 20
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    names, sizes = [system.name for system in systems], options.sizes
+    idle = Samples(names, "MiB")
+    memory = {step: Samples(names, "MiB") for step in sizes.session_steps}
+    times = {step: Samples(names, "ms") for step in sizes.session_steps}
+    for pair, system in alternate(systems, sizes.memory_pairs):
+        progress(f"memory: {system.name}, {pair + 1} of {sizes.memory_pairs}")
+        with system.launched(folder / f"memory-{pair}-{names.index(system.name)}", 1, {}) as cluster:
+            time.sleep(QUIET_S)
+            idle.add(system.name, _mib(cluster))
+            _sessions(cluster, sizes, memory, times)
+    _rows(results, idle, memory, sizes)
+    results.curves.append(_curve("Memory with fetch sessions", "resident memory", names, memory))
+    results.curves.append(_curve("Incremental fetch among many sessions", "time of a fetch", names, times))
+
+
+def _rows(results: Results, idle: Samples, memory: dict[int, Samples], sizes: Sizes) -> None:
+    reference, _ = idle.figures()
+    goal = f"under {IDLE_GOAL_MIB} MiB"
+    results.rows.append(Row("memory, idle", reference, goal=goal, reached=reference.median < IDLE_GOAL_MIB))
+    results.beside("memory, idle, beside the peer", idle.figures(), less_is_better=True, at_least=GOAL)
+    most = sizes.session_steps[-1]
+    work = f"memory, {most:,} sessions of {sizes.session_partitions} partitions"
+    results.beside(work, memory[most].figures(), less_is_better=True, at_least=GOAL)
+
+
+def _curve(title: str, cost: str, names: Sequence[str], measured: dict[int, Samples]) -> Curve:
+    series = tuple(
+        Series(name, tuple((float(step), samples.figure(name)) for step, samples in measured.items()))
+        for name in names
+    )
+    return Curve(title, "sessions, 50 partitions each", cost, series)
+
+
+def _mib(cluster: Cluster) -> float:
+    return cluster.rss_bytes() / 2**20
+
+
+def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times: dict[int, Samples]) -> None:
+    """Opens more and more of them; at the end each must still be there."""
+    with RetryingClient(cluster.ports) as client:
+        client.create_topic(TOPIC, sizes.session_partitions, 1, LIMIT_S)
+        client.await_replicas(TOPIC, sizes.session_partitions, 1, LIMIT_S)
+    with ExitStack() as stack:
+        sessions: list[_Session] = []
+        for step in sizes.session_steps:
+            while len(sessions) < step:
+                connection = stack.enter_context(RawConnection(cluster.ports[0]))
+                sessions.append(_Session(connection, cluster.name, sizes.session_partitions))
+            if step == sizes.session_steps[0]:  # Not counted: Java compiles what runs often.
+                _fetches_ms(sessions, WARM_FETCHES * sizes.session_fetches)
+            taken = _fetches_ms(sessions, max(step, sizes.session_fetches))
+            times[step].add(cluster.name, statistics.median(taken))
+            time.sleep(QUIET_S)
+            memory[step].add(cluster.name, _mib(cluster))
+
+
+def _fetches_ms(sessions: "Sequence[_Session]", count: int) -> list[float]:
+    """Of one session after the other, round and round."""
+    return [sessions[number % len(sessions)].fetch_ms() for number in range(count)]
+
+
+class _Session:
+    """One fetch session on one connection. Raises PeerError when it is refused or gone."""
+
+    def __init__(self, connection: RawConnection, name: str, partitions: int) -> None:
+        self._connection = connection
+        self._name = name
+        self._epoch = 0
+        self._session_id = 0
+        wanted = [FetchPartition(number, 0, PARTITION_MAX_BYTES) for number in range(partitions)]
+        self._session_id = self._ask([FetchTopic(TOPIC, NO_TOPIC_ID, wanted)])
+        if not self._session_id:
+            raise PeerError(f"{name} opened no fetch session")
+
+    def fetch_ms(self) -> float:
+        """Of an incremental fetch that finds nothing new."""
+        began = time.perf_counter()
+        self._ask([])
+        return (time.perf_counter() - began) * 1000
+
+    def _ask(self, topics: list[FetchTopic]) -> int:
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=50 << 20, session_id=self._session_id, session_epoch=self._epoch,
+            topics=topics,
+        )  # fmt: skip
+        answer = self._connection.call(ApiKey.FETCH, FETCH_VERSION, request)
+        assert isinstance(answer, FetchResponse)
+        if answer.error_code:
+            raise PeerError(f"{self._name} refused a fetch with error {answer.error_code}")
+        self._epoch += 1
+        return answer.session_id

@@ -1,0 +1,42 @@
+"""What a run measures, and in which order."""
+
+import pytest
+
+from bench.alternation import Samples, alternate
+from bench.compare import MEASURES
+from bench.options import ALONE, ROWS, Options
+from bench.results import Figure
+
+
+def test_every_measurement_has_its_file() -> None:
+    assert tuple(MEASURES) == ROWS
+    assert all(measure.__module__ == f"bench.rows.{row.replace('-', '_')}" for row, measure in MEASURES.items())
+
+
+def test_rows_run_in_their_own_order_whatever_the_order_in_which_they_were_named() -> None:
+    assert Options("kafka", ("fetch", "ladder")).chosen() == ("ladder", "fetch")
+    assert Options("kafka").chosen() == ROWS
+    assert Options().chosen() == ALONE
+
+
+@pytest.mark.parametrize("wrong", [{"rows": ("nothing",)}, {"nodes": (2,)}])
+def test_what_there_is_not_is_refused(wrong: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        Options("kafka", **wrong)  # type: ignore[arg-type]
+
+
+def test_each_pair_is_measured_in_the_other_order_than_the_one_before() -> None:
+    assert list(alternate("ab", 3)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
+
+
+def test_pairs_stay_pairs_whatever_the_order() -> None:
+    samples = Samples(["a", "b"], "s")
+    for pair, name in alternate(["a", "b"], 2):
+        samples.add(name, pair + (0.5 if name == "b" else 0.0))
+    assert samples.figures() == (Figure((0.0, 1.0), "s"), Figure((0.5, 1.5), "s"))
+
+
+def test_without_a_peer_there_is_one_figure() -> None:
+    samples = Samples(["a"], "s")
+    samples.add("a", 1.0)
+    assert samples.figures() == (Figure((1.0,), "s"), None)

@@ -1,0 +1,52 @@
+"""The report page: every row and curve, misses marked, the same results the same pictures."""
+
+import re
+from pathlib import Path
+
+from bench import plots
+from bench.report import write
+from bench.results import Curve, Figure, Results, Row, Series
+
+
+def _results() -> Results:
+    results = Results("kafka", settings={"node.id": "1"})
+    results.beside("fast <work>", (Figure((1.0, 2.0), "s"), Figure((9.0, 8.0), "s")), True, at_least=2)
+    results.beside("slow work", (Figure((5.0,), "x/s"), Figure((10.0,), "x/s")), False, at_least=1)
+    results.rows.append(Row("alone", Figure((3.0,), "MiB")))
+    points = ((100.0, Figure((1.0, 2.0), "ms")), (10_000.0, Figure((3.0, 4.0), "ms")))
+    results.curves.append(Curve("Growth", "partitions", "time", (Series("ours", points), Series("theirs", points))))
+    return results
+
+
+def test_ratios_follow_what_is_better() -> None:
+    fast, slow, alone = _results().rows
+    assert fast.ratio == Figure((9.0, 4.0), "x")
+    assert (fast.reached, slow.reached, alone.reached) == (True, False, None)
+    assert slow.ratio == Figure((0.5,), "x")
+
+
+def test_the_page_holds_the_table_and_the_pictures(tmp_path: Path) -> None:
+    page = write(_results(), tmp_path / "0001_now.json")
+    text = page.read_text()
+    assert page == tmp_path / "0001_now.html"
+    assert "fast &lt;work&gt;" in text
+    assert "<work>" not in text
+    assert re.findall(r'<tr class="missed"><td>([^<]*)', text) == ["slow work"]
+    assert text.count("<svg") == 2
+    assert "node.id=1" in text
+
+
+def test_what_could_not_be_measured_is_said_first(tmp_path: Path) -> None:
+    results = _results()
+    results.missing["rest"] = "PeerError: no answer"
+    text = write(results, tmp_path / "0001_now.json").read_text()
+    assert text.index("rest could not be measured") < text.index("<table>")
+
+
+def test_the_same_results_give_the_same_pictures() -> None:
+    assert plots.ratios(_results().rows) == plots.ratios(_results().rows)
+    assert plots.growth(_results().curves[0]) == plots.growth(_results().curves[0])
+
+
+def test_rows_without_ratios_give_no_picture_of_ratios() -> None:
+    assert plots.ratios([Row("alone", Figure((3.0,), "MiB"))]) is None
