@@ -61,6 +61,16 @@ def judge_many(
     return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress)]
 
 
+def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
+    """As ``judge_many``, without a page: nothing is written."""
+    from reports.decide import decide
+
+    folders = [Path(one).resolve() for one in run_dirs]
+    manifests = [read_manifest(one) for one in folders]
+    findings = _findings(folders, manifests, spark, _silent)
+    return [decide(*each) for each in zip(manifests, findings, folders, strict=True)]
+
+
 def judge_whole(
     run_dirs: Sequence[Path],
     out: Path | None = None,

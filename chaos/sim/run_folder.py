@@ -8,6 +8,7 @@ from typing import Any
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from chaos.checks.check import Check
+from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.live import identity
 from chaos.live.trace_spool import write_table
 from chaos.sim.machine import START_WALL_MS
@@ -74,7 +75,7 @@ def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Man
             min_fetches=scenario.sim_min_fetches, min_acked=scenario.sim_min_acked,
             max_schedule_slip_ms=scenario.max_schedule_slip_ms, guarantees=_promised(world),
         ),
-        checks=tuple(_judged(check, outcome.events) for check in world.checks if check.guarantee in JUDGED_HERE),
+        checks=tuple(_judged(check, outcome.events) for check in world.checks if _is_judged_here(check)),
     )  # fmt: skip
 
 
@@ -84,6 +85,11 @@ def _promised(world: World) -> tuple[str, ...]:
     if not world.history.writes_promised:
         listed = tuple(each for each in listed if each not in WRITES_KEPT)
     return tuple(dict.fromkeys((*listed, *JUDGED_HERE))) if listed else ()
+
+
+def _is_judged_here(check: Check) -> bool:
+    """What a full answer held is told by no table, though what it left out is."""
+    return check.guarantee in JUDGED_HERE or isinstance(check, FullAnswerExact)
 
 
 def _judged(check: Check, events: int) -> JudgedCheck:

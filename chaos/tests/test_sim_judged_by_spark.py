@@ -35,16 +35,16 @@ def mutants_where_they_live(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_spark_agrees_with_the_simulator(tmp_path: Path) -> None:
-    from reports.judge import judge_many
+    from reports.judge import verdicts_of
 
     scenarios = loader.load_all()
     pairs: list[tuple[str, str | None]] = [(each_revision(each)[0].name, None) for each in scenarios if each.mutants]
     pairs += [pair for each in scenarios for pair in mutants_where_they_live(each)]
     folders = [tmp_path / f"{name}-{mutant or 'control'}" for name, mutant in pairs]
     outcomes = [played(name, mutant, folder) for (name, mutant), folder in zip(pairs, folders, strict=True)]
-    verdicts = judge_many(folders)
+    verdicts = verdicts_of(folders)
     told = {folder.name: verdict.outcome.name for folder, verdict in zip(folders, verdicts, strict=True)}
     assert told == {folder.name: outcome.verdict.name for folder, outcome in zip(folders, outcomes, strict=True)}
     assert all(by_name(outcome.mutant) for outcome in outcomes if outcome.mutant)

@@ -17,9 +17,9 @@ _VALUE = (
 
 
 def placed_values(tables: Tables) -> DataFrame:
-    """Values of ours at known offsets: every read, and every send acknowledged with an offset."""
+    """Values of ours at known offsets: every read, and every send durably acknowledged with an offset."""
     reads = tables.reads.where(F.col("valid") & (F.col("writer") != ""))
-    return reads.select(*_VALUE).unionByName(acknowledged(tables).select(*_VALUE))
+    return reads.select(*_VALUE).unionByName(durably_acknowledged(tables).select(*_VALUE))
 
 
 def acknowledged(tables: Tables) -> DataFrame:
@@ -27,11 +27,16 @@ def acknowledged(tables: Tables) -> DataFrame:
 
 
 def durably_acknowledged(tables: Tables) -> DataFrame:
-    """Without what only a leader had acknowledged (acks=1) that had replicas: its death may take that along."""
+    return without_leaders_word(acknowledged(tables), tables)
+
+
+def without_leaders_word(sends: DataFrame, tables: Tables) -> DataFrame:
+    """Without what only a leader had acknowledged (acks=1) that had replicas: its death may take that along, and the
+    next leader writes something else there."""
     led = tables.notes.where(F.col("what") == LEADS).select("run", text("partition").alias("replicated")).distinct()
     named = F.concat(F.col("topic"), F.lit("-"), F.col("partition").cast("string"))
     leader_only = F.coalesce(F.col("acks") == 1, F.lit(False))
-    return acknowledged(tables).join(
+    return sends.join(
         F.broadcast(led.withColumnRenamed("run", "led_run")),
         leader_only & (F.col("run") == F.col("led_run")) & (named == F.col("replicated")), "left_anti",
     )  # fmt: skip

@@ -1,10 +1,14 @@
-"""nonmonotonic-send: a producer's next acknowledged send to a partition lies at or before its last one."""
+"""nonmonotonic-send: a producer's next acknowledged send to a partition lies at or before its last one.
+
+A new leader may write anew where the old one had acknowledged something alone (acks=1): such sends are left out.
+"""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.evidence import without_leaders_word
 from reports.read_tables import Tables
 
 NAME = "nonmonotonic-send"
@@ -12,6 +16,7 @@ NAME = "nonmonotonic-send"
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     placed = tables.sends.where(F.col("type").isin("ok", "info") & (F.col("first_offset") >= 0))
+    placed = without_leaders_word(placed, tables)
     in_order = Window.partitionBy("run", "process", "topic", "partition").orderBy("index", "position")
     steps = placed.withColumn("previous", F.lag("last_offset").over(in_order))
     back = steps.where(F.col("first_offset") <= F.col("previous"))

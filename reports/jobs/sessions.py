@@ -73,6 +73,8 @@ def answered_requests(tables: Tables) -> DataFrame:
 
 
 def _lagged_is_its_request(window: WindowSpec) -> Column:
-    """On the same connection: in the first revision a request ends the one that it repeats, which still waited."""
-    same = [F.lag(name).over(window) == F.col(name) for name in ("connection", "session_epoch")]
-    return (F.lag("what").over(window) == "request") & same[0] & same[1]
+    """In the first revision on the same connection: there a request ends the one that it repeats, which still waited.
+    In the final one nothing but a refusal, or an epoch accepted twice, is answered so."""
+    lagged = [F.lag(name).over(window) == F.col(name) for name in ("session_epoch", "connection")]
+    same = lagged[0] & ((F.col("api_version") != FIRST_REVISION) | lagged[1])
+    return (F.lag("what").over(window) == "request") & same

@@ -15,7 +15,7 @@ def legal_leader_that_returns_in_a_new_epoch(history: History) -> None:
 
 
 def with_acks(plant: Callable[[History], None], acks: int) -> Callable[[History], None]:
-    """``plant`` loses writes; all sends had asked for these acknowledgements."""
+    """What ``plant`` does; all sends had asked for these acknowledgements."""
 
     def planted(history: History) -> None:
         for row in history.rows("runs", kind="send"):
@@ -26,7 +26,10 @@ def with_acks(plant: Callable[[History], None], acks: int) -> Callable[[History]
 
 
 def planted_replicas(
-    lost: Callable[[History], None], unseen: Callable[[History], None], duplicate: Callable[[History], None]
+    lost: Callable[[History], None],
+    unseen: Callable[[History], None],
+    duplicate: Callable[[History], None],
+    sent_back: Callable[[History], None],
 ) -> dict[str, tuple[Callable[[History], None], set[str]]]:
     return {
         "one-partition-leader-per-epoch": (plant_two_leaders_in_one_epoch, {"one-partition-leader-per-epoch"}),
@@ -35,5 +38,7 @@ def planted_replicas(
         "lost with acks=all": (with_acks(lost, -1), {"lost-write"}),
         "unseen with acks=1": (with_acks(unseen, 1), set()),
         "unseen with acks=all": (with_acks(unseen, -1), {"unseen"}),
+        "sent back with acks=1": (with_acks(sent_back, 1), set()),
+        "sent back with acks=all": (with_acks(sent_back, -1), {"nonmonotonic-send"}),
         "duplicate after a failover": (with_acks(duplicate, -1), {"duplicate"}),
     }

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.decide import decide
-from reports.judge import _findings, _silent
-from reports.manifest import Expectations, read_manifest
+from reports.judge import verdicts_of
+from reports.manifest import Expectations
 from reports.tests.history import END, TOPIC, History, Row, generate
 from reports.tests.planted_metadata import PLANTED_METADATA
 from reports.tests.planted_replicas import planted_replicas
@@ -277,7 +276,7 @@ def legal_wrap_and_untold_fetch(history: History) -> None:
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     **PLANTED_METADATA,
-    **planted_replicas(plant_lost_write, plant_unseen, plant_duplicate),
+    **planted_replicas(plant_lost_write, plant_unseen, plant_duplicate, plant_nonmonotonic_send),
     "clean": (no_plant, set()),
     "seek": (legal_seek, set()),
     "log start moved": (legal_log_start_move, set()),
@@ -319,12 +318,8 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     empty = generate(99).write(root / "no_trace", without=("trace", "ends"), expectations=Expectations(
         guarantees=("session_lost",)))  # fmt: skip
     folders["no trace"] = empty
-    manifests = [read_manifest(folder) for folder in folders.values()]
-    findings = _findings([Path(one) for one in folders.values()], manifests, spark, _silent)  # type: ignore[arg-type]
-    return {
-        name: decide(manifest, found, folder)
-        for (name, folder), manifest, found in zip(folders.items(), manifests, findings, strict=True)
-    }
+    found = verdicts_of([Path(one) for one in folders.values()], spark)  # type: ignore[arg-type]
+    return dict(zip(folders, found, strict=True))
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
