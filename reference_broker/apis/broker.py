@@ -6,11 +6,11 @@ A handler is ``handle(broker, call, body) -> object | None``: the response body 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Protocol
 
 from reference_broker.log.disk import Disk
 from reference_broker.log.now import Now
+from reference_broker.log.randomness import RandomSource
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.fetch_session_cache import FetchSessionCache
 from reference_broker.model.metadata_cache import EMPTY_CACHE, MetadataCache
@@ -34,7 +34,7 @@ class Broker:
     node_id: int
     config: BrokerConfig
     now: Now
-    random: Random
+    random: RandomSource
     disk: Disk
     outside: Ports
     """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""

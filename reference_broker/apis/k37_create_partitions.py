@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from random import Random
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -19,6 +18,7 @@ from reference_broker.apis.topic_creation import (
     partition_records,
     too_many_partitions,
 )
+from reference_broker.log.randomness import RandomSource
 from reference_broker.model.metadata_image import MetadataImage, TopicImage
 from reference_broker.raft.metadata_records import PartitionRecord
 from reference_broker.raft.operations import Planning
@@ -74,7 +74,7 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         broker.controller.submit(planning(), answer, name="create partitions")
 
 
-def _plan(image: MetadataImage, wanted: CreatePartitionsTopic, random: Random) -> _Plan | Refusal:
+def _plan(image: MetadataImage, wanted: CreatePartitionsTopic, random: RandomSource) -> _Plan | Refusal:
     topic = image.topics.get(wanted.name)
     if topic is None:
         return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
@@ -94,7 +94,7 @@ def _plan(image: MetadataImage, wanted: CreatePartitionsTopic, random: Random) -
 
 
 def _replicas(
-    image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicImage, random: Random
+    image: MetadataImage, wanted: CreatePartitionsTopic, topic: TopicImage, random: RandomSource
 ) -> Replicas | Refusal:
     current, factor = len(topic.partitions), len(topic.partitions[0].replicas)
     additional = wanted.count - current

@@ -1,28 +1,23 @@
 """Random numbers that are repeatable for who knows the seed and unguessable for who does not."""
 
 from hashlib import sha256
-from random import Random
+from typing import Any
 
 
-class KeyedRandom(Random):
+class KeyedRandom:
     """SHA-256 in counter mode, keyed by (seed, purpose): one generator per purpose, none tells about another.
 
     Live, the seed comes from the operating system, so that session IDs cannot be guessed from earlier ones (F-2);
-    in the simulator it comes from the run's seed.
+    in the simulator it comes from the run's seed. A ``log.randomness.RandomSource``.
     """
+
+    __slots__ = ("_counter", "_key")
 
     def __init__(self, seed: int, purpose: str) -> None:
         self._key = sha256(f"{seed}/{purpose}".encode()).digest()
         self._counter = 0
-        super().__init__(0)
 
-    def seed(self, *_: object) -> None:
-        """The key is fixed at construction."""
-
-    def random(self) -> float:
-        return self.getrandbits(53) / (1 << 53)
-
-    def getrandbits(self, k: int) -> int:
+    def getrandbits(self, k: int, /) -> int:
         """An integer of ``k`` random bits."""
         blocks = []
         for _ in range(-(-k // 256)):
@@ -30,5 +25,25 @@ class KeyedRandom(Random):
             blocks.append(sha256(self._key + self._counter.to_bytes(8, "big")).digest())
         return int.from_bytes(b"".join(blocks), "big") >> (len(blocks) * 256 - k) if blocks else 0
 
-    def getstate(self) -> object:  # type: ignore[override]
-        return self._key, self._counter
+    def randrange(self, start: int, stop: int | None = None, /) -> int:
+        low, high = (0, start) if stop is None else (start, stop)
+        if low >= high:
+            raise ValueError(f"nothing lies in {low} up to below {high}")
+        return low + self._below(high - low)
+
+    def randint(self, a: int, b: int, /) -> int:
+        return self.randrange(a, b + 1)
+
+    def shuffle(self, x: list[Any], /) -> None:
+        """Fisher and Yates: each of the last places gets one of those up to it."""
+        for last in range(len(x) - 1, 0, -1):
+            chosen = self._below(last + 1)
+            x[last], x[chosen] = x[chosen], x[last]
+
+    def _below(self, end: int) -> int:
+        """Draws again what is too large, so that all are equally likely."""
+        bits = end.bit_length()
+        drawn = self.getrandbits(bits)
+        while drawn >= end:
+            drawn = self.getrandbits(bits)
+        return drawn

@@ -53,6 +53,14 @@ _OWN = (
         "ID@HOST:PORT,...: all voters and how this node reaches them; empty: this node alone.",
     ),
     ConfigKey(
+        "crucible.bootstrap.metadata.epoch",
+        Kind.INT,
+        0,
+        "Level of the feature crucible.metadata.epoch in a new cluster: 1 carries the metadata epoch of KIP-232.",
+        at_least=0,
+        at_most=1,
+    ),
+    ConfigKey(
         "crucible.bootstrap.metadata.version", Kind.INT, 25, "metadata.version of a new cluster.",
         at_least=1, at_most=25,
     ),
@@ -68,6 +76,12 @@ _OWN = (
         "Largest batch of metadata records, bytes; a larger set goes out as a transaction.",
         at_least=256,
         at_most=8 * 2**20,
+    ),
+    ConfigKey(
+        "crucible.metadata.epoch.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether this node knows the metadata epoch at all; false: as code from before it.",
     ),
     ConfigKey(
         "crucible.metadata.snapshot.fetch.draft",
@@ -111,6 +125,20 @@ _OWN = (
         choices=("final", "first"),
     ),
     ConfigKey(
+        "group.initial.rebalance.delay.ms",
+        Kind.INT,
+        3000,
+        "How long an empty group waits for more members at its first rebalance, ms.",
+        at_least=0,
+    ),
+    ConfigKey(
+        "group.max.session.timeout.ms", Kind.INT, 1_800_000, "Longest session timeout of a member, ms.", at_least=1
+    ),
+    ConfigKey("group.max.size", Kind.INT, INT_MAX, "Most members of a group.", at_least=1),
+    ConfigKey(
+        "group.min.session.timeout.ms", Kind.INT, 6000, "Shortest session timeout of a group member, ms.", at_least=1
+    ),
+    ConfigKey(
         "leader.imbalance.check.interval.seconds",
         Kind.LONG,
         300,
@@ -123,6 +151,24 @@ _OWN = (
         10,
         "Share of partitions led elsewhere that a broker may have, percent.",
         at_least=0,
+    ),
+    ConfigKey(
+        "log.cleaner.backoff.ms", Kind.LONG, 15_000, "Pause when there is nothing to compact, ms.", at_least=0
+    ),
+    ConfigKey(
+        "log.cleaner.dedupe.buffer.size",
+        Kind.LONG,
+        134_217_728,
+        "Memory for the newest offset of each key in one compaction, bytes.",
+        at_least=1,
+    ),
+    ConfigKey("log.cleaner.enable", Kind.BOOLEAN, True, "Whether compacted topics are compacted."),
+    ConfigKey(
+        "log.cleaner.io.max.bytes.per.second",
+        Kind.DOUBLE,
+        1.7976931348623157e308,
+        "Bytes that compaction reads and writes in a second.",
+        at_least=1,
     ),
     ConfigKey(
         "log.retention.check.interval.ms", Kind.LONG, 300_000, "How often retention is enforced, ms.", at_least=1
@@ -166,6 +212,39 @@ _OWN = (
         at_least=0,
     ),
     ConfigKey("num.partitions", Kind.INT, 1, "Partitions of a topic that names none.", at_least=1, at_most=10_000),
+    ConfigKey(
+        "offset.metadata.max.bytes", Kind.INT, 4096, "Longest text that a commit may carry, bytes.", at_least=0
+    ),
+    ConfigKey(
+        "offsets.commit.timeout.ms", Kind.INT, 5000, "How long a commit waits to be replicated, ms.", at_least=1
+    ),
+    ConfigKey(
+        "offsets.retention.check.interval.ms",
+        Kind.LONG,
+        600_000,
+        "How often committed offsets that are too old are looked for, ms.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "offsets.retention.minutes",
+        Kind.INT,
+        10_080,
+        "How long committed offsets of an empty group are kept, minutes.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "offsets.topic.num.partitions", Kind.INT, 50, "Partitions of __consumer_offsets.", at_least=1, at_most=10_000
+    ),
+    ConfigKey(
+        "offsets.topic.replication.factor",
+        Kind.INT,
+        3,
+        "Replicas of __consumer_offsets, at most one on each registered broker.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "offsets.topic.segment.bytes", Kind.INT, 104_857_600, "Segment size of __consumer_offsets, bytes.", at_least=1
+    ),
     ConfigKey(
         "producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often idle producers go, ms.", at_least=1
     ),

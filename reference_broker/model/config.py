@@ -10,7 +10,7 @@ from typing import Any
 
 from reference_broker.log.config import LogConfig
 from reference_broker.model.broker_keys import BROKER_KEYS, OTHER_UNITS
-from reference_broker.model.config_key import LONG_MAX, ConfigError, ConfigKey, Value, parse_all
+from reference_broker.model.config_key import INT_MAX, LONG_MAX, ConfigError, ConfigKey, Value, parse_all
 from reference_broker.model.topic_config import BROKER_SYNONYMS, TOPIC_KEYS, parse_topic_configs
 
 __all__ = ["DIFFERENT_DEFAULTS", "BrokerConfig", "ConfigError"]
@@ -60,11 +60,13 @@ class BrokerConfig:
     controller_quorum_fetch_timeout_ms: int = 2000
     controller_quorum_request_timeout_ms: int = 2000
     controller_quorum_voters: str = ""
+    crucible_bootstrap_metadata_epoch: int = 0
     crucible_bootstrap_metadata_version: int = 25
     crucible_cluster_id: str = ""
     crucible_max_open_files: int = 0
     crucible_max_parked_requests: int = 100_000
     crucible_metadata_batch_max_bytes: int = 8192
+    crucible_metadata_epoch_enable: bool = True
     crucible_metadata_snapshot_fetch_draft: bool = False
     crucible_metadata_snapshot_fetch_max_bytes: int = 1_048_576
     crucible_metadata_snapshot_keep_ms: int = 60_000
@@ -75,9 +77,17 @@ class BrokerConfig:
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 57_671_680
     fetch_session_revision: str = "final"
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = INT_MAX
+    group_min_session_timeout_ms: int = 6000
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 134_217_728
     log_cleaner_delete_retention_ms: int = 86_400_000
+    log_cleaner_enable: bool = True
+    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
     log_cleaner_max_compaction_lag_ms: int = LONG_MAX
     log_cleaner_min_cleanable_ratio: float = 0.5
     log_cleaner_min_compaction_lag_ms: int = 0
@@ -110,6 +120,13 @@ class BrokerConfig:
     min_incremental_fetch_session_eviction_ms: int = 120_000
     min_insync_replicas: int = 1
     num_partitions: int = 1
+    offset_metadata_max_bytes: int = 4096
+    offsets_commit_timeout_ms: int = 5000
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_retention_minutes: int = 10_080
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 3
+    offsets_topic_segment_bytes: int = 104_857_600
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = 86_400_000
     replica_fetch_backoff_ms: int = 1000

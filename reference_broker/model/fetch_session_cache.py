@@ -8,10 +8,10 @@ together by MAX_PARTITIONS; how many one request adds, by the frame size (``sock
 """
 
 from dataclasses import dataclass, field
-from random import Random
 from typing import Protocol
 
 from reference_broker.log.now import Now
+from reference_broker.log.randomness import RandomSource
 from reference_broker.model.fetch_arrivals import Arrivals
 from reference_broker.model.fetch_eviction import Refusal, Victim, age_ms, find_victim, idle_ms, refusal
 from reference_broker.model.fetch_final_revision import MIN_EVICTION_MS, FinalRevision
@@ -43,7 +43,7 @@ class FetchSessionCache:
     """
 
     slots: int
-    random: Random
+    random: RandomSource
     metrics: Metrics
     note: Noter
     first_min_eviction_ms: int = MIN_EVICTION_MS
@@ -75,7 +75,7 @@ class FetchSessionCache:
         )
 
     def new_id(self, largest_id: int) -> int:
-        """Random, so that nobody can guess it; unused here."""
+        """RandomSource, so that nobody can guess it; unused here."""
         while True:
             session_id = self.random.randint(1, largest_id)
             if session_id not in self.sessions:

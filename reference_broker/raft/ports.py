@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol
 
 from reference_broker.log.disk import Disk
 from reference_broker.log.now import Now
+from reference_broker.log.randomness import RandomSource
 from reference_broker.raft.channels import Channel
 
 Done = Callable[[], None]
@@ -58,4 +58,4 @@ class Surroundings:
     node_id: int
     disk: Disk
     ports: Ports
-    random: Random
+    random: RandomSource

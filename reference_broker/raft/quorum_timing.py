@@ -1,7 +1,6 @@
 """How long the quorum waits for what; random where nodes must not act at the same moment."""
 
-from random import Random
-
+from reference_broker.log.randomness import RandomSource
 from reference_broker.model.config import BrokerConfig
 
 GONE_DELAY_US = 50_000
@@ -24,7 +23,7 @@ class QuorumTiming:
         "request_timeout_ms",
     )
 
-    def __init__(self, config: BrokerConfig, random: Random) -> None:
+    def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
         self._random = random
         self._backoff_max_us = config.controller_quorum_election_backoff_max_ms * 1000
         self.election_timeout_ms = config.controller_quorum_election_timeout_ms

@@ -6,9 +6,9 @@ through here: a new high watermark to the loader, what the loader publishes to t
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from random import Random
 
 from reference_broker.log.disk import Disk
+from reference_broker.log.randomness import RandomSource
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metrics import Metrics
 from reference_broker.raft.activation import Endpoint
@@ -43,7 +43,7 @@ class Home:
     config: BrokerConfig
     disk: Disk
     ports: Ports
-    random_for: Callable[[str], Random]
+    random_for: Callable[[str], RandomSource]
     endpoint: Endpoint
     metrics: Metrics
 

@@ -8,10 +8,10 @@ a topic go on after its last one (KAFKA-19577).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from random import Random
 
 from kio.schema.errors import ErrorCode
 
+from reference_broker.log.randomness import RandomSource
 from reference_broker.model.metadata_image import MetadataImage, PartitionImage
 from reference_broker.raft.refusal import Refusal
 
@@ -42,10 +42,10 @@ class _Turns:
     def begin(self, offset: int) -> None:
         self._epoch, self._index, self.offset = 0, 0, offset
 
-    def begin_somewhere(self, random: Random) -> None:
+    def begin_somewhere(self, random: RandomSource) -> None:
         self.begin(random.randrange(len(self.brokers)) if self.brokers else 0)
 
-    def shuffle(self, random: Random) -> None:
+    def shuffle(self, random: RandomSource) -> None:
         random.shuffle(self.brokers)
 
 
@@ -64,7 +64,7 @@ class _Rack:
 class _Racks:
     """``offset``: whose turn it is to have the next leader."""
 
-    random: Random
+    random: RandomSource
     racks: list[_Rack]
     unfenced: int
     offset: int
@@ -105,7 +105,7 @@ class _Racks:
 
 
 def placement(
-    image: MetadataImage, replication_factor: int, random: Random, existing: Sequence[PartitionImage] = ()
+    image: MetadataImage, replication_factor: int, random: RandomSource, existing: Sequence[PartitionImage] = ()
 ) -> Iterator[tuple[int, ...]] | Refusal:
     """Replicas of one new partition after the other, without end. ``existing``: the topic's partitions so far.
 
@@ -140,7 +140,7 @@ def _endless(racks: _Racks, replication_factor: int) -> Iterator[tuple[int, ...]
         yield known.setdefault(replicas, replicas)
 
 
-def _racks(image: MetadataImage, random: Random, existing: Sequence[PartitionImage]) -> _Racks:
+def _racks(image: MetadataImage, random: RandomSource, existing: Sequence[PartitionImage]) -> _Racks:
     by_name: dict[str | None, _Rack] = {}
     rack_of: dict[int, str | None] = {}
     unfenced = 0

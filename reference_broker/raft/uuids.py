@@ -1,7 +1,8 @@
 """UUIDs as Kafka makes and writes them: random version 4, text in URL-safe base64 without padding."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from random import Random
+
+from reference_broker.log.randomness import RandomSource
 
 NO_DIRECTORY = bytes(16)
 """DirectoryId.UNASSIGNED: the broker chooses the log directory (this one has a single one)."""
@@ -10,7 +11,7 @@ _RESERVED_BELOW = 101
 """Kafka keeps the smallest UUIDs for itself (Uuid.RESERVED)."""
 
 
-def random_uuid(random: Random) -> bytes:
+def random_uuid(random: RandomSource) -> bytes:
     """16 bytes; never a reserved one, and never one whose text begins with a dash (it would look like an option)."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)

@@ -8,10 +8,10 @@ that exists already after such an attempt was created by it, once (T-10).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import Operation, Steps
@@ -100,7 +100,7 @@ NO_TOPICS: Final = TopicSet("", 0, 0)
 class Admin(ClusterScript):
     """Ends after Stopping, once the request in flight is settled."""
 
-    def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Random) -> None:
+    def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Chance) -> None:
         # A successor is there within a second or two: looking for it seldom would measure the admin.
         super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, ())
         self.plan = plan

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from random import Random
 
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.habits import VARIANTS, FetcherPlan
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
@@ -20,7 +20,7 @@ class Assigned:
 class AssignedScript(ClusterScript):
     """``dropped``: partitions that it does not want at the moment. ``assigned``: those that a broker was asked for."""
 
-    def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Random) -> None:
+    def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Chance) -> None:
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
         self.plan = plan
         self.habits = VARIANTS[plan.variant]

@@ -4,11 +4,11 @@ Those that set ``KEEPS_CONNECTIONS`` hold one connection to each address, on a l
 """
 
 from collections.abc import Sequence
-from random import Random
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.bodies import EARLIEST, LIST_OFFSETS, METADATA, list_offsets_request, metadata_request
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Script, Steps
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
@@ -27,7 +27,7 @@ class ClusterScript(Script):
 
     KEEPS_CONNECTIONS: ClassVar[bool] = False
 
-    def __init__(self, process: str, settings: ClientSettings, random: Random, topics: Sequence[str]) -> None:
+    def __init__(self, process: str, settings: ClientSettings, random: Chance, topics: Sequence[str]) -> None:
         super().__init__(process, settings, random)
         self.topics = tuple(dict.fromkeys(topics))
         self.metadata = MetadataCache()

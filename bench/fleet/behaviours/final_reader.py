@@ -1,10 +1,10 @@
 """Reads everything once all is quiet: the history's own idea of what the logs hold and where they begin and end."""
 
 from collections.abc import Sequence
-from random import Random
 from typing import Final, cast
 
 from bench.fleet.behaviours.bodies import FETCH
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
@@ -35,7 +35,7 @@ class FinalReader(ClusterScript):
         self,
         process: str,
         settings: ClientSettings,
-        random: Random,
+        random: Chance,
         partitions: Sequence[TopicPartition],
         reader: BatchReader,
         limit_us: int = 60_000_000,

@@ -5,11 +5,11 @@ Only news is recorded: a topic whose partitions, ID or presence differ from the 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.admin import CONFIG_KEY, FIRST_VALUE
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow
 from bench.fleet.behaviours.script import Operation, Steps
@@ -53,7 +53,7 @@ class MetadataReaderPlan:
 class MetadataScript(ClusterScript):
     """Common ground: asks one node for all topics. ``nodes``: every node that an answer has ever named."""
 
-    def __init__(self, process: str, base: str, settings: ClientSettings, random: Random) -> None:
+    def __init__(self, process: str, base: str, settings: ClientSettings, random: Chance) -> None:
         super().__init__(process, settings, random, ())
         self.base = base
         self.nodes: dict[int, NodeAddress] = {}
@@ -105,7 +105,7 @@ def _wanted(asked: TopicSet) -> tuple[str, int, int]:
 class MetadataReader(MetadataScript):
     """Polls each node in turn until Stopping; a closed loop by nature, as fetchers are."""
 
-    def __init__(self, plan: MetadataReaderPlan, settings: ClientSettings, random: Random) -> None:
+    def __init__(self, plan: MetadataReaderPlan, settings: ClientSettings, random: Chance) -> None:
         super().__init__(plan.process, plan.base, settings, random)
         self.plan = plan
         self.views: dict[int, View] = {}
@@ -153,7 +153,7 @@ class FinalDescriber(MetadataScript):
     """
 
     def __init__(
-        self, process: str, base: str, settings: ClientSettings, random: Random, expected: int, limit_us: int
+        self, process: str, base: str, settings: ClientSettings, random: Chance, expected: int, limit_us: int
     ) -> None:
         super().__init__(process, base, settings, random)
         self.limit_us = limit_us

@@ -1,10 +1,10 @@
 """What happens once before load: topics are made, and each idle partition gets its one append."""
 
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from bench.fleet.behaviours.bodies import CREATE_TOPICS, create_topics_request
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
@@ -29,7 +29,7 @@ class TopicPreparer(ClusterScript):
         self,
         process: str,
         settings: ClientSettings,
-        random: Random,
+        random: Chance,
         topics: Mapping[str, int],
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
@@ -84,7 +84,7 @@ class TopicPreparer(ClusterScript):
 def seeder(
     process: str,
     settings: ClientSettings,
-    random: Random,
+    random: Chance,
     partitions: Sequence[TopicPartition],
     record_bytes: int = 100,
 ) -> KeyedProducer:

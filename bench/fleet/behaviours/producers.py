@@ -7,11 +7,11 @@ An idempotent producer sends a batch again, with its sequence, until it knows it
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING, Final, cast
 from zlib import crc32
 
 from bench.fleet.behaviours.bodies import INIT_PRODUCER_ID, PRODUCE, init_producer_id_request
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
@@ -89,7 +89,7 @@ class KeyedProducer(ClusterScript):
 
     KEEPS_CONNECTIONS = True
 
-    def __init__(self, plan: ProducerPlan, settings: ClientSettings, random: Random) -> None:
+    def __init__(self, plan: ProducerPlan, settings: ClientSettings, random: Chance) -> None:
         assert plan.acks in (1, -1), "with acks=0 nothing is answered, so nothing can be recorded"
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
         self.plan = plan

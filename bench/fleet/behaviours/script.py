@@ -8,9 +8,9 @@ Nothing here reads a clock or draws a random number that was not given.
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from random import Random
 from typing import Final, TypeAlias, TypeVar
 
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.protocol import (
     Address,
     Answered,
@@ -75,7 +75,7 @@ class Operation:
 class Script(ABC):
     """One logical client: see ``protocol`` for what it owes its driver."""
 
-    def __init__(self, process: str, settings: ClientSettings, random: Random) -> None:
+    def __init__(self, process: str, settings: ClientSettings, random: Chance) -> None:
         self.process = process
         self.settings = settings
         self.random = random

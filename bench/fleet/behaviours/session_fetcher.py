@@ -10,11 +10,11 @@ an answer that does not fit, and lose nothing by it: positions move only with re
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Final, cast
 
 from bench.fleet.behaviours.assigned import AssignedScript
 from bench.fleet.behaviours.bodies import FETCH
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
 from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, HistoryRow, TopicPartition
@@ -71,7 +71,7 @@ class SessionFetcher(AssignedScript):
 
     KEEPS_CONNECTIONS = True
 
-    def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Random, reader: BatchReader) -> None:
+    def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
         super().__init__(plan, settings, random)
         self.reader = reader
         self.sessions: dict[int, NodeSession] = {}
