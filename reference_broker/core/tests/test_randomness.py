@@ -33,4 +33,19 @@ def test_derived_draws_are_in_range_and_spread() -> None:
     drawn = [source.randint(1, 6) for _ in range(600)]
     assert sorted(set(drawn)) == [1, 2, 3, 4, 5, 6]
     assert min(drawn.count(face) for face in range(1, 7)) > 50
-    assert 0.4 < sum(source.random() for _ in range(600)) / 600 < 0.6
+    below = [source.randrange(3) for _ in range(300)]
+    assert sorted(set(below)) == [0, 1, 2]
+
+
+def test_nothing_can_be_drawn_from_an_empty_range() -> None:
+    with pytest.raises(ValueError, match="nothing lies in 5 up to below 5"):
+        KeyedRandom(2, "range").randrange(5, 5)
+
+
+def test_a_shuffle_keeps_what_it_orders_and_every_order_comes() -> None:
+    source, seen = KeyedRandom(3, "shuffle"), dict[tuple[int, ...], None]()
+    for _ in range(100):
+        items = [1, 2, 3]
+        source.shuffle(items)
+        seen[tuple(items)] = None
+    assert sorted(seen) == [(1, 2, 3), (1, 3, 2), (2, 1, 3), (2, 3, 1), (3, 1, 2), (3, 2, 1)]
