@@ -4,6 +4,7 @@
 """
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings
+    from reports.jobs.config import JobConfig
 
 Progress = Callable[[str], None]
 CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
@@ -108,9 +110,8 @@ def _findings(
     tell("starting Spark" if spark is None else "reading the history")
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
-        from reports.collect import JOBS_AT_ONCE, collect
+        from reports.collect import JOBS_AT_ONCE
         from reports.jobs.config import MIN_EVICTION_MS, JobConfig, RunConfig
-        from reports.read_tables import read_tables, release
 
         settings = {
             run: RunConfig(
@@ -121,17 +122,24 @@ def _findings(
             for run, one in enumerate(manifests)
         }
         with sized_for(session, size):
-            tables = read_tables(session, folders)
-            try:
-                return collect(
-                    tables,
-                    JobConfig(runs=settings),
-                    len(folders),
-                    tell,
-                    JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1,
-                )
-            finally:
-                release(tables)
+            at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
+            found = _collected(session, folders, JobConfig(runs=settings), tell, at_once)
+        # Frames hold each other in circles, and Java keeps the plans of all that Python holds: some 100 MB a judging.
+        gc.collect()
+        return found
+
+
+def _collected(
+    session: "SparkSession", folders: Sequence[Path], config: "JobConfig", tell: Progress, jobs_at_once: int
+) -> "list[Findings]":
+    from reports.collect import collect
+    from reports.read_tables import read_tables, release
+
+    tables = read_tables(session, folders)
+    try:
+        return collect(tables, config, len(folders), tell, jobs_at_once)
+    finally:
+        release(tables)
 
 
 def _report(

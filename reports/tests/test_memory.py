@@ -1,0 +1,36 @@
+"""Judging leaves nothing behind in Java: whoever judges run after run in one session needs no more memory for it."""
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reports.judge import verdicts_of
+from reports.tests.history import generate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def _held_for_python() -> int:
+    """Objects that Java keeps because Python still names them."""
+    from py4j.finalizer import ThreadSafeFinalizer
+
+    return len(ThreadSafeFinalizer.finalizers)
+
+
+def test_what_a_judging_held_is_given_back(spark: "SparkSession", tmp_path: Path) -> None:
+    """Without Python's own collector, which seldom looks at old objects in a large process."""
+    run = generate(43).write(tmp_path / "run")
+    verdicts_of([run], spark)
+    before = _held_for_python()
+    gc.disable()
+    try:
+        verdicts_of([run], spark)
+        after = _held_for_python()
+    finally:
+        gc.enable()
+    assert after - before < 100, "a judging names some thousands"
