@@ -1,8 +1,8 @@
 """A number for the content of a node's metadata: equal for equal content, whatever way the node came by it.
 
 The digest is the sum, modulo 2^64, of a hash for each live entity (topic, partition, broker, set of configs, feature,
-the next producer ID). So it moves with a delta at the cost of what changed, and a node that replayed the log, one that
-loaded a snapshot and one that did both must agree at each offset.
+the next producer ID, the metadata epoch). So it moves with a delta at the cost of what changed, and a node that
+replayed the log, one that loaded a snapshot and one that did both must agree at each offset.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,6 +130,7 @@ def _hashes(image: MetadataImage) -> Iterator[int]:
     yield from (_of_config(resource, image.configs) for resource in image.configs)
     yield from (_of_feature(name, image.features) for name in image.features)
     yield _hash(_producer_id(image.next_producer_id))
+    yield _of_epoch(image.metadata_epoch)
 
 
 def _change(delta: MetadataDelta, after: MetadataImage) -> int:
@@ -150,6 +151,8 @@ def _change(delta: MetadataDelta, after: MetadataImage) -> int:
         grown += _of_feature(name, after.features) - _of_feature(name, before.features)
     if after.next_producer_id != before.next_producer_id:
         grown += _hash(_producer_id(after.next_producer_id)) - _hash(_producer_id(before.next_producer_id))
+    if after.metadata_epoch != before.metadata_epoch:
+        grown += _of_epoch(after.metadata_epoch) - _of_epoch(before.metadata_epoch)
     return grown
 
 
@@ -207,6 +210,11 @@ def _feature(name: str, level: int) -> str:
 
 def _producer_id(number: int) -> str:
     return f"producer {number}"
+
+
+def _of_epoch(metadata_epoch: int) -> int:
+    """A cluster that never had one differs from none that knows of no such thing."""
+    return _hash(f"metadata epoch {metadata_epoch}") if metadata_epoch else 0
 
 
 # Nodes of a simulated cluster ask for the same ones.

@@ -14,19 +14,20 @@ LOADER = "reference_broker.raft.loader"
 REIGN = "reference_broker.raft.reign"
 RECOVERY = "reference_broker.log.recovery"
 METADATA_DIRECTORY = "__cluster_metadata-0/"
+ACTIVATION = ("image", "in_transaction", "bootstrap_version", "bootstrap_epoch_level")
 Function = Callable[..., Any]
 
 
 def _no_abort(original: Function) -> Function:
-    def activation(image: Any, in_transaction: bool, bootstrap_version: int) -> Any:
-        return replace(original(image, in_transaction, bootstrap_version), abort=None)
+    def activation(image: Any, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0) -> Any:
+        return replace(original(image, in_transaction, bootstrap_version, bootstrap_epoch_level), abort=None)
 
     return activation
 
 
 def _abort_without_bootstrap(original: Function) -> Function:
-    def activation(image: Any, in_transaction: bool, bootstrap_version: int) -> Any:
-        found = original(image, in_transaction, bootstrap_version)
+    def activation(image: Any, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0) -> Any:
+        found = original(image, in_transaction, bootstrap_version, bootstrap_epoch_level)
         return found if found.abort is None else replace(found, bootstrap=())
 
     return activation
@@ -107,7 +108,7 @@ def _torn_batch_kept(original: Function) -> Function:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no_abort", "a new controller leaves the open transaction at the end of its log as it is",
-        "node", f"{CONTROLLER}:activation", ("image", "in_transaction", "bootstrap_version"), _no_abort, ("T-7",),
+        "node", f"{CONTROLLER}:activation", ACTIVATION, _no_abort, ("T-7",),
     ),
     Mutant(
         "apply_as_read", "each batch is published as it is read, whatever transaction it is in",
@@ -127,8 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "abort_without_bootstrap", "after an unfinished bootstrap the new controller writes its Abort and nothing more",
-        "node", f"{CONTROLLER}:activation", ("image", "in_transaction", "bootstrap_version"),
-        _abort_without_bootstrap, ("T-7",),
+        "node", f"{CONTROLLER}:activation", ACTIVATION, _abort_without_bootstrap, ("T-7",),
     ),
     Mutant(
         "gate_ignored", "transactions are written whatever the metadata.version",

@@ -4,10 +4,12 @@ A handler is ``handle(broker, call, body) -> object | None``: the response body 
 ``call`` to respond later (parked fetch, write that waits for a sync). Handlers never touch events or effects.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from reference_broker.coordinator.coordinator import GroupCoordinator
 from reference_broker.log.disk import Disk
 from reference_broker.log.now import Now
 from reference_broker.log.randomness import RandomSource
@@ -25,6 +27,7 @@ from reference_broker.raft.quorum import Quorum
 from reference_broker.raft.replica import MetadataReplica
 from reference_broker.raft.snapshots.store import SnapshotStore
 from reference_broker.replication.replication import Replication
+from reference_broker.wire.drafts import UpdateMetadataRequest1000
 
 
 @dataclass(slots=True)
@@ -44,9 +47,13 @@ class Broker:
     """Its part in the metadata quorum; what is in it exists once the node is listening."""
     fetch_sessions: FetchSessionCache
     replication: Replication
+    groups: GroupCoordinator
+    """Consumer groups and their committed offsets, as far as this node coordinates them."""
     metadata: MetadataCache = EMPTY_CACHE
-    """What clients are told about the cluster; fed by ``apis.metadata_feed``."""
+    """What clients are told about the cluster; fed by ``apis.metadata_feed``, or by UpdateMetadata."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
+    metadata_updates: deque[tuple["Call", UpdateMetadataRequest1000]] = field(default_factory=deque)
+    """UpdateMetadata that was not answered yet; the first is being applied."""
     topic_answers: dict[str, object] = field(default_factory=dict)
     """What Metadata said of a topic, by name, for as long as the topic stays as it is (``apis.k03_metadata``)."""
     served: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -78,6 +85,8 @@ class Call(Protocol):
 
     connection: int
     client_id: str
+    client_host: str
+    """From where it came, as groups tell it of their members; empty for a request of this node's own."""
     api_version: int
     closed: bool
     """Answered already, or the connection is gone: responding is no error and does nothing."""

@@ -5,6 +5,7 @@ from functools import partial
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.flushing import plan_timed_flush, sync_in_background, sync_then
+from reference_broker.apis.topic_names import is_internal
 from reference_broker.log.disk import DiskError
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.model.partitions import Partition
@@ -38,6 +39,9 @@ CARD = Card(
     kips=(98, 101, 467, 497, 516, 951, 966),
 )
 
+ADMIN_CLIENT_ID = "__admin_client"
+"""Whom Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
+
 ALL = -1
 """acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
 
@@ -46,7 +50,10 @@ def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others."""
     assert isinstance(body, ProduceRequest)
     written: list[tuple[Partition, bool, int]] = []
-    responses = [_append_topic(broker, body, topic, written) for topic in body.topics]
+    responses = [
+        _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
+        for topic in body.topics
+    ]
     response = _with_leaders(broker, ProduceResponse(responses), call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
@@ -127,6 +134,20 @@ def _with_leaders(broker: Broker, response: ProduceResponse, api_version: int) -
         known = [brokers[leader] for leader in leaders if leader in brokers]
         response.node_endpoints = [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]
     return response
+
+
+def _may_be_written(broker: Broker, call: Call, topic: ProduceTopic) -> bool:
+    """The broker's own topics are written by Kafka's own tools only."""
+    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
+    return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
+
+
+def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
+    answers = [
+        _refused(wanted.partition, Error.INVALID_TOPIC_EXCEPTION, "the topic is internal")
+        for wanted in topic.partitions
+    ]
+    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
 def _append_topic(

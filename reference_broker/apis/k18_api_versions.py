@@ -16,7 +16,7 @@ from kio.static.primitive import i16, i32Timedelta, i64
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, METADATA_EPOCH_DRAFTS, ApiKey
 
 CARD = Card(
     api_key=ApiKey.API_VERSIONS,
@@ -31,6 +31,9 @@ CARD = Card(
 ADVERTISED_MINIMUM = {ApiKey.PRODUCE: 0}
 """Older librdkafka takes compression for unsupported unless Produce v0 is announced (KAFKA-18659); Kafka 4 does
 the same. A request in a version below the card's closes the connection, as in Kafka."""
+
+LEVEL_0_FROM = 4
+"""Clients that know no newer version take a feature that begins at level 0 for damage (KAFKA-17011)."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _NO_THROTTLE = i32Timedelta.parse(timedelta(0))
@@ -53,7 +56,8 @@ def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | No
         throttle_time=_NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in (*broker.controller.supported_features(), *_drafts(broker.served))
+            for name, low, high in (*broker.controller.supported_features(), *_drafts(broker))
+            if low > 0 or call.api_version >= LEVEL_0_FROM
         ),
         finalized_features_epoch=i64(broker.controller.finalized_features_epoch),
         finalized_features=tuple(
@@ -63,9 +67,14 @@ def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | No
     )
 
 
-def _drafts(served: Mapping[int, tuple[int, int]]) -> list[tuple[str, int, int]]:
-    """Each private draft of an API that is served, as a feature with the one level 1."""
-    return [(feature, 1, 1) for (api_key, _), feature in DRAFTS.items() if api_key in served]
+def _drafts(broker: Broker) -> list[tuple[str, int, int]]:
+    """Each private draft that is served, as a feature with the one level 1."""
+    return [
+        (feature, 1, 1)
+        for draft, feature in DRAFTS.items()
+        if draft[0] in broker.served
+        and (broker.config.crucible_metadata_epoch_enable or draft not in METADATA_EPOCH_DRAFTS)
+    ]
 
 
 def _refusal(error: ErrorCode, served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
@@ -80,4 +89,5 @@ def _ranges(served: Mapping[int, tuple[int, int]]) -> tuple[ApiVersion, ...]:
             max_version=i16(high),
         )
         for api_key, (low, high) in served.items()
+        if low < FIRST_DRAFT_VERSION
     )

@@ -130,7 +130,7 @@ def _nodes(broker: Broker, voters: list[int]) -> tuple[Node, ...]:
             node_id=BrokerId(one.broker_id),
             listeners=(Listener(name=LISTENER_NAME, host=one.host, port=u16(one.port)),),
         )
-        for one in broker.metadata.brokers
+        for _, one in sorted(broker.loader.image.brokers.items())
         if one.broker_id in voters
     )
 

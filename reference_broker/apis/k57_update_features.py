@@ -1,4 +1,6 @@
-"""UpdateFeatures: raises or lowers the finalized metadata.version (KIP-584, KIP-778)."""
+"""UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch (KIP-584, KIP-778)."""
+
+from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
@@ -9,12 +11,6 @@ from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.features import (
-    LOWEST_METADATA_VERSION,
-    METADATA_VERSION,
-    METADATA_VERSION_FEATURE,
-    metadata_version,
-)
 from reference_broker.raft.metadata_records import FeatureLevelRecord
 from reference_broker.raft.operations import Records
 from reference_broker.raft.refusal import NOT_CONTROLLER
@@ -24,11 +20,11 @@ CARD = Card(
     api_key=ApiKey.UPDATE_FEATURES,
     min_version=0,
     max_version=2,
-    behaviour="Only metadata.version exists, levels 1 to 25. All updates of a request are done or none; the reason is "
-    "the top-level error from version 2 on, and stands at each feature before.",
-    simplifications="Nothing is stored otherwise at a lower level, so a safe downgrade is always possible; the levels "
-    "that other brokers announced are not looked at, since all run this code.",
-    kips=(584, 778),
+    behaviour="metadata.version has levels 1 to 25, crucible.metadata.epoch 0 (off) and 1. A level must be known to "
+    "this node and to every registered broker, as announced when it registered. All updates of a request are done or "
+    "none; the reason is the top-level error from version 2 on, and stands at each feature before.",
+    simplifications="Nothing is stored otherwise at a lower level, so a safe downgrade is always possible.",
+    kips=(232, 584, 778),
 )
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -41,8 +37,9 @@ def handle(broker: Broker, call: Call, body: object) -> None:
 
     def plan() -> Records:
         latest, seen = broker.controller.latest, dict[str, None]()
+        known = {name: (low, high) for name, low, high in broker.controller.supported_features()}
         for update in body.feature_updates:
-            problem = _problem(latest, update, update.feature in seen)
+            problem = _problem(latest, known, update, update.feature in seen)
             seen[update.feature] = None
             if problem is not None:
                 problems[update.feature] = problem
@@ -51,7 +48,7 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         return [
             FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level)
             for update in body.feature_updates
-            if latest.features.get(update.feature) != update.max_version_level
+            if latest.features.get(update.feature, 0) != update.max_version_level
         ]
 
     def answer(refused: Refusal | None) -> None:
@@ -61,28 +58,37 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         broker.controller.submit(plan, answer, name="update features")
 
 
-def _problem(latest: MetadataImage, update: FeatureUpdateKey, is_twice: bool) -> Refusal | None:
-    name, level, current = update.feature, update.max_version_level, metadata_version(latest)
+def _problem(
+    latest: MetadataImage, known: Mapping[str, tuple[int, int]], update: FeatureUpdateKey, is_twice: bool
+) -> Refusal | None:
+    name, level = update.feature, int(update.max_version_level)
     if is_twice:
         return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
-    if name != METADATA_VERSION_FEATURE:
+    if name not in known:
         return Refusal(ErrorCode.feature_update_failed, f"The controller does not support the given feature {name}.")
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return Refusal(ErrorCode.invalid_request, f"The upgrade type {update.upgrade_type} is unknown.")
-    problem = None
-    if not LOWEST_METADATA_VERSION <= level <= METADATA_VERSION:
-        problem = (
-            f"Invalid update version {level} for feature {name}. Local controller only supports versions "
-            f"{LOWEST_METADATA_VERSION}-{METADATA_VERSION}"
+    reason = _level_problem(latest, known[name], update)
+    if reason is None:
+        return None
+    return Refusal(ErrorCode.invalid_update_version, f"Invalid update version {level} for feature {name}. {reason}")
+
+
+def _level_problem(latest: MetadataImage, known: tuple[int, int], update: FeatureUpdateKey) -> str | None:
+    """Why not this level; what this node lacks comes before what others lack."""
+    name, level = update.feature, int(update.max_version_level)
+    current = latest.features.get(name, 0)
+    if not known[0] <= level <= known[1]:
+        return f"Local controller only supports versions {known[0]}-{known[1]}"
+    if level < current and update.upgrade_type == UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
         )
-    elif level < current and update.upgrade_type == UPGRADE:
-        problem = (
-            f"Invalid update version {level} for feature {name}. Can't downgrade the version of this feature without "
-            "setting the upgrade type to either safe or unsafe downgrade."
-        )
-    elif level > current and update.upgrade_type != UPGRADE:
-        problem = f"Invalid update version {level} for feature {name}. Can't downgrade to a newer version."
-    return None if problem is None else Refusal(ErrorCode.invalid_update_version, problem)
+    if level > current and update.upgrade_type != UPGRADE:
+        return "Can't downgrade to a newer version."
+    lacking = next((one for _, one in sorted(latest.brokers.items()) if not one.supports(name, level)), None)
+    return None if lacking is None else f"Broker {lacking.broker_id} does not support it."
 
 
 def _response(

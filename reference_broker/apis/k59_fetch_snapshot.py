@@ -51,7 +51,5 @@ def handle(broker: Broker, call: Call, body: object) -> object:
 
 def _address(broker: Broker, leader_id: int) -> tuple[str, int] | None:
     """Where clients reach it; None where it has never registered."""
-    for each in broker.metadata.brokers:
-        if each.broker_id == leader_id:
-            return each.host, each.port
-    return None
+    known = broker.loader.image.brokers.get(leader_id)
+    return None if known is None else (known.host, known.port)

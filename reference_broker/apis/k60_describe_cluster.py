@@ -9,6 +9,7 @@ from kio.static.primitive import i8, i32
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
+from reference_broker.model.metadata_image import BrokerImage
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -31,7 +32,7 @@ def handle(broker: Broker, call: Call, body: object) -> DescribeClusterResponse:
         return _refused(body, ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
     if body.endpoint_type != BROKERS:
         return _refused(body, ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {body.endpoint_type}.")
-    known = broker.metadata.brokers if body.include_fenced_brokers else broker.metadata.live_brokers()
+    known = _registered(broker) if body.include_fenced_brokers else broker.metadata.live_brokers()
     asked = body.include_cluster_authorized_operations
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
@@ -50,6 +51,11 @@ def handle(broker: Broker, call: Call, body: object) -> DescribeClusterResponse:
         ),
         cluster_authorized_operations=i32(CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED),
     )
+
+
+def _registered(broker: Broker) -> tuple[BrokerImage, ...]:
+    """Of the image: the active controller tells of live brokers only."""
+    return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))
 
 
 def _refused(body: DescribeClusterRequest, error: ErrorCode, message: str) -> DescribeClusterResponse:

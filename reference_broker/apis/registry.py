@@ -11,14 +11,23 @@ from typing import Final
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 
 _MODULES: Final[Mapping[int, str]] = {
     ApiKey.PRODUCE: "k00_produce",
     ApiKey.FETCH: "k01_fetch",
     ApiKey.LIST_OFFSETS: "k02_list_offsets",
     ApiKey.METADATA: "k03_metadata",
+    ApiKey.UPDATE_METADATA: "k06_update_metadata",
+    ApiKey.OFFSET_COMMIT: "k08_offset_commit",
+    ApiKey.OFFSET_FETCH: "k09_offset_fetch",
     ApiKey.FIND_COORDINATOR: "k10_find_coordinator",
+    ApiKey.JOIN_GROUP: "k11_join_group",
+    ApiKey.HEARTBEAT: "k12_heartbeat",
+    ApiKey.LEAVE_GROUP: "k13_leave_group",
+    ApiKey.SYNC_GROUP: "k14_sync_group",
+    ApiKey.DESCRIBE_GROUPS: "k15_describe_groups",
+    ApiKey.LIST_GROUPS: "k16_list_groups",
     ApiKey.API_VERSIONS: "k18_api_versions",
     ApiKey.CREATE_TOPICS: "k19_create_topics",
     ApiKey.DELETE_TOPICS: "k20_delete_topics",
@@ -28,8 +37,10 @@ _MODULES: Final[Mapping[int, str]] = {
     ApiKey.DESCRIBE_CONFIGS: "k32_describe_configs",
     ApiKey.ALTER_CONFIGS: "k33_alter_configs",
     ApiKey.CREATE_PARTITIONS: "k37_create_partitions",
+    ApiKey.DELETE_GROUPS: "k42_delete_groups",
     ApiKey.ELECT_LEADERS: "k43_elect_leaders",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "k44_incremental_alter_configs",
+    ApiKey.OFFSET_DELETE: "k47_offset_delete",
     ApiKey.VOTE: "k52_vote",
     ApiKey.BEGIN_QUORUM_EPOCH: "k53_begin_quorum_epoch",
     ApiKey.END_QUORUM_EPOCH: "k54_end_quorum_epoch",
@@ -45,7 +56,8 @@ _MODULES: Final[Mapping[int, str]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "k75_describe_topic_partitions",
 }
 
-SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS[ApiKey(key)] for key in _MODULES}
+_DRAFTS_ONLY: Final = (FIRST_DRAFT_VERSION, FIRST_DRAFT_VERSION)
+SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(ApiKey(key), _DRAFTS_ONLY) for key in _MODULES}
 """Least and greatest version of each API, by API key, in its order: the cards' (a test compares them)."""
 
 

@@ -1,14 +1,21 @@
 """What a client knows of the cluster: a value with ``apply``.
 
-Rules as in Apache Kafka's client since KIP-320: of a partition whose leader epoch in the update is older than the known
-one only that partition's news is dropped; a topic that carries another ID than before is another topic, its epochs
-start anew; an update that lists some topics leaves the others as they were.
+Two guards against old news, each with a switch of its own (``EpochGuards``):
+
+- Leader epochs (KIP-320), as in Apache Kafka's client: of a partition whose leader epoch in the update is older than
+  the known one only that partition's news is dropped. A topic that carries another ID than before is another topic,
+  its epochs start anew.
+- The metadata epoch (KIP-232, spec M-5): an update whose epoch is smaller than the last accepted one's is dropped
+  whole, an equal one is accepted. An update without an epoch counts as -1. ``accepts`` says so before ``apply``, which
+  then changes nothing: whoever was refused asks again after its usual backoff, best another node.
+
+An update that lists some topics leaves the others as they were.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.fetch import NO_TOPIC_ID
@@ -16,8 +23,20 @@ from reference_broker.wire.fetch import NO_TOPIC_ID
 if TYPE_CHECKING:
     from kio.schema.metadata.v13.response import MetadataResponse
 
+    from reference_broker.wire.drafts import MetadataResponse1000
+
 NO_LEADER: Final = -1
 UNKNOWN_EPOCH: Final = -1
+NO_METADATA_EPOCH: Final = -1
+"""Spec M-11, M-12: none recorded, none received."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochGuards:
+    """``leader_epochs``: KIP-320's guard, ``metadata_epoch``: KIP-232's. A guard that is off drops nothing."""
+
+    leader_epochs: bool = True
+    metadata_epoch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +66,39 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """One response's content."""
+    """One response's content. ``metadata_epoch`` -1: the response had none."""
 
     nodes: tuple[NodeAddress, ...]
     topics: tuple[TopicInfo, ...]
     controller_id: int = -1
+    metadata_epoch: int = NO_METADATA_EPOCH
 
     @classmethod
-    def of(cls, response: "MetadataResponse") -> "MetadataUpdate":
+    def of(cls, response: "MetadataResponse | MetadataResponse1000") -> "MetadataUpdate":
+        """Of either kind: a released version's response (kio's class), or the draft's, which has an epoch but neither
+        topic IDs nor leader epochs."""
+        if hasattr(response, "metadata_epoch"):
+            return cls._of_draft(cast("MetadataResponse1000", response))
+        return cls._of_released(response)
+
+    @classmethod
+    def _of_draft(cls, response: "MetadataResponse1000") -> "MetadataUpdate":
+        nodes = tuple(NodeAddress(each.node_id, each.host, each.port) for each in response.brokers)
+        topics = tuple(
+            TopicInfo(
+                topic=topic.name or "",
+                topic_id=NO_TOPIC_ID,
+                partitions={
+                    each.partition_index: PartitionInfo(each.leader_id, UNKNOWN_EPOCH) for each in topic.partitions
+                },
+                error_code=int(topic.error_code),
+            )
+            for topic in response.topics
+        )
+        return cls(nodes, topics, response.controller_id, response.metadata_epoch)
+
+    @classmethod
+    def _of_released(cls, response: "MetadataResponse") -> "MetadataUpdate":
         nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
         topics = tuple(
             TopicInfo(
@@ -71,13 +115,13 @@ class MetadataUpdate:
         return cls(nodes, topics, int(response.controller_id))
 
 
-def _merged(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
+def _merged(old: TopicInfo | None, new: TopicInfo, guarded: bool) -> TopicInfo:
     if old is None or (NO_TOPIC_ID not in (old.topic_id, new.topic_id) and old.topic_id != new.topic_id):
         return new
     partitions: dict[int, PartitionInfo] = {}
     for number, info in new.partitions.items():
         known = old.partitions.get(number)
-        stale = known is not None and UNKNOWN_EPOCH < info.leader_epoch < known.leader_epoch
+        stale = guarded and known is not None and UNKNOWN_EPOCH < info.leader_epoch < known.leader_epoch
         partitions[number] = known if stale and known is not None else info
     topic_id = new.topic_id if new.topic_id != NO_TOPIC_ID else old.topic_id
     return TopicInfo(new.topic, topic_id, partitions, new.error_code)
@@ -88,19 +132,33 @@ class MetadataCache:
     nodes: Mapping[int, NodeAddress] = field(default_factory=lambda: MappingProxyType({}))
     topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
     controller_id: int = -1
+    metadata_epoch: int = NO_METADATA_EPOCH
+    """Of the last accepted update, -1 before any and after one without an epoch (spec M-12)."""
+    guards: EpochGuards = EpochGuards()
+
+    def accepts(self, update: MetadataUpdate) -> bool:
+        """Spec M-5; always True where that guard is off."""
+        return not self.guards.metadata_epoch or update.metadata_epoch >= self.metadata_epoch
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
-        """A topic with an error and no partitions is forgotten if it does not exist (code 3), else kept as known."""
+        """Unchanged if the update is not accepted. A topic with an error and no partitions is forgotten if it does not
+        exist (code 3), else kept as known."""
+        if not self.accepts(update):
+            return self
         topics = dict(self.topics)
         for new in update.topics:
             if new.error_code == 3:
                 topics.pop(new.topic, None)
             elif new.error_code == 0:
-                topics[new.topic] = _merged(topics.get(new.topic), new)
-        return MetadataCache({each.node_id: each for each in update.nodes}, topics, update.controller_id)
+                topics[new.topic] = _merged(topics.get(new.topic), new, self.guards.leader_epochs)
+        nodes = {each.node_id: each for each in update.nodes}
+        return MetadataCache(nodes, topics, update.controller_id, update.metadata_epoch, self.guards)
 
     def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
-        """From an error answer that names the new leader (KIP-951); ignored unless its epoch is newer."""
+        """From an error answer that names the new leader (KIP-951); ignored unless its epoch is newer, and where leader
+        epochs are not looked at."""
+        if not self.guards.leader_epochs:
+            return self
         topic = self.topics.get(where.topic)
         known = topic.partitions.get(where.partition) if topic is not None else None
         if topic is None or known is None or leader_epoch <= known.leader_epoch:

@@ -11,11 +11,12 @@ NO_CONNECTION = -1
 class LocalCall:
     """A request that this node's broker asks of its own controller."""
 
-    __slots__ = ("_answer", "api_version", "client_id", "closed", "connection")
+    __slots__ = ("_answer", "api_version", "client_host", "client_id", "closed", "connection")
 
     def __init__(self, client_id: str, api_version: int, answer: Callable[[object], None]) -> None:
         self.connection = NO_CONNECTION
         self.client_id = client_id
+        self.client_host = ""
         self.api_version = api_version
         self.closed = False
         self._answer = answer
@@ -35,11 +36,17 @@ class LocalCall:
 class ActiveCall:
     """Answered at most once; after its connection closed, answering does nothing."""
 
-    __slots__ = ("_effects", "_finished", "_forget", "_request", "api_version", "client_id", "closed", "connection")
+    __slots__ = (
+        "_effects", "_finished", "_forget", "_request", "api_version", "client_host", "client_id", "closed",
+        "connection",
+    )  # fmt: skip
 
-    def __init__(self, request: Request, effects: list[Effect], finished: Callable[[int], None]) -> None:
+    def __init__(
+        self, request: Request, effects: list[Effect], finished: Callable[[int], None], client_host: str = ""
+    ) -> None:
         self.connection = request.connection
         self.client_id = request.client_id
+        self.client_host = client_host
         self.api_version = request.api_version
         self.closed = False
         self._request = request

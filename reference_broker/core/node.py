@@ -10,6 +10,8 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.k01_fetch import is_metadata_fetch
 from reference_broker.apis.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED, Api, Apis
+from reference_broker.coordinator.coordinator import GroupCoordinator
+from reference_broker.coordinator.roles import CoordinatedRoles
 from reference_broker.core.calls import ActiveCall, LocalCall
 from reference_broker.core.clean_shutdown import LastEnd, SyncedEnd, take_mark
 from reference_broker.core.effects import Effect, Note
@@ -28,6 +30,7 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.housekeeping import Housekeeping
+from reference_broker.core.log_cleaner import LogCleaner
 from reference_broker.core.peers import Peers
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.core.syncs import Syncs
@@ -47,7 +50,7 @@ from reference_broker.raft.node_files import StartRefused, read_identity
 from reference_broker.raft.replica import Home, MetadataReplica
 from reference_broker.replication.high_watermarks import read_high_watermarks
 from reference_broker.replication.replication import replication_of
-from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.apis import METADATA_EPOCH_DRAFTS, ApiKey, api_name
 
 LEAVE_LIMIT_US = 5_000_000
 """A clean end waits so long for the cluster to take over what this node led."""
@@ -58,7 +61,7 @@ BEFORE_READY = frozenset(
         ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT,
         ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.ALTER_PARTITION, ApiKey.ELECT_LEADERS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS,
-        ApiKey.UPDATE_FEATURES,
+        ApiKey.UPDATE_FEATURES, ApiKey.UPDATE_METADATA,
     }
 )  # fmt: skip
 """What other nodes ask of a controller, also while its broker is not part of the cluster yet; so is a fetch of the
@@ -109,6 +112,8 @@ class Node:
         self._syncs = Syncs(self._effects)
         self._peers = Peers(node_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
+        self._hosts: dict[int, str] = {}
+        """Of open connections."""
         outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
         metrics = Metrics()
         partitions = Partitions()
@@ -120,6 +125,9 @@ class Node:
         )  # fmt: skip
         self._apis = Apis()
         replication = replication_of(outside, node_id, config, disk, replica, metrics)
+        groups = GroupCoordinator(
+            outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
+        )
         self.broker = Broker(
             node_id=node_id, config=config, now=Now(0, 0), random=KeyedRandom(seed, "apis"), disk=disk,
             outside=outside, metrics=metrics, partitions=partitions, replica=replica,
@@ -128,22 +136,24 @@ class Node:
                 outside.note, config.min_incremental_fetch_session_eviction_ms,
             ),
             replication=replication,
+            groups=groups,
             served=SERVED,
         )  # fmt: skip
         self._housekeeping = Housekeeping(self.broker)
         self._publisher = PartitionPublisher(
-            node_id, config, disk, partitions, replication, now=lambda: self.broker.now,
+            node_id, config, disk, partitions, CoordinatedRoles(replication, groups), now=lambda: self.broker.now,
             later=lambda step: _ignore_number(self._timers.set(self.broker.now.mono_us, step)),
             replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )  # fmt: skip
         self._housekeeping.other_logs = self._publisher.resting_logs
+        self._cleaner = LogCleaner(self.broker, self._housekeeping, self._publisher.log_of)
         self._requests = {key: _request_counter(metrics, key) for key in SERVED}
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
             TimerFired: self._timer_fired,
             Synced: lambda event: self._syncs.synced(event.token),
             SyncFailed: self._sync_failed,
-            Opened: self._ignore,
+            Opened: self._opened,
             Closed: self._closed,
             PeerUp: self._ignore,
             PeerReply: self._peers.replied,
@@ -221,6 +231,8 @@ class Node:
         replica.loader.subscribe(self._publisher_follows)  # First: what clients are told about must be there.
         feed_metadata(self.broker)
         replica.loader.subscribe(self.broker.replication.leaders.image_changed)
+        replica.loader.subscribe(self.broker.groups.image_changed)
+        replica.loader.subscribe(self._cleaner.topics.image_changed)
         replica.loader.subscribe(lambda _, image: self._image_changed(image))
         replica.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
         self._publisher.on_caught_up = lambda: self._image_changed(replica.loader.image)
@@ -251,6 +263,8 @@ class Node:
     def _opened_all(self) -> None:
         self.ready = True
         self._housekeeping.start()
+        self._cleaner.start()
+        self.broker.groups.start()
         self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
 
     def _leave(self) -> None:
@@ -262,6 +276,7 @@ class Node:
                 self._closing = True
                 self.listening = False
                 replica.halt()
+                self._cleaner.halted = True
                 self.broker.replication.halt()
                 epoch = replica.lifecycle.registered_epoch
                 SyncedEnd(self._syncs, self.broker.disk, self.logs, epoch, self._stop).sync()
@@ -276,7 +291,7 @@ class Node:
     # Events
 
     def _request(self, event: Request) -> None:
-        call = ActiveCall(event, self._effects, self._finished)
+        call = ActiveCall(event, self._effects, self._finished, self._hosts.get(event.connection, ""))
         if not self.ready and not (self.listening and (_is_for_controller(event) or _is_of_a_follower(event))):
             call.close("the node is shutting down" if self._stopping else "the node is starting")
             return
@@ -299,11 +314,15 @@ class Node:
         if told is not None:
             call.respond(told)
 
-    @staticmethod
-    def _serves(api: Api, event: Request) -> bool:
+    def _serves(self, api: Api, event: Request) -> bool:
         """ApiVersions answers an unknown version itself (KIP-511); its body is None then."""
         return api.card.api_key == ApiKey.API_VERSIONS or (
-            event.body is not None and api.card.serves(event.api_version)
+            event.body is not None
+            and api.card.serves(event.api_version)
+            and (
+                self.broker.config.crucible_metadata_epoch_enable
+                or (event.api_key, event.api_version) not in METADATA_EPOCH_DRAFTS
+            )
         )
 
     def _finished(self, connection: int) -> None:
@@ -313,7 +332,12 @@ class Node:
         if not self._closing:
             self._timers.fired(event.timer)
 
+    def _opened(self, event: Opened) -> None:
+        """Kafka tells hosts as Java writes addresses, with a slash before them."""
+        self._hosts[event.connection] = f"/{event.peer.rpartition(':')[0] or event.peer}"
+
     def _closed(self, event: Closed) -> None:
+        self._hosts.pop(event.connection, None)
         call = self._calls.pop(event.connection, None)
         if call is not None:
             call.connection_closed()

@@ -202,7 +202,7 @@ def _write(
     else:
         segment = log.segments[-1]
         if segment.must_roll_for(size, last_offset, config.segment_bytes, config.segment_index_bytes) or segment.is_due(
-            config.segment_ms, now.wall_ms, timestamp_ms
+            config.max_segment_ms, now.wall_ms, timestamp_ms
         ):
             segment = log.roll(now)
         log.disk.append(segment.path, buffers)

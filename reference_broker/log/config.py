@@ -25,6 +25,10 @@ class LogConfig:
     compression_type: str = "producer"
     """Kept for DescribeConfigs; batches stay as the producer compressed them."""
     delete_retention_ms: int = 24 * 3_600_000
+    """How long a tombstone stays from its first cleaning on."""
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = UNBOUNDED
     flush_messages: int = UNBOUNDED
     """Answer a produce only once at most this many records are not durable."""
     flush_ms: int = UNBOUNDED
@@ -43,6 +47,12 @@ class LogConfig:
     @property
     def is_deleted(self) -> bool:
         return "delete" in self.cleanup_policy.split(",")
+
+    @property
+    def max_segment_ms(self) -> int:
+        """When the active segment is rolled: also in time for ``max.compaction.lag.ms``."""
+        longest_ms = self.max_compaction_lag_ms
+        return min(self.segment_ms, longest_ms) if self.is_compacted and longest_ms > 0 else self.segment_ms
 
     @property
     def is_log_append_time(self) -> bool:

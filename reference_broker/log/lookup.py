@@ -53,7 +53,8 @@ def _max_of_segment(log: "PartitionLog", segment: "Segment") -> FoundOffset | No
     if segment.base_offset >= log.log_start_offset:
         position = segment.max_timestamp_position
         header = next(headers(log.disk, segment.path, position, segment.size_bytes))[1]
-        return _first_from(log, segment, position, header, segment.max_timestamp_ms)
+        if header.record_count > 0:
+            return _first_from(log, segment, position, header, segment.max_timestamp_ms)
     start = segment.position_of(log.disk, log.log_start_offset)
     best: FoundOffset | None = None
     for position, header in headers(log.disk, segment.path, start, segment.size_bytes):

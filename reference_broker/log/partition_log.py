@@ -38,6 +38,7 @@ __all__ = [
     "run_to_end",
 ]
 
+CLEANER_FILE = "cleaner-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 
@@ -48,6 +49,8 @@ class PartitionLog:
     __slots__ = (
         "_config",
         "bases",
+        "cleaned_offset",
+        "cleaner_file",
         "directory",
         "disk",
         "durability",
@@ -79,6 +82,9 @@ class PartitionLog:
         self.recovery_point_file = Checkpoint(disk, f"{directory}/{RECOVERY_POINT_FILE}")
         self.recovery_point = 0
         """As in its file: segments that end at or before it were durable, indexes included."""
+        self.cleaner_file = Checkpoint(disk, f"{directory}/{CLEANER_FILE}")
+        self.cleaned_offset = 0
+        """As in its file: of records below it, only the newest of each key are left."""
         self.producers = ProducerStates(config.producer_id_expiration_ms, config.unknown_producer_id_policy != "accept")
         self.durability = Durability()
         self.recovered = Recovered()
@@ -184,8 +190,8 @@ class PartitionLog:
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def roll_if_due(self, now: Now) -> bool:
-        """Starts a new segment if the active one is older than ``segment.ms``."""
-        if not self.segments or not self.segments[-1].is_due(self.config.segment_ms, now.wall_ms):
+        """Starts a new segment if the active one is older than ``segment.ms``, or ``max.compaction.lag.ms``."""
+        if not self.segments or not self.segments[-1].is_due(self.config.max_segment_ms, now.wall_ms):
             return False
         self.roll(now)
         return True
@@ -225,6 +231,12 @@ class PartitionLog:
         if offset < self.recovery_point:
             self.recovery_point_file.replace([str(offset)])
             self.recovery_point = offset
+
+    def note_cleaned(self, offset: int) -> None:
+        """A pass of the cleaner got so far; or records from there on are about to be taken away."""
+        topic, _, partition = self.directory.rpartition("/")[2].rpartition("-")
+        self.cleaner_file.replace([f"{topic} {partition} {offset}"])
+        self.cleaned_offset = offset
 
     # --- reads ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reference_broker.log import removal
+from reference_broker.log.cleaner import swapping
 from reference_broker.log.disk import Disk
 from reference_broker.log.now import Now
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
@@ -41,6 +42,9 @@ def load(log: "PartitionLog", now: Now, clean: bool) -> Generator[None, None, No
     log.producers.swept_ms = now.wall_ms
     if not names:
         return
+    if swapping.needs_recovery(names):
+        names = yield from swapping.recover(log.disk, log.directory, names)
+    log.cleaned_offset = _read_offset(log.cleaner_file.read(names))
     log.log_start_offset = log_start = _read_offset(log.log_start_file.read(names))
     log.recovery_point = _read_offset(log.recovery_point_file.read(names))
     log.epochs.load(log.epochs.checkpoint.read(names))
@@ -82,8 +86,9 @@ def _load_segments(log: "PartitionLog", names: list[str], now: Now, clean: bool)
 
 
 def _follows_a_hole(log: "PartitionLog", base: int) -> bool:
-    """Whether the segment before lost whole batches at its end, which looks like nothing. Compaction makes holes."""
-    return bool(log.segments) and base > log.segments[-1].next_offset and not log.config.is_compacted
+    """Whether the segment before lost whole batches at its end, which looks like nothing. Our cleaner leaves no such
+    hole; one that other software left in a compacted log below the recovery point is taken as it is."""
+    return bool(log.segments) and base > max(log.segments[-1].next_offset, log.recovery_point)
 
 
 def _is_segment(name: str) -> bool:
@@ -158,8 +163,8 @@ def _learn(log: "PartitionLog", segment: Segment, position: int, header: BatchHe
         segment.next_offset = header.last_offset + 1
     else:
         segment.add(header, header.base_offset, header.max_timestamp_ms, log.config.index_interval_bytes)
-    if header.last_offset >= log.log_start_offset:
-        log.epochs.learn(header.leader_epoch, max(header.base_offset, log.log_start_offset))
+    # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
+    log.epochs.learn(header.leader_epoch, max(header.base_offset, log.log_start_offset))
     if header.producer_id >= 0:
         batch = log.disk.read(segment.path, position, header.size_bytes) if header.is_control else b""
         log.note_producer(header, header.base_offset, header.max_timestamp_ms, batch)
@@ -196,6 +201,8 @@ def _settle_offsets(log: "PartitionLog", log_start: int, now: Now) -> None:
     durability.synced_offset = log.log_end_offset if unsynced is None else unsynced
     log.high_watermark = log.log_start_offset
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
+    if log.cleaned_offset > log.log_end_offset:  # What is appended next is not clean.
+        log.note_cleaned(log.log_start_offset)
     if log.log_start_offset > log.log_end_offset:  # The log lost its end, up to before records that were deleted.
         removal.truncate_fully_and_start_at(log, log.log_start_offset, now.wall_ms)
 

@@ -41,6 +41,9 @@ def truncate_to(log: "PartitionLog", offset: int) -> int:
 
 def _cut_from(log: "PartitionLog", offset: int) -> None:
     log.lower_recovery_point(offset)
+    first_touched = log.bases[log.segment_index_of(offset)]  # A batch that holds the offset goes as a whole.
+    if first_touched < log.cleaned_offset:
+        log.note_cleaned(first_touched)
     while len(log.segments) > 1 and log.segments[-1].base_offset >= offset:
         _drop_last(log)
     _cut(log, log.segments[-1], offset)
@@ -101,6 +104,8 @@ def _note_producers(log: "PartitionLog", end_offset: int) -> None:
 
 def truncate_fully_and_start_at(log: "PartitionLog", offset: int, created_ms: int) -> None:
     log.lower_recovery_point(0)
+    if log.cleaned_offset > 0:
+        log.note_cleaned(0)
     while log.segments:
         log.log_start_offset = max(log.log_start_offset, log.bases[0])  # Should the disk fail before the end.
         _delete_files(log, log.segments[0])

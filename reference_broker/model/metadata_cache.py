@@ -1,7 +1,8 @@
 """What a broker tells clients about the cluster: an immutable value, changed only by updates.
 
-Fed by the metadata image of this node (``update_of``). An update names what changed, so it costs what changed plus one
-copy of the topic map; the cache of a follower of another controller takes the same updates.
+Fed by the metadata image of this node (``update_of``) or, where the metadata epoch is on, by the active controller's
+UpdateMetadata (``metadata_updates``). An update names what changed, so it costs what changed plus one copy of the topic
+map.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ NO_EPOCH = -1
 class MetadataUpdate:
     """Changes for a cache. ``topics``: None removes it. ``brokers`` None: unchanged, else all registered ones.
 
-    ``metadata_epoch`` -1: the sender keeps none.
+    ``metadata_epoch`` -1: the sender keeps none. ``whole``: topics that it does not name are gone.
     """
 
     controller_id: int
@@ -26,16 +27,22 @@ class MetadataUpdate:
     topics: Mapping[str, TopicImage | None]
     brokers: tuple[BrokerImage, ...] | None = None
     metadata_epoch: int = NO_EPOCH
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataCache:
-    """``topics`` by name and ``topic_names`` by ID hold the same topics; ``brokers`` by ID, ascending."""
+    """``topics`` by name and ``topic_names`` by ID hold the same topics; ``brokers`` by ID, ascending.
+
+    ``metadata_epoch`` -1: it follows this node's image, else it is what the active controller sent last.
+    ``overtaken_epoch``: what was sent up to that one is of before the epoch was switched off, and counts no more.
+    """
 
     cluster_id: str = ""
     controller_id: int = NO_CONTROLLER
     controller_epoch: int = NO_EPOCH
     metadata_epoch: int = NO_EPOCH
+    overtaken_epoch: int = NO_EPOCH
     brokers: tuple[BrokerImage, ...] = ()
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
@@ -49,16 +56,22 @@ class MetadataCache:
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
         """The cache after this update; the caller has judged its epochs."""
         topics, topic_names = self.topics, self.topic_names
-        if update.topics:
+        if update.whole:
+            topics = {name: topic for name, topic in update.topics.items() if topic is not None}
+            topic_names = {topic.topic_id: name for name, topic in topics.items()}
+        elif update.topics:
             topics, topic_names = self._merged(update.topics)
         brokers = self.brokers
         if update.brokers is not None:
             brokers = tuple(sorted(update.brokers, key=lambda broker: broker.broker_id))
+            if brokers == self.brokers:
+                brokers = self.brokers  # What was described with them still holds.
         return MetadataCache(
             cluster_id=self.cluster_id,
             controller_id=update.controller_id,
             controller_epoch=update.controller_epoch,
             metadata_epoch=update.metadata_epoch,
+            overtaken_epoch=self.overtaken_epoch,
             brokers=brokers,
             topics=topics,
             topic_names=topic_names,

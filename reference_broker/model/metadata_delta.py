@@ -95,6 +95,7 @@ class MetadataDelta:
     brokers: dict[int, BrokerImage | None] = field(default_factory=dict)
     features: dict[str, int | None] = field(default_factory=dict)
     next_producer_id: int | None = None
+    metadata_epoch: int | None = None
     _drafts: dict[bytes, _Draft] = field(default_factory=dict)
     _created: dict[str, bytes] = field(default_factory=dict)
     """IDs by name of the topics that this delta creates."""
@@ -115,6 +116,7 @@ class MetadataDelta:
             brokers=dict(_changes(before.brokers, after.brokers)),
             features=dict(_changes(before.features, after.features)),
             next_producer_id=None if before.next_producer_id == after.next_producer_id else after.next_producer_id,
+            metadata_epoch=None if before.metadata_epoch == after.metadata_epoch else after.metadata_epoch,
         )
 
     def put_topic(self, name: str, topic_id: bytes) -> None:
@@ -192,6 +194,7 @@ class MetadataDelta:
             topic_names=topic_names,
             configs=_merged(image.configs, {key: value or None for key, value in self.configs.items()}),
             next_producer_id=image.next_producer_id if self.next_producer_id is None else self.next_producer_id,
+            metadata_epoch=image.metadata_epoch if self.metadata_epoch is None else self.metadata_epoch,
         )
 
     def _topic_maps(self) -> tuple[dict[str, TopicImage], dict[bytes, str]]:

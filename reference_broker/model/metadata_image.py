@@ -61,6 +61,13 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     rack: str | None = None
     log_dirs: tuple[bytes, ...] = ()
+    features: tuple[tuple[str, int, int], ...] = ()
+    """(name, lowest, highest level that it knows)."""
+
+    def supports(self, feature: str, level: int) -> bool:
+        """It announced that level; a feature that it never announced it has at level 0 alone."""
+        lowest, highest = next(((low, high) for name, low, high in self.features if name == feature), (0, 0))
+        return lowest <= level <= highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,8 @@ class MetadataImage:
     topic_names: Mapping[bytes, str] = field(default_factory=_empty)
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
     next_producer_id: int = 0
+    metadata_epoch: int = 0
+    """Of KIP-232: how many times clients' metadata was sent out; it says what was sent up to its record. 0: never."""
 
     def at(self, provenance: Provenance) -> "MetadataImage":
         """The same metadata, as of another record."""

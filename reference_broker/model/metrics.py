@@ -7,7 +7,7 @@ while serving. ``kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSes
 their count: ``...PerSec`` becomes ``..._total``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -104,6 +104,8 @@ class Metrics:
     """All metrics of a node, in the order in which they were made."""
 
     named: dict[tuple[str, str, str, Labels], Named] = field(default_factory=dict)
+    before_reading: list[Callable[[], None]] = field(default_factory=list)
+    """Called before ``rows``: they set metrics that somebody counts in values of their own."""
 
     def counter(self, domain: str, kind: str, name: str, **labels: str) -> Counter:
         """The counter of this name; made at the first call."""
@@ -120,6 +122,8 @@ class Metrics:
         self.named.pop((domain, kind, name, tuple(labels.items())), None)
 
     def rows(self) -> Iterator[Named]:
+        for refresh in self.before_reading:
+            refresh()
         yield from self.named.values()
 
     def _get(

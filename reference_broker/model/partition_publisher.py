@@ -170,7 +170,7 @@ class PartitionPublisher:
         log_config: LogConfig | None = None  # Only nodes that hold a replica need it.
         for index in change.partitions:
             key = (topic.topic_id, index)
-            log = self._known(key)
+            log = self.log_of(key)
             if self.node_id in topic.partitions[index].replicas:
                 if log is None:
                     log_config = log_config or self._log_config(topic, image)
@@ -185,7 +185,8 @@ class PartitionPublisher:
             if self._is_enough():
                 yield
 
-    def _known(self, key: tuple[bytes, int]) -> PartitionLog | None:
+    def log_of(self, key: tuple[bytes, int]) -> PartitionLog | None:
+        """Of this node's replica, by topic ID and index; None if it has none."""
         partition = self.partitions.by_id.get(key)
         return self._resting.get(key) if partition is None else partition.log
 
@@ -247,7 +248,7 @@ class PartitionPublisher:
     def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Slices:
         log_config = self._log_config(topic, image)
         for index in range(len(topic.partitions)):
-            log = self._known((topic.topic_id, index))
+            log = self.log_of((topic.topic_id, index))
             if log is not None:
                 log.config = log_config
                 partition = self.partitions.by_id.get((topic.topic_id, index))
@@ -258,7 +259,7 @@ class PartitionPublisher:
 
     def _close(self, topic: TopicImage) -> Slices:
         for index in range(len(topic.partitions)):
-            if self._known((topic.topic_id, index)) is not None:
+            if self.log_of((topic.topic_id, index)) is not None:
                 self._give_up(topic, index)
                 if self._is_enough():
                     yield

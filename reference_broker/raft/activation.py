@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 from reference_broker.model.metadata_delta import MetadataFault
 from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.features import METADATA_VERSION_FEATURE, allows_transactions, metadata_version
+from reference_broker.raft.features import (
+    METADATA_EPOCH_FEATURE,
+    METADATA_VERSION_FEATURE,
+    allows_transactions,
+    metadata_version,
+)
 from reference_broker.raft.metadata_records import FeatureLevelRecord, MetadataRecord
 
 
@@ -28,8 +33,11 @@ class Activation:
     as_transaction: bool
 
 
-def activation(image: MetadataImage, in_transaction: bool, bootstrap_version: int) -> Activation:
-    """``image``: what is stable at the end of the log, without the open transaction.
+def activation(
+    image: MetadataImage, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
+) -> Activation:
+    """``image``: what is stable at the end of the log, without the open transaction. The two levels: of
+    metadata.version and of crucible.metadata.epoch in a new cluster.
 
     Raises MetadataFault where a transaction is open although the metadata.version forbids all of them: another
     controller of the quorum is configured differently.
@@ -45,4 +53,6 @@ def activation(image: MetadataImage, in_transaction: bool, bootstrap_version: in
     bootstrap: tuple[MetadataRecord, ...] = ()
     if is_empty:
         bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
+        if bootstrap_epoch_level:
+            bootstrap += (FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=bootstrap_epoch_level),)
     return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))

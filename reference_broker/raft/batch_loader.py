@@ -34,6 +34,8 @@ class MetadataBatchLoader:
 
     image: MetadataImage
     publish: Publish
+    splits_at_epochs: bool = False
+    """A metadata epoch ends a publication, so that its image is its record's, for the controller that sends it."""
     in_transaction: bool = False
     loaded: Provenance = field(init=False)
     delta: MetadataDelta = field(init=False)
@@ -58,6 +60,8 @@ class MetadataBatchLoader:
             else:
                 replay(self.delta, record)
         self.loaded = batch.provenance
+        if self.splits_at_epochs and self.delta.metadata_epoch is not None:
+            self.flush()
 
     def flush(self) -> None:
         """Publishes what was taken since the last time; nothing while a transaction is open."""

@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metadata_image import BrokerImage, MetadataImage, TopicImage
-from reference_broker.raft.features import METADATA_VERSION_FEATURE, metadata_version
 from reference_broker.raft.leader_election import Election
 from reference_broker.raft.metadata_records import (
     BrokerEndpoint,
@@ -78,14 +77,14 @@ def registration_problem(registration: Registration, cluster_id: str, image: Met
         )
     if not registration.listeners:
         return Refusal(ErrorCode.invalid_registration, "No listeners were given.")
-    level = metadata_version(image)
     supported = {name: (low, high) for name, low, high in registration.features}
-    low, high = supported.get(METADATA_VERSION_FEATURE, (0, 0))
-    if level and not low <= level <= high:
-        return Refusal(
-            ErrorCode.unsupported_version,
-            f"Unable to register because the broker does not support version {level} of {METADATA_VERSION_FEATURE}.",
-        )
+    for feature, level in image.features.items():
+        low, high = supported.get(feature, (0, 0))
+        if not low <= level <= high:
+            return Refusal(
+                ErrorCode.unsupported_version,
+                f"Unable to register because the broker does not support version {level} of {feature}.",
+            )
     return None
 
 

@@ -15,3 +15,5 @@ class Channel(IntEnum):
     FORWARD = 3
     """What else a broker asks of the active controller, for itself (producer IDs, changes of in-sync replicas) or for
     its clients: answers may wait for long changes of the metadata, which hold up no heartbeat."""
+    METADATA = 4
+    """UpdateMetadata, from the active controller to each live broker: one that does not answer delays no other."""

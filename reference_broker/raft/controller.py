@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.activation import Endpoint, activation
+from reference_broker.raft.activation import Activation, Endpoint, activation
 from reference_broker.raft.broker_heartbeats import BrokerHeartbeats
-from reference_broker.raft.features import LOWEST_METADATA_VERSION, METADATA_VERSION, METADATA_VERSION_FEATURE
+from reference_broker.raft.features import check_levels, supported_features
 from reference_broker.raft.leader_balance import LeaderBalance
 from reference_broker.raft.loader import Listener, MetadataLoader
+from reference_broker.raft.metadata_broadcast import MetadataBroadcast
 from reference_broker.raft.operations import Answered, Operation, Plan
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.refusal import NOT_CONTROLLER
@@ -40,6 +41,7 @@ class Controller:
         "_reign",
         "_surroundings",
         "balance",
+        "broadcast",
         "cluster_id",
         "endpoint",
         "heartbeats",
@@ -68,6 +70,8 @@ class Controller:
         self._claim: tuple[int, int] | None = None
         self.heartbeats = BrokerHeartbeats(surroundings, config, self)
         self.balance = LeaderBalance(surroundings, config, self)
+        self.broadcast = MetadataBroadcast(surroundings, config, self)
+        loader.subscribe(self.broadcast.published)
         loader.on_progress(self._progressed)
 
     # What is known
@@ -99,6 +103,11 @@ class Controller:
         return self._reign.latest
 
     @property
+    def is_writing_transaction(self) -> bool:
+        """A metadata transaction of this controller is open: its End or Abort is not written yet."""
+        return self._reign is not None and self._reign.in_transaction
+
+    @property
     def next_offset(self) -> int:
         """Where the first record of the operation being planned will stand, if it fits one batch."""
         return self._loader.end_offset
@@ -116,7 +125,7 @@ class Controller:
 
     def supported_features(self) -> tuple[tuple[str, int, int], ...]:
         """(name, lowest level, highest level)."""
-        return ((METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION),)
+        return supported_features(self._config)
 
     def finalized_features(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.image.features.items())
@@ -173,6 +182,8 @@ class Controller:
             return
         self.heartbeats.deactivated()
         self.balance.deactivated()
+        self.broadcast.deactivated()
+        self._loader.split_at_epochs(False)
         waiting = reign.end()
         for answered in waiting:
             answered(NOT_CONTROLLER)
@@ -181,6 +192,7 @@ class Controller:
         self._claim_if_loaded()
         if self._reign is not None:
             self._reign.answer_published()
+            self.broadcast.progressed()
 
     def _claim_if_loaded(self) -> None:
         if self._claim is None or self._loader.last_offset < self._claim[1]:
@@ -188,15 +200,24 @@ class Controller:
         epoch, start_offset = self._claim
         self._claim = None
         image, in_transaction = self._loader.image, self._loader.in_transaction
-        first = activation(image, in_transaction, self._config.crucible_bootstrap_metadata_version)
+        first = self._first(image, in_transaction)
         reign = self._reign = Reign(
             self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
         )
         self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
         self.heartbeats.activated()
         self.balance.activated()
+        self._loader.split_at_epochs(True)
+        self.broadcast.activated()
         reign.begin(first)
         self.on_activated()
+
+    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
+        """What it writes before it serves. Raises MetadataFault where this node cannot be what the others rely on."""
+        config = self._config
+        check_levels(image, config)
+        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
+        return activation(image, in_transaction, config.crucible_bootstrap_metadata_version, epoch_level)
 
 
 def _nothing() -> None:

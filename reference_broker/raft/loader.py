@@ -98,6 +98,10 @@ class MetadataLoader:
         if newest is not None:
             self._take(newest, (yield from load_snapshot(self._surroundings.disk, self._store, newest)))
 
+    def split_at_epochs(self, wanted: bool) -> None:
+        """Whether a metadata epoch's record ends a publication."""
+        self._batches.splits_at_epochs = wanted
+
     def catch_up(self, high_watermark: int) -> None:
         """Takes all batches below ``high_watermark``: a slice now, the others in events of their own."""
         self._high_watermark = max(self._high_watermark, high_watermark)

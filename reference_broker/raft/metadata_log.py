@@ -15,6 +15,7 @@ from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.now import Now
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log
 from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_delta import MetadataFault
 from reference_broker.model.metadata_image import Provenance
 from reference_broker.raft.leader_change import leader_change_record
 from reference_broker.raft.metadata_records import MARKERS, MetadataRecord
@@ -205,12 +206,15 @@ class MetadataLog:
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Takes away every batch that reaches ``offset`` or beyond; returns the new end offset."""
+        """Takes away every batch that reaches ``offset`` or beyond; returns the new end offset. Raises MetadataFault
+        below the high watermark: the node must end rather than forget what was committed."""
         high_watermark = self.log.high_watermark
-        assert offset >= high_watermark, (
-            f"the metadata log would be cut at offset {offset}, below its high watermark {high_watermark}: a leader "
-            "without committed records was elected, since voters lost what they had made durable"
-        )
+        if offset < high_watermark:
+            raise MetadataFault(
+                f"The metadata log would be cut at offset {offset}, below its high watermark {high_watermark}: a "
+                "leader without committed records was elected, since voters lost what they had made durable; restore "
+                "their directories from copies."
+            )
         return self.log.truncate_to(offset)
 
     def install_snapshot(self, now: Now, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word

@@ -167,10 +167,28 @@ class BrokerRegistrationChangeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataEpoch:
+    """KIP-232's znode ``/metadata_epoch``."""
+
+    version: int = field(metadata=_INT32, default=0)
+    metadata_epoch: int = field(metadata=_INT64)
+
+
+METADATA_EPOCH_TAG = 10000
+"""Far above Kafka's own tags: its tools read past it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord:
+    """``metadata_epoch`` is not Kafka's: the metadata epoch rides on a record that does nothing else (M-1)."""
+
     __api_key__: ClassVar[int] = 20
     __version__: ClassVar[int] = 0
     __versions__: ClassVar[int] = 0
+    metadata_epoch: MetadataEpoch | None = field(
+        metadata={"kafka_type": "struct", "struct": MetadataEpoch, "tag": METADATA_EPOCH_TAG, "nullable": True},
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

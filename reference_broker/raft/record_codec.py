@@ -5,7 +5,7 @@ record type from its declaration.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeAlias, cast, get_args
 
@@ -193,7 +193,7 @@ def _layout(cls: type) -> _Layout:
     plain, tagged = [], {}
     for declared in fields(cls):
         meta = declared.metadata
-        write, read = _nested(meta["of"]) if "of" in meta else _TYPES[meta["kafka_type"]]
+        write, read = _codec_of(meta)
         default = None if declared.default is MISSING else declared.default
         field = _Field(declared.name, write, read, meta.get("since", 0), meta.get("nullable", False), default)
         if "tag" in meta:
@@ -203,9 +203,15 @@ def _layout(cls: type) -> _Layout:
     return _Layout(cls, tuple(plain), dict(sorted(tagged.items())))
 
 
-def _nested(cls: type) -> tuple[Writer, Reader]:
+def _codec_of(meta: Mapping[str, Any]) -> tuple[Writer, Reader]:
+    if "of" in meta:
+        return _array(_struct(meta["of"]))
+    return _struct(meta["struct"]) if "struct" in meta else _TYPES[meta["kafka_type"]]
+
+
+def _struct(cls: type) -> tuple[Writer, Reader]:
     layout = _layout(cls)
-    return _array((lambda out, value: layout.write(out, value, 0), lambda data, at: layout.read(data, at, 0)))
+    return (lambda out, value: layout.write(out, value, 0)), (lambda data, at: layout.read(data, at, 0))
 
 
 _LAYOUTS: dict[int, _Layout] = {cls.__api_key__: _layout(cls) for cls in get_args(MetadataRecord)}

@@ -53,7 +53,8 @@ class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way h
 
 class Reign:
     """``latest``: the metadata with all changes written so far, committed or not. ``work``: what is left of the event's
-    time. ``lost`` is called when an append finds that leadership is gone; it calls ``end``."""
+    time. ``in_transaction``: a Begin is written, and neither its End nor its Abort. ``lost`` is called when an append
+    finds that leadership is gone; it calls ``end``."""
 
     __slots__ = (
         "_config",
@@ -68,6 +69,7 @@ class Reign:
         "_stepping",
         "_surroundings",
         "_timer",
+        "in_transaction",
         "latest",
         "work",
     )
@@ -83,6 +85,7 @@ class Reign:
     ) -> None:
         self.latest = latest
         self.work = Slice(UNITS_PER_SLICE)
+        self.in_transaction = False
         self._surroundings = surroundings
         self._config = config
         self._loader = loader
@@ -202,18 +205,19 @@ class Reign:
         image = batches.delta.build(Provenance())
         yield
         self._loader.expect(self._loader.end_offset, of)
-        begun = False
         try:
             self._append([BeginTransactionRecord(name=operation.name)], "begin", 0, of)
-            begun = True
+            self.in_transaction = True
             for number, batch in enumerate(batches.batches, 1):
                 yield
                 self._append(batch, "batch", number, of)
             yield
             last = self._append([EndTransactionRecord()], "end", of, of)
+            self.in_transaction = False
         except DiskError as failure:
-            if begun:
+            if self.in_transaction:
                 self._append([AbortTransactionRecord(reason="The disk failed")], "abort", 0, of)
+                self.in_transaction = False
             self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
             return
         self.latest = image.at(last)

@@ -46,6 +46,9 @@ def _register_broker(delta: MetadataDelta, record: RegisterBrokerRecord) -> None
             in_controlled_shutdown=record.in_controlled_shutdown,
             rack=record.rack,
             log_dirs=record.log_dirs,
+            features=tuple(
+                (one.name, one.min_supported_version, one.max_supported_version) for one in record.features
+            ),
         )
     )
 
@@ -132,8 +135,10 @@ def _allocate_producer_ids(delta: MetadataDelta, record: ProducerIdsRecord) -> N
     delta.next_producer_id = record.next_producer_id
 
 
-def _nothing(_delta: MetadataDelta, _record: NoOpRecord) -> None:
-    """A NoOpRecord only moves the offset."""
+def _set_metadata_epoch(delta: MetadataDelta, record: NoOpRecord) -> None:
+    """A NoOpRecord of Kafka's only moves the offset."""
+    if record.metadata_epoch is not None:
+        delta.metadata_epoch = record.metadata_epoch.metadata_epoch
 
 
 _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
@@ -147,5 +152,5 @@ _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
     RemoveTopicRecord: _remove_topic,
     FeatureLevelRecord: _set_feature,
     ProducerIdsRecord: _allocate_producer_ids,
-    NoOpRecord: _nothing,
+    NoOpRecord: _set_metadata_epoch,
 }

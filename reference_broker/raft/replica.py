@@ -156,6 +156,7 @@ class MetadataReplica:
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)
         self.controller.on_activated = self._activated
+        self.controller.broadcast.serve_locally = lambda key, body, answer: channel.serve_locally(key, body, answer)
         self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, home.metrics)
         self.loader.on_published = self.generator.published
 

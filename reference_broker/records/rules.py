@@ -16,6 +16,7 @@ from reference_broker.records.batch import (
     BatchHeader,
     Buffer,
     InvalidRecords,
+    read_header,
 )
 from reference_broker.records.reader import read_records
 from reference_broker.wire.errors import Error
@@ -97,12 +98,16 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 
 
 def check_keys(batches: Sequence[Buffer]) -> None:
-    """Compacted topics: raises InvalidRecords (INVALID_RECORD) naming each record without a key."""
+    """Compacted topics: raises InvalidRecords (INVALID_RECORD) naming each record without a key, or at an offset that
+    is not the next of its batch: what is newest would not be known."""
     for batch in batches:
-        missing = tuple(
-            (index, "a compacted topic needs keys")
+        first_offset = read_header(batch).base_offset
+        wrong = tuple(
+            (index, "a compacted topic needs keys" if record.key is None else "it is not at the batch's next offset")
             for index, record in enumerate(read_records(batch))
-            if record.key is None
+            if record.key is None or record.offset != first_offset + index
         )
-        if missing:
-            raise InvalidRecords(Error.INVALID_RECORD, f"{len(missing)} records have no key", missing)
+        if wrong:
+            raise InvalidRecords(
+                Error.INVALID_RECORD, f"{len(wrong)} records have no key, or not the next offset", wrong
+            )

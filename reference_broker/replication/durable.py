@@ -6,6 +6,7 @@ from functools import partial
 from reference_broker.log.config import UNBOUNDED
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.model.partitions import Partition
 from reference_broker.raft.ports import Ports
 
 
@@ -18,6 +19,42 @@ def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], Non
     """Calls ``done`` when all that was appended so far to ``logs`` is durable."""
     points = [(log, log.sync_point()) for log in logs]
     ports.sync(tuple(path for _, point in points for path in point.paths), partial(_synced, points, done))
+
+
+def plan_timed_flush(ports: Ports, partition: Partition) -> None:
+    """``flush.ms``: the first unsynced append starts the time, one timer for each partition."""
+    flush_ms = partition.log.config.flush_ms
+    if flush_ms >= UNBOUNDED or partition.flush_planned:
+        return
+    partition.flush_planned = True
+    ports.set_timer(ports.now().mono_us + flush_ms * 1000, partial(_flush, ports, partition))
+
+
+def _flush(ports: Ports, partition: Partition) -> None:
+    partition.flush_planned = False
+    if not partition.deleted:
+        sync_led_then(ports, [partition], nobody_waits)
+
+
+def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[[], None]) -> None:
+    """Calls ``done`` when everything appended so far to led ``partitions`` is durable."""
+    missing = len(partitions)
+
+    def synced(partition: Partition, point: SyncPoint) -> None:
+        nonlocal missing
+        if not partition.deleted:  # Else its directory's name may be another topic's by now.
+            partition.log.mark_synced(point)
+        missing -= 1
+        if missing == 0:
+            done()
+
+    for partition in partitions:
+        point = partition.log.sync_point()
+        ports.sync(point.paths, partial(synced, partition, point))
+
+
+def nobody_waits() -> None:
+    """The sync changes what a crash would lose, and answers no one."""
 
 
 def _synced(points: Sequence[tuple[PartitionLog, SyncPoint]], done: Callable[[], None]) -> None:

@@ -111,11 +111,25 @@ FIRST_DRAFT_VERSION: Final = 1000
 
 DRAFTS: Final[Mapping[tuple[int, int], str]] = {
     (ApiKey.FETCH, 1000): "crucible.Fetch.1000",
+    (ApiKey.METADATA, 1000): "crucible.Metadata.1000",
+    (ApiKey.UPDATE_METADATA, 1000): "crucible.UpdateMetadata.1000",
+    (ApiKey.OFFSET_COMMIT, 1000): "crucible.OffsetCommit.1000",
+    (ApiKey.OFFSET_FETCH, 1000): "crucible.OffsetFetch.1000",
     (ApiKey.FETCH_SNAPSHOT, 1000): "crucible.FetchSnapshot.1000",
 }
 """Every draft: by API key and version the feature by which ApiVersions announces it. Drafts lie outside the announced
 range of versions, so that no unmodified client asks for one. Their layouts are in ``drafts``, Fetch's in
-``fetch_drafts``."""
+``fetch_drafts``. UpdateMetadata is known in no other version: Kafka 4 has none."""
+
+METADATA_EPOCH_DRAFTS: Final = frozenset(
+    {
+        (ApiKey.METADATA, 1000),
+        (ApiKey.UPDATE_METADATA, 1000),
+        (ApiKey.OFFSET_COMMIT, 1000),
+        (ApiKey.OFFSET_FETCH, 1000),
+    }
+)
+"""The drafts of KIP-232: not served where ``crucible.metadata.epoch.enable`` is off."""
 
 _FLEXIBLE_FROM: Final[Mapping[int, int]] = {
     ApiKey.PRODUCE: 9,
@@ -218,11 +232,11 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.LIST_OFFSETS: (1, 10),
     ApiKey.METADATA: (0, 13),
     ApiKey.OFFSET_COMMIT: (2, 9),
-    ApiKey.OFFSET_FETCH: (8, 9),
+    ApiKey.OFFSET_FETCH: (1, 9),
     ApiKey.FIND_COORDINATOR: (0, 6),
     ApiKey.JOIN_GROUP: (0, 9),
     ApiKey.HEARTBEAT: (0, 4),
-    ApiKey.LEAVE_GROUP: (3, 5),
+    ApiKey.LEAVE_GROUP: (0, 5),
     ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.DESCRIBE_GROUPS: (0, 6),
     ApiKey.LIST_GROUPS: (0, 5),
@@ -305,8 +319,8 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
 }
 """Least and greatest version that can be encoded and decoded. The greatest fixes the class that handlers see:
 versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10, OffsetFetch 10)
-are left out. OffsetFetch below 8, LeaveGroup below 3 and AddPartitionsToTxn below 4 say the same in other fields, and
-are known here once ``reshape`` turns them into the greatest version."""
+are left out. AddPartitionsToTxn below 4 says the same in other fields, and is known here once ``reshape`` turns it into
+the greatest version."""
 
 
 def flexible_from(api_key: int) -> int | None:
@@ -322,13 +336,12 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 def is_known(api_key: int, version: int) -> bool:
     """Whether messages of this version can be encoded and decoded here."""
-    versions = _KNOWN.get(api_key)
-    if versions is None:
-        return False
-    return versions[0] <= version <= versions[1] or (api_key, version) in DRAFTS
+    least, greatest = _KNOWN.get(api_key, _NONE)
+    return least <= version <= greatest or (api_key, version) in DRAFTS
 
 
 _KNOWN: Final[Mapping[int, tuple[int, int]]] = {int(key): versions for key, versions in VERSIONS.items()}
+_NONE: Final = (0, -1)
 
 
 def api_name(api_key: int) -> str:

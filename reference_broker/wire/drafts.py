@@ -1,13 +1,18 @@
 """Layouts of the private drafts of ``apis.DRAFTS``: what Kafka's design pages said and its releases never shipped.
 
-A request is decoded to the class that the API's handler sees in every other version, since it says the same with
-fewer fields; a response has a class of its own. The classes are written as kio's are, so that the same codecs read
-their fields, and are never flexible.
+A request is decoded to the class that the API's handler sees in every other version, where it says the same with
+fewer fields; those of ``OWN_REQUESTS`` say more, and have a class of their own, as every response has. The classes are
+written as kio's are, so that the same codecs read their fields, and are never flexible. Error codes are numbers:
+kio's ``ErrorCode`` has no room for private ones.
+
+The metadata epoch (KIP-232) is an int64 in Metadata, UpdateMetadata, OffsetCommit and OffsetFetch 1000, where that
+page's schemas have it; -1: none known.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
+from uuid import UUID
 
 from reference_broker.wire.apis import ApiKey
 
@@ -86,7 +91,262 @@ class FetchSnapshotResponse1000:
     topics: tuple[TopicSnapshots, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequestTopic1000:
+    """One topic asked for."""
+
+    __flexible__: ClassVar[bool] = False
+    name: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest1000:
+    """Metadata 5's; handlers and clients see Metadata's ordinary request. ``topics`` None: all."""
+
+    __flexible__: ClassVar[bool] = False
+    topics: tuple[MetadataRequestTopic1000, ...] | None
+    allow_auto_topic_creation: bool = field(metadata={"kafka_type": "bool"}, default=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBroker1000:
+    """A live broker."""
+
+    __flexible__: ClassVar[bool] = False
+    node_id: int = field(metadata={"kafka_type": "int32"})
+    host: str = field(metadata={"kafka_type": "string"})
+    port: int = field(metadata={"kafka_type": "int32"})
+    rack: str | None = field(metadata={"kafka_type": "string"}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPartition1000:
+    """One partition; ``leader_id`` -1: it has none now."""
+
+    __flexible__: ClassVar[bool] = False
+    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    partition_index: int = field(metadata={"kafka_type": "int32"})
+    leader_id: int = field(metadata={"kafka_type": "int32"})
+    replica_nodes: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    isr_nodes: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    offline_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTopic1000:
+    """One topic, or why it is not described."""
+
+    __flexible__: ClassVar[bool] = False
+    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    name: str = field(metadata={"kafka_type": "string"})
+    is_internal: bool = field(metadata={"kafka_type": "bool"}, default=False)
+    partitions: tuple[MetadataPartition1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse1000:
+    """Metadata 5's with ``metadata_epoch``: that of the last update which the serving broker applied (M-4)."""
+
+    __flexible__: ClassVar[bool] = False
+    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
+    brokers: tuple[MetadataBroker1000, ...]
+    cluster_id: str | None = field(metadata={"kafka_type": "string"}, default=None)
+    controller_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    metadata_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    topics: tuple[MetadataTopic1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetadataPartition1000:
+    """``leader`` -1: none now; -2: the partition is deleted. ``zk_version``: KRaft's partition epoch.
+
+    ``topic_id`` is not in version 4: Metadata tells it from version 10 on (KIP-516), and a broker has its metadata
+    from these updates alone.
+    """
+
+    __flexible__: ClassVar[bool] = False
+    topic: str = field(metadata={"kafka_type": "string"})
+    partition: int = field(metadata={"kafka_type": "int32"})
+    controller_epoch: int = field(metadata={"kafka_type": "int32"})
+    leader: int = field(metadata={"kafka_type": "int32"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+    isr: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    zk_version: int = field(metadata={"kafka_type": "int32"})
+    replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    offline_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetadataEndpoint1000:
+    """``security_protocol``: 0 is PLAINTEXT."""
+
+    __flexible__: ClassVar[bool] = False
+    port: int = field(metadata={"kafka_type": "int32"})
+    host: str = field(metadata={"kafka_type": "string"})
+    listener: str = field(metadata={"kafka_type": "string"})
+    security_protocol: int = field(metadata={"kafka_type": "int16"}, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetadataBroker1000:
+    """A live broker."""
+
+    __flexible__: ClassVar[bool] = False
+    id: int = field(metadata={"kafka_type": "int32"})
+    endpoints: tuple[UpdateMetadataEndpoint1000, ...]
+    rack: str | None = field(metadata={"kafka_type": "string"}, default=None)
+
+
+INCREMENTAL_UPDATE = 1
+FULL_UPDATE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetadataRequest1000:
+    """UpdateMetadata 4's with ``metadata_epoch`` (M-3). All live brokers stand in each, partitions where they changed.
+
+    The last two are of versions 5 and 8: ``broker_epoch`` of the incarnation that is meant (KIP-380), and ``type``: the
+    first that it gets of a controller is FULL_UPDATE and replaces all that it was told before.
+    """
+
+    __flexible__: ClassVar[bool] = False
+    controller_id: int = field(metadata={"kafka_type": "int32"})
+    controller_epoch: int = field(metadata={"kafka_type": "int32"})
+    metadata_epoch: int = field(metadata={"kafka_type": "int64"})
+    partition_states: tuple[UpdateMetadataPartition1000, ...]
+    live_brokers: tuple[UpdateMetadataBroker1000, ...]
+    broker_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    type: int = field(metadata={"kafka_type": "int8"}, default=FULL_UPDATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetadataResponse1000:
+    """STALE_CONTROLLER_EPOCH where a newer controller's update was applied before; STALE_BROKER_EPOCH where another
+    incarnation was meant; INVALID_REQUEST where an incremental update has nothing to go on from."""
+
+    __flexible__: ClassVar[bool] = False
+    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequestPartition1000:
+    """``metadata_epoch``: of the last metadata that the consumer accepted (M-6)."""
+
+    __flexible__: ClassVar[bool] = False
+    partition_index: int = field(metadata={"kafka_type": "int32"})
+    committed_offset: int = field(metadata={"kafka_type": "int64"})
+    metadata_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    committed_metadata: str | None = field(metadata={"kafka_type": "string"}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequestTopic1000:
+    """One topic."""
+
+    __flexible__: ClassVar[bool] = False
+    name: str = field(metadata={"kafka_type": "string"})
+    partitions: tuple[OffsetCommitRequestPartition1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest1000:
+    """OffsetCommit 3's with an epoch per partition. ``retention_time_ms`` is ignored, as since KIP-211."""
+
+    __flexible__: ClassVar[bool] = False
+    group_id: str = field(metadata={"kafka_type": "string"})
+    generation_id_or_member_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    member_id: str = field(metadata={"kafka_type": "string"}, default="")
+    retention_time_ms: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    topics: tuple[OffsetCommitRequestTopic1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponsePartition1000:
+    """INVALID_METADATA_EPOCH (M-7) stands here."""
+
+    __flexible__: ClassVar[bool] = False
+    partition_index: int = field(metadata={"kafka_type": "int32"})
+    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponseTopic1000:
+    """One topic."""
+
+    __flexible__: ClassVar[bool] = False
+    name: str = field(metadata={"kafka_type": "string"})
+    partitions: tuple[OffsetCommitResponsePartition1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponse1000:
+    """OffsetCommit 3's."""
+
+    __flexible__: ClassVar[bool] = False
+    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
+    topics: tuple[OffsetCommitResponseTopic1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequestTopic1000:
+    """One topic."""
+
+    __flexible__: ClassVar[bool] = False
+    name: str = field(metadata={"kafka_type": "string"})
+    partition_indexes: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest1000:
+    """OffsetFetch 3's: one group. ``topics`` None: all that have offsets."""
+
+    __flexible__: ClassVar[bool] = False
+    group_id: str = field(metadata={"kafka_type": "string"})
+    topics: tuple[OffsetFetchRequestTopic1000, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponsePartition1000:
+    """``committed_offset`` -1: none committed. ``metadata_epoch`` -1: none recorded (M-9, M-11)."""
+
+    __flexible__: ClassVar[bool] = False
+    partition_index: int = field(metadata={"kafka_type": "int32"})
+    committed_offset: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    metadata_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    metadata: str | None = field(metadata={"kafka_type": "string"}, default="")
+    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponseTopic1000:
+    """One topic."""
+
+    __flexible__: ClassVar[bool] = False
+    name: str = field(metadata={"kafka_type": "string"})
+    partitions: tuple[OffsetFetchResponsePartition1000, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse1000:
+    """OffsetFetch 3's with an epoch per partition."""
+
+    __flexible__: ClassVar[bool] = False
+    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
+    topics: tuple[OffsetFetchResponseTopic1000, ...]
+    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+
+
 LAYOUTS: Final[Mapping[tuple[int, int], tuple[type, type]]] = {
+    (ApiKey.METADATA, 1000): (MetadataRequest1000, MetadataResponse1000),
+    (ApiKey.UPDATE_METADATA, 1000): (UpdateMetadataRequest1000, UpdateMetadataResponse1000),
+    (ApiKey.OFFSET_COMMIT, 1000): (OffsetCommitRequest1000, OffsetCommitResponse1000),
+    (ApiKey.OFFSET_FETCH, 1000): (OffsetFetchRequest1000, OffsetFetchResponse1000),
     (ApiKey.FETCH_SNAPSHOT, 1000): (FetchSnapshotRequest1000, FetchSnapshotResponse1000),
 }
 """The request's and the response's class, by API key and version."""
+
+OWN_REQUESTS: Final = frozenset(
+    {(ApiKey.UPDATE_METADATA, 1000), (ApiKey.OFFSET_COMMIT, 1000), (ApiKey.OFFSET_FETCH, 1000)}
+)
+"""Drafts whose request's layout is also the class that handlers see."""

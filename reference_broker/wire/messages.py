@@ -151,7 +151,9 @@ def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[ty
     if version < FIRST_DRAFT_VERSION:
         return body_class(api_key, direction), _kio_class(api_key, version, direction)
     request, response = drafts.LAYOUTS[(api_key, version)]
-    return (body_class(api_key, direction), request) if direction == "request" else (response, response)
+    if direction == "response":
+        return response, response
+    return (request if (api_key, version) in drafts.OWN_REQUESTS else body_class(api_key, direction)), request
 
 
 def _article(api_key: int) -> str:

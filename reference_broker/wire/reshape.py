@@ -151,6 +151,68 @@ def _update_features_down(body: Any, old: type) -> Any:
     return _build(old, **(_taken_over(body) | {"feature_updates": updates}))
 
 
+def _leave_group_request_up(old: Any, new: type) -> Any:
+    member = _build(_item_class(new, "members"), member_id=old.member_id)
+    return _build(new, **(_taken_over(old) | {"members": (member,)}))
+
+
+def _leave_group_request_down(body: Any, old: type) -> Any:
+    (member,) = body.members
+    return _build(old, **(_taken_over(body) | {"member_id": member.member_id}))
+
+
+def _leave_group_response_down(body: Any, old: type) -> Any:
+    # One error for the request and its only member.
+    error = body.error_code or next((each.error_code for each in body.members), body.error_code)
+    return _build(old, **(_taken_over(body) | {"error_code": error}))
+
+
+def _leave_group_response_up(old: Any, new: type) -> Any:
+    return _build(new, **_taken_over(old))
+
+
+_LEAVE_GROUP_REQUEST: Final = Reshape(_leave_group_request_up, _leave_group_request_down)
+_LEAVE_GROUP_RESPONSE: Final = Reshape(_leave_group_response_up, _leave_group_response_down)
+def _offset_fetch_request_up(old: Any, new: type) -> Any:
+    group = _item_class(new, "groups")
+    item = _item_class(group, "topics")
+    topics = None if old.topics is None else tuple(_build(item, **_taken_over(each)) for each in old.topics)
+    return _build(new, **(_taken_over(old) | {"groups": (_build(group, group_id=old.group_id, topics=topics),)}))
+
+
+def _offset_fetch_request_down(body: Any, old: type) -> Any:
+    (group,) = body.groups
+    item = _item_class(old, "topics")
+    topics = None if group.topics is None else tuple(_build(item, **_taken_over(each)) for each in group.topics)
+    return _build(old, **(_taken_over(body) | {"group_id": group.group_id, "topics": topics}))
+
+
+def _offset_fetch_topics(topics: Any, item: type) -> tuple[Any, ...]:
+    partition = _item_class(item, "partitions")
+
+    def change(topic: Any) -> Any:
+        partitions = tuple(_build(partition, **_taken_over(one)) for one in topic.partitions)
+        return _build(item, name=topic.name, partitions=partitions)
+
+    return tuple(change(topic) for topic in topics)
+
+
+def _offset_fetch_response_up(old: Any, new: type) -> Any:
+    """The group's ID is not said in an old version."""
+    group = _item_class(new, "groups")
+    topics = _offset_fetch_topics(old.topics, _item_class(group, "topics"))
+    found = _build(group, **(_taken_over(old) | {"group_id": "", "topics": topics}))
+    return _build(new, **(_taken_over(old) | {"groups": (found,)}))
+
+
+def _offset_fetch_response_down(body: Any, old: type) -> Any:
+    (group,) = body.groups
+    topics = _offset_fetch_topics(group.topics, _item_class(old, "topics"))
+    return _build(old, **(_taken_over(body) | {"topics": topics, "error_code": group.error_code}))
+
+
+_OFFSET_FETCH_REQUEST: Final = Reshape(_offset_fetch_request_up, _offset_fetch_request_down)
+_OFFSET_FETCH_RESPONSE: Final = Reshape(_offset_fetch_response_up, _offset_fetch_response_down)
 _FIND_COORDINATOR_REQUEST: Final = Reshape(_find_coordinator_request_up, _find_coordinator_request_down)
 _FIND_COORDINATOR_RESPONSE: Final = Reshape(_find_coordinator_response_up, _find_coordinator_response_down)
 _DELETE_TOPICS: Final = Reshape(_delete_topics_request_up, _delete_topics_request_down)
@@ -158,6 +220,8 @@ _DELETE_TOPICS: Final = Reshape(_delete_topics_request_up, _delete_topics_reques
 REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
     (ApiKey.METADATA, 0): Reshape(_metadata_request_up, _metadata_request_down),
     **{(ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_REQUEST for version in range(4)},
+    **{(ApiKey.LEAVE_GROUP, version): _LEAVE_GROUP_REQUEST for version in range(3)},
+    **{(ApiKey.OFFSET_FETCH, version): _OFFSET_FETCH_REQUEST for version in range(1, 8)},
     **{(ApiKey.DELETE_TOPICS, version): _DELETE_TOPICS for version in range(1, 6)},
     (ApiKey.END_QUORUM_EPOCH, 0): Reshape(_end_quorum_epoch_up, _end_quorum_epoch_down),
     (ApiKey.UPDATE_FEATURES, 0): Reshape(_update_features_up, _update_features_down),
@@ -166,6 +230,8 @@ REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
 """By API key and version."""
 
 RESPONSES: Final[Mapping[tuple[int, int], Reshape]] = {
-    (ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_RESPONSE for version in range(4)
+    **{(ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_RESPONSE for version in range(4)},
+    **{(ApiKey.LEAVE_GROUP, version): _LEAVE_GROUP_RESPONSE for version in range(3)},
+    **{(ApiKey.OFFSET_FETCH, version): _OFFSET_FETCH_RESPONSE for version in range(1, 8)},
 }
 """By API key and version."""

@@ -12,6 +12,8 @@ from reference_broker.apis import k19_create_topics, k62_broker_registration, k6
 from reference_broker.apis import k67_allocate_producer_ids as k67
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.metadata_feed import feed_metadata
+from reference_broker.coordinator.coordinator import GroupCoordinator
+from reference_broker.coordinator.roles import CoordinatedRoles
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
 from reference_broker.model.fetch_session_cache import FetchSessionCache
@@ -114,13 +116,16 @@ class AdminWorld:
             lifecycle=self.lifecycle, on_leader_changed=lambda _: None,
         )  # fmt: skip
         replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics)
+        groups = GroupCoordinator(
+            self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
+        )
         self.broker = Broker(
             node_id=1, config=parsed, now=NOW, random=Random(1), disk=self.disk, outside=self.outside, metrics=metrics,
-            partitions=partitions, replica=replica, replication=replication,
+            partitions=partitions, replica=replica, replication=replication, groups=groups,
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )  # fmt: skip
         self.publisher = PartitionPublisher(
-            1, parsed, self.disk, partitions, replication, now=lambda: NOW,
+            1, parsed, self.disk, partitions, CoordinatedRoles(replication, groups), now=lambda: NOW,
             later=lambda step: self.outside.steps.append(step),
         )  # fmt: skip
         self._start()

@@ -180,6 +180,7 @@ class World:
             replica=SimpleNamespace(controller=self.controller),
             fetch_sessions=cache,
             replication=replication,
+            groups=unused,
         )
 
     @property

@@ -49,6 +49,7 @@ class ReplicatedWorld(leader_world.World):
             node_id=1, config=self.config, now=self.now(), random=Random(1), disk=self.disk, outside=outside,
             metrics=self.metrics, partitions=Partitions(), replica=replica, replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note), producer_ids=unused,
+            groups=unused,
         )  # fmt: skip
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]

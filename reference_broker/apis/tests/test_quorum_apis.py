@@ -76,9 +76,10 @@ class World:
     def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:
         self.quorum = Quorum(is_leader, leader_id)
         self.sent: list[Asked] = []
-        brokers = [SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each) for each in (1, 2, 7)]
+        brokers = {each: SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each) for each in (1, 2, 7)}
+        loader = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
         self.broker: Any = SimpleNamespace(
-            node_id=1, quorum=self.quorum, config=BrokerConfig.parse({}), metadata=SimpleNamespace(brokers=brokers),
+            node_id=1, quorum=self.quorum, config=BrokerConfig.parse({}), loader=loader,
             outside=SimpleNamespace(send=lambda *words: self.sent.append(Asked(*words))),
         )  # fmt: skip
         self.call = Call()
@@ -202,7 +203,7 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them() -> None:
             supported_features=lambda: (("metadata.version", 7, 25),), finalized_features=lambda: (),
             finalized_features_epoch=3,
         )  # fmt: skip
-        broker: Any = SimpleNamespace(served=served, controller=controller)
+        broker: Any = SimpleNamespace(served=served, controller=controller, config=BrokerConfig.parse({}))
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")
         answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def test_a_node_finds_what_is_served_and_nothing_else() -> None:
     fetch = found.find(ApiKey.FETCH)
     assert fetch is not None
     assert found.find(ApiKey.FETCH) is fetch
-    assert found.find(ApiKey.JOIN_GROUP) is None
+    assert found.find(ApiKey.ADD_OFFSETS_TO_TXN) is None
     assert found.find(-1) is None
 
 

@@ -74,6 +74,8 @@ class ClusterWorld:
         """Of produce requests, by correlation ID."""
         self.sends: list[tuple[int, Send]] = []
         self.cut: set[frozenset[int]] = set()
+        self.slow: dict[Any, int] = {}
+        """Channels on which a way takes so many microseconds."""
         self.seeds = count(1)
         self._numbers = count()
         self._connections = count(1)
@@ -269,8 +271,13 @@ class ClusterWorld:
         if link is None:
             link = member.links[key] = Link(effect.peer, effect.channel, next(self._connections))
             self._later(LINK_US, lambda: self._give(member, PeerUp(*key)))
-        link.waiting.append((self.mono_us + LINK_US, effect))
-        self._later(LINK_US, lambda: self._serve(member, link))
+        after_us = max(self.link_us(here, *key), link.waiting[-1][0] - self.mono_us if link.waiting else 0)
+        link.waiting.append((self.mono_us + after_us, effect))
+        self._later(after_us, lambda: self._serve(member, link))
+
+    def link_us(self, here: int, there: int, channel: Any) -> int:  # noqa: ARG002 - a test may want to know
+        """How long a request, or its answer, takes from one node to another."""
+        return self.slow.get(channel, LINK_US)
 
     def _reachable(self, here: int, there: int) -> bool:
         other = self.members.get(there)
@@ -312,7 +319,7 @@ class ClusterWorld:
             self._give(asker, PeerReply(link.peer, link.channel, asked.token, body))
             self._serve(asker, link)
 
-        self._later(LINK_US, arrive)
+        self._later(self.link_us(link.peer, self._number_of(asker), link.channel), arrive)
 
     def _closed(self, connection: int) -> None:
         """By the node that serves it."""

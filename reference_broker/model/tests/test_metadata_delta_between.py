@@ -31,7 +31,7 @@ def images(draw):
     return MetadataImage(
         topics=topics, topic_names={topic.topic_id: name for name, topic in topics.items()}, configs=draw(CONFIGS),
         brokers=draw(BROKERS), features=draw(st.dictionaries(st.sampled_from("fg"), st.integers(1, 2))),
-        next_producer_id=draw(st.integers(0, 1)) * 1000,
+        next_producer_id=draw(st.integers(0, 1)) * 1000, metadata_epoch=draw(st.integers(0, 1)),
     )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def test_a_difference_applied_to_the_first_image_gives_the_second(before, after)
         assert _applied(getattr(before, what), getattr(delta, what)) == getattr(after, what)
     assert delta.next_producer_id in (None, after.next_producer_id)
     assert delta.next_producer_id is not None or before.next_producer_id == after.next_producer_id
+    assert delta.metadata_epoch == (None if before.metadata_epoch == after.metadata_epoch else after.metadata_epoch)
     cache = cache_of(before, "c", 1).apply(update_of(delta, after, 1))
     assert (cache.topics, cache.topic_names) == (after.topics, after.topic_names)
     if before == after:

@@ -7,9 +7,12 @@ from reference_broker.raft.broker_changes import LISTENER_NAME, SECURITY_PROTOCO
 from reference_broker.raft.features import METADATA_VERSION_FEATURE
 from reference_broker.raft.metadata_records import (
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
     FeatureLevelRecord,
+    MetadataEpoch,
     MetadataRecord,
+    NoOpRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -24,6 +27,7 @@ def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
     gives the same content. The metadata version comes first: it says how to read what follows."""
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION_FEATURE, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    yield from _metadata_epoch(image)
     for broker_id in sorted(image.brokers):
         yield _registration(image.brokers[broker_id])
     for topic in sorted(image.topics):
@@ -39,6 +43,11 @@ def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
 
 
+def _metadata_epoch(image: MetadataImage) -> Iterator[MetadataRecord]:
+    if image.metadata_epoch > 0:
+        yield NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=image.metadata_epoch))
+
+
 def _registration(broker: BrokerImage) -> MetadataRecord:
     endpoint = BrokerEndpoint(
         name=LISTENER_NAME, host=broker.host, port=broker.port, security_protocol=SECURITY_PROTOCOL_PLAINTEXT
@@ -48,7 +57,10 @@ def _registration(broker: BrokerImage) -> MetadataRecord:
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.broker_epoch,
         end_points=(endpoint,),
-        features=(),
+        features=tuple(
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in broker.features
+        ),
         rack=broker.rack,
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,

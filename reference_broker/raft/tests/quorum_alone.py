@@ -8,9 +8,8 @@ from typing import Any
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
-from reference_broker.raft.channels import Channel
 from reference_broker.raft.fetch_messages import fetch, fetched
-from reference_broker.raft.metadata_log import Validity, open_metadata_log
+from reference_broker.raft.metadata_log import Validity
 from reference_broker.raft.metadata_records import TopicRecord
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.ports import Surroundings
@@ -19,7 +18,9 @@ from reference_broker.raft.quorum_messages import Answer, Vote, begin_epoch, end
 from reference_broker.raft.quorum_messages import vote as vote_request
 from reference_broker.raft.quorum_messages import voted as vote_response
 from reference_broker.raft.quorum_values import Outcome
+from reference_broker.raft.tests.quorum_network import Asked
 from reference_broker.raft.tests.quorum_snapshots import NamedSnapshots
+from reference_broker.raft.tests.quorum_surroundings import AroundQuorum, opened
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
@@ -68,7 +69,16 @@ class Download:
         self.cancels += 1
 
 
-class Alone:
+NEWS = {
+    "leader_changed": "leader",
+    "leadership_won": "won",
+    "leadership_lost": "lost",
+    "high_watermark_advanced": "hw",
+    "snapshot_installed": "snapshot",
+}
+
+
+class Alone(AroundQuorum):
     """Node 0 of voters 0, 1, 2 (or as told). ``auto_sync``: syncs end at once; else they wait in ``syncs``."""
 
     def __init__(
@@ -80,6 +90,7 @@ class Alone:
         auto_sync: bool = True,
         **settings: str,
     ) -> None:
+        super().__init__()
         self.node_id = node_id
         self.time_us = 1_000_000
         self.auto_sync = auto_sync
@@ -87,7 +98,6 @@ class Alone:
         self.sent: list[Sent] = []
         self.syncs: list[tuple[tuple[str, ...], Callable[[], None]]] = []
         self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
-        self.notes: list[tuple[str, dict[str, int | str]]] = []
         self.news: list[tuple[Any, ...]] = []
         self.download = Download()
         self._timer = 0
@@ -95,12 +105,7 @@ class Alone:
         given = {"controller.quorum.voters": dial, "crucible.cluster.id": CLUSTER}
         self.config = BrokerConfig.parse(given | {name.replace("_", "."): value for name, value in settings.items()})
         self.snapshots = NamedSnapshots(self.disk)
-        opening = open_metadata_log(self.disk, self.config, self.now(), False, self.snapshots)
-        try:
-            while True:
-                next(opening)
-        except StopIteration as stop:
-            self.log = stop.value
+        self.log = opened(self.disk, self.config, self.now(), self.snapshots)
         self.quorum = Quorum(
             Surroundings(node_id, self.disk, self, Random(5)), self.config, CLUSTER, self.log, self, self.download
         )
@@ -124,40 +129,12 @@ class Alone:
         else:
             self.syncs.append((paths, done))
 
-    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        self.notes.append((what, dict(fields)))
-
-    def send(
-        self,
-        peer: int,
-        channel: Channel,
-        api_key: int,
-        api_version: int,
-        body: object,
-        timeout_ms: int,
-        replied: Callable[[object], None],
-        failed: Callable[[], None],
-    ) -> None:
-        assert channel is Channel.RAFT
+    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
         assert api_version >= 1
-        self.sent.append(Sent(peer, api_key, body, timeout_ms, replied, failed))
+        self.sent.append(Sent(peer, asked.api_key, asked.body, timeout_ms, asked.replied, asked.failed))
 
-    # raft.quorum.QuorumListener
-
-    def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self.news.append(("leader", leader_id, epoch))
-
-    def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self.news.append(("won", epoch, start_offset))
-
-    def leadership_lost(self, epoch: int) -> None:
-        self.news.append(("lost", epoch))
-
-    def high_watermark_advanced(self, high_watermark: int) -> None:
-        self.news.append(("hw", high_watermark))
-
-    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        self.news.append(("snapshot", snapshot))
+    def tell(self, what: str, *values: object) -> None:
+        self.news.append((NEWS[what], *values))
 
     # The test's doings
 

@@ -6,8 +6,6 @@ from random import Random
 
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
-from reference_broker.raft.channels import Channel
-from reference_broker.raft.metadata_log import open_metadata_log
 from reference_broker.raft.metadata_records import TopicRecord
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.ports import Surroundings
@@ -16,6 +14,7 @@ from reference_broker.raft.tests.quorum_disk import LossyDisk
 from reference_broker.raft.tests.quorum_invariants import Invariants
 from reference_broker.raft.tests.quorum_network import Asked, Network
 from reference_broker.raft.tests.quorum_snapshots import NamedSnapshots, TimedDownload
+from reference_broker.raft.tests.quorum_surroundings import AroundQuorum, opened
 from reference_broker.wire.apis import ApiKey
 
 SECOND_US = 1_000_000
@@ -33,25 +32,19 @@ CONFIG = {
 }
 
 
-class Process:
+class Process(AroundQuorum):
     """One life of one node. Implements raft.ports.Ports and raft.quorum.QuorumListener."""
 
     def __init__(self, world: "World", node_id: int, config: BrokerConfig, disk: LossyDisk) -> None:
+        super().__init__()
         self.world = world
         self.node_id = node_id
         self.disk = disk
         self.paused = False
         self.backlog: list[Callable[[], None]] = []
         self.timers: dict[int, bool] = {}
-        self.notes: list[tuple[str, dict[str, int | str]]] = []
         self.snapshots = NamedSnapshots(disk)
-        opening = open_metadata_log(disk, config, self.now(), False, self.snapshots)
-        while True:
-            try:
-                next(opening)
-            except StopIteration as stop:
-                self.log = stop.value
-                break
+        self.log = opened(disk, config, self.now(), self.snapshots)
         around = Surroundings(node_id, disk, self, Random(world.random.randrange(2**60)))
         self.download = TimedDownload(self, self.log)
         self.quorum = Quorum(around, config, "cluster", self.log, self, self.download)
@@ -105,40 +98,12 @@ class Process:
 
         self.world.after(self.world.random.randrange(100, 4_000), finish)
 
-    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        self.notes.append((what, dict(fields)))
+    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
+        assert api_version == {ApiKey.VOTE: 2, ApiKey.FETCH: 18}.get(ApiKey(asked.api_key), 1)
+        self.world.network.send(self, peer, asked, timeout_ms * 1000)
 
-    def send(
-        self,
-        peer: int,
-        channel: Channel,
-        api_key: int,
-        api_version: int,
-        body: object,
-        timeout_ms: int,
-        replied: Callable[[object], None],
-        failed: Callable[[], None],
-    ) -> None:
-        assert channel is Channel.RAFT
-        assert api_version == {ApiKey.VOTE: 2, ApiKey.FETCH: 18}.get(ApiKey(api_key), 1)
-        self.world.network.send(self, peer, Asked(api_key, body, replied, failed), timeout_ms * 1000)
-
-    # raft.quorum.QuorumListener
-
-    def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self.world.invariants.leader_changed(self, leader_id, epoch)
-
-    def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self.world.invariants.leadership_won(self, epoch, start_offset)
-
-    def leadership_lost(self, epoch: int) -> None:
-        self.world.invariants.leadership_lost(self, epoch)
-
-    def high_watermark_advanced(self, high_watermark: int) -> None:
-        self.world.invariants.high_watermark_advanced(self, high_watermark)
-
-    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        self.world.invariants.snapshot_installed(self, snapshot)
+    def tell(self, what: str, *values: object) -> None:
+        getattr(self.world.invariants, what)(self, *values)
 
 
 class World:

@@ -126,6 +126,20 @@ def _elected_again(world, is_whole):
     assert not world.loader.image.topics or is_whole
 
 
+@pytest.mark.clause("M-14")
+@pytest.mark.parametrize(
+    ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 26), ("group.version", 1)]
+)
+def test_a_level_that_this_node_does_not_know_is_a_fault(feature, level):
+    """As the active controller it would not do what all others rely on: nobody would be sent an epoch."""
+    world = MetadataWorld(crucible_metadata_epoch_enable="false")
+    world.log.append([FeatureLevelRecord(name="metadata.version", feature_level=25)], 0)
+    world.log.append([FeatureLevelRecord(name=feature, feature_level=level)], 0)
+    world.win()
+    with pytest.raises(MetadataFault, match=f"does not know level {level} of {feature}"):
+        world.commit()
+
+
 def test_below_the_level_of_transactions_an_open_one_is_a_fault():
     world = MetadataWorld()
     world.log.append([FeatureLevelRecord(name="metadata.version", feature_level=12)], 0)

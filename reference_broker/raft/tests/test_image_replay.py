@@ -8,7 +8,9 @@ from reference_broker.model.metadata_delta import MetadataDelta, _Draft
 from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
 from reference_broker.raft.metadata_records import (
     ConfigRecord,
+    MetadataEpoch,
     MetadataRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
@@ -19,7 +21,7 @@ from reference_broker.raft.tests.metadata_world import topic_records
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(("create", "remove", "grow", "change", "config", "unset", "ids")), st.integers(0, 5)
+        st.sampled_from(("create", "remove", "grow", "change", "config", "unset", "ids", "epoch")), st.integers(0, 5)
     ),
     max_size=40,
 )
@@ -31,7 +33,7 @@ class Model:
     def __init__(self) -> None:
         self.topics: dict[str, tuple[bytes, int]] = {}
         self.configs: dict[tuple[str, str], str] = {}
-        self.made = self.ids = 0
+        self.made = self.ids = self.epoch = 0
 
     def records(self, operation: str, number: int) -> list[MetadataRecord]:
         name = f"t{number}"
@@ -39,6 +41,9 @@ class Model:
         if operation == "ids":
             self.ids += 1000
             return [ProducerIdsRecord(broker_id=1, next_producer_id=self.ids)]
+        if operation == "epoch":
+            self.epoch += 1
+            return [NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=self.epoch))]
         if operation == "create" and not partitions:
             self.made += 1
             self.topics[name] = self.made.to_bytes(16, "big"), number + 1
@@ -81,7 +86,7 @@ def test_image_by_deltas_equals_image_by_full_replay(operations, batches_a_delta
     assert image.topic_names == {topic_id: name for name, (topic_id, _) in model.topics.items()}
     set_now = {(name, key): value for (_, name), pairs in image.configs.items() for key, value in pairs.items()}
     assert set_now == model.configs
-    assert image.next_producer_id == model.ids
+    assert (image.next_producer_id, image.metadata_epoch) == (model.ids, model.epoch)
     whole = cache_of(image, "c", 1)
     assert (cache.topics, cache.topic_names) == (whole.topics, whole.topic_names)
 
@@ -129,4 +134,5 @@ def _built(image: MetadataImage, records: list[MetadataRecord], offset: int) -> 
 
 
 def _content(image: MetadataImage) -> tuple[object, ...]:
-    return dict(image.topics), dict(image.topic_names), dict(image.configs), image.next_producer_id
+    plain = dict(image.topics), dict(image.topic_names), dict(image.configs)
+    return *plain, image.next_producer_id, image.metadata_epoch

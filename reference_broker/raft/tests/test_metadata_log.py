@@ -6,6 +6,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_delta import MetadataFault
 from reference_broker.raft.metadata_log import (
     MAX_BATCH_BYTES,
     VALID,
@@ -142,7 +143,7 @@ def test_a_diverging_log_is_cut_to_the_common_part(diverging: OffsetAndEpoch, en
 
 
 def test_truncation_below_the_high_watermark_is_refused() -> None:
-    with pytest.raises(AssertionError, match="below its high watermark 20"):
+    with pytest.raises(MetadataFault, match="below its high watermark 20"):
         filled(1, 3).truncate_to(19)
 
 

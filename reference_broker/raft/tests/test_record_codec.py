@@ -14,6 +14,7 @@ from reference_broker.raft.metadata_records import (
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    MetadataEpoch,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -59,6 +60,10 @@ GOLDEN = [
     ),
     (UnregisterBrokerRecord(broker_id=1, broker_epoch=2), "01 01 00 00000001 0000000000000002 00"),
     (NoOpRecord(), "01 14 00 00"),
+    (
+        NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=0x0102)),
+        "01 14 00 01 90 4e 0d 00000000 0000000000000102 00",
+    ),
     (BeginTransactionRecord(name="x"), "01 17 00 01 00 02 02 78"),
     (BeginTransactionRecord(), "01 17 00 00"),
     (EndTransactionRecord(), "01 18 00 00"),
@@ -83,7 +88,7 @@ def test_each_record_type_has_exactly_kafkas_bytes(record, text):
 
 
 def test_unknown_tagged_fields_are_skipped():
-    with_tag = bytes.fromhex("0114000190 4e 03 aabbcc".replace(" ", ""))  # NoOpRecord with tag 10000.
+    with_tag = bytes.fromhex("0114000191 4e 03 aabbcc".replace(" ", ""))  # NoOpRecord with tag 10001.
     assert decode(with_tag) == NoOpRecord()
 
 

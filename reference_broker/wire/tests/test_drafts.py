@@ -1,6 +1,7 @@
 """Private drafts: their bytes, and that nothing of them shows to those who do not know them."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,11 +71,84 @@ def test_drafts_have_layouts_and_are_never_flexible() -> None:
 @pytest.mark.clause("D-3")
 def test_drafts_lie_outside_the_announced_versions_and_have_a_name_each() -> None:
     for (api_key, version), feature in DRAFTS.items():
-        assert version > VERSIONS[ApiKey(api_key)][1]
+        assert version > VERSIONS.get(ApiKey(api_key), (0, -1))[1]
         assert feature == f"crucible.{api_name(api_key)}.{version}"
     assert len(set(DRAFTS.values())) == len(DRAFTS)
     assert not is_known(KEY, 1001)
     assert not is_known(ApiKey.VOTE, 1000)
+
+
+@pytest.mark.clause("D-1")
+@pytest.mark.clause("M-3")
+def test_an_update_metadata_1000_request() -> None:
+    state = drafts.UpdateMetadataPartition1000(
+        topic="t", partition=1, controller_epoch=2, leader=-2, leader_epoch=3, isr=(4,), zk_version=5, replicas=(4, 6),
+        offline_replicas=(6,), topic_id=UUID(int=7),
+    )  # fmt: skip
+    endpoint = drafts.UpdateMetadataEndpoint1000(port=9092, host="h", listener="P")
+    body = drafts.UpdateMetadataRequest1000(
+        controller_id=1, controller_epoch=2, metadata_epoch=8, partition_states=(state,),
+        live_brokers=(drafts.UpdateMetadataBroker1000(id=4, endpoints=(endpoint,)),), broker_epoch=9, type=1,
+    )  # fmt: skip
+    frame = b"".join(encode_request(ApiKey.UPDATE_METADATA, 1000, 9, "me", body))
+    text = (
+        "00000001 00000002 0000000000000008"
+        "00000001 0001 74 00000001 00000002 fffffffe 00000003 00000001 00000004 00000005 00000002 00000004 00000006"
+        "00000001 00000006 00000000000000000000000000000007"
+        "00000001 00000004 00000001 00002384 0001 68 0001 50 0000 ffff"
+        "0000000000000009 01"
+    )
+    assert frame[4:].hex(" ", 1) == bytes.fromhex("0006 03e8 00000009 0002 6d65" + text).hex(" ", 1)
+    assert decode_request(ApiKey.UPDATE_METADATA, 1000, bytes.fromhex(text), 0) == body
+    refused = drafts.UpdateMetadataResponse1000(error_code=11)
+    assert b"".join(encode_response(ApiKey.UPDATE_METADATA, 1000, 9, refused)).hex() == "00000006" "00000009" "000b"
+
+
+@pytest.mark.clause("D-1")
+@pytest.mark.clause("M-4")
+def test_metadata_1000_is_version_5_with_the_epoch_behind_the_controllers_id() -> None:
+    partition = drafts.MetadataPartition1000(partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
+    body = drafts.MetadataResponse1000(
+        brokers=(drafts.MetadataBroker1000(node_id=1, host="h", port=9092),), cluster_id="c", controller_id=1,
+        metadata_epoch=7, topics=(drafts.MetadataTopic1000(name="t", partitions=(partition,)),),
+    )  # fmt: skip
+    frame = b"".join(encode_response(ApiKey.METADATA, 1000, 9, body))
+    assert frame[4:].hex(" ", 1) == bytes.fromhex(
+        "00000009 00000000 00000001 00000001 0001 68 00002384 ffff 0001 63 00000001 0000000000000007"
+        "00000001 0000 0001 74 00 00000001 0000 00000000 00000001 00000001 00000001 00000001 00000001 00000000"
+    ).hex(" ", 1)
+    assert decode_response(ApiKey.METADATA, 1000, frame[4:]) == (9, body)
+    asked: Any = decode_request(ApiKey.METADATA, 1000, bytes.fromhex("00000001 0001 74 00"), 0)
+    assert type(asked) is body_class(ApiKey.METADATA, "request")
+    assert ([topic.name for topic in asked.topics], asked.allow_auto_topic_creation) == (["t"], False)
+
+
+@pytest.mark.clause("D-1")
+@pytest.mark.clause("M-6")
+@pytest.mark.clause("M-9")
+def test_offset_commit_and_offset_fetch_1000_have_the_epoch_behind_each_offset() -> None:
+    commit = drafts.OffsetCommitRequestPartition1000(
+        partition_index=1, committed_offset=2, metadata_epoch=3, committed_metadata="m"
+    )
+    topic = drafts.OffsetCommitRequestTopic1000(name="t", partitions=(commit,))
+    body = drafts.OffsetCommitRequest1000(
+        group_id="g", generation_id_or_member_epoch=4, member_id="i", topics=(topic,)
+    )
+    frame = b"".join(encode_request(ApiKey.OFFSET_COMMIT, 1000, 9, "me", body))
+    text = (
+        "0001 67 00000004 0001 69 ffffffffffffffff"
+        "00000001 0001 74 00000001 00000001 0000000000000002 0000000000000003 0001 6d"
+    )
+    assert frame[4:].hex(" ", 1) == bytes.fromhex("0008 03e8 00000009 0002 6d65" + text).hex(" ", 1)
+    partition = drafts.OffsetFetchResponsePartition1000(
+        partition_index=1, committed_offset=2, metadata_epoch=3, metadata="m"
+    )
+    fetched = drafts.OffsetFetchResponse1000(
+        topics=(drafts.OffsetFetchResponseTopic1000(name="t", partitions=(partition,)),)
+    )
+    assert b"".join(encode_response(ApiKey.OFFSET_FETCH, 1000, 9, fetched))[8:].hex(" ", 1) == bytes.fromhex(
+        "00000000 00000001 0001 74 00000001 00000001 0000000000000002 0000000000000003 0001 6d 0000 0000"
+    ).hex(" ", 1)
 
 
 @QUICK
@@ -91,12 +165,26 @@ def test_drafts_round_trip(data: st.DataObject) -> None:
 
 
 @QUICK
-@given(st.booleans(), st.binary(max_size=80))
-def test_any_bytes_are_a_draft_or_a_protocol_error(asks: bool, frame: bytes) -> None:
+@pytest.mark.parametrize("draft", sorted(drafts.LAYOUTS), ids=lambda draft: f"{api_name(draft[0])}.{draft[1]}")
+@given(data=st.data())
+def test_every_draft_round_trips(draft: tuple[int, int], data: st.DataObject) -> None:
+    api_key, version = draft
+    request, response = drafts.LAYOUTS[draft]
+    answer = data.draw(entities(response))
+    assert decode_response(api_key, version, b"".join(encode_response(api_key, version, 1, answer))[4:]) == (1, answer)
+    if draft in drafts.OWN_REQUESTS:
+        asked = data.draw(entities(request))
+        frame = b"".join(encode_request(api_key, version, 1, None, asked))[4:]
+        assert decode_request(api_key, version, frame, read_request_header(frame)[1]) == asked
+
+
+@QUICK
+@given(st.sampled_from(sorted(drafts.LAYOUTS)), st.booleans(), st.binary(max_size=80))
+def test_any_bytes_are_a_draft_or_a_protocol_error(draft: tuple[int, int], asks: bool, frame: bytes) -> None:
     try:
         if asks:
-            decode_request(KEY, 1000, frame, 0)
+            decode_request(*draft, frame, 0)
         else:
-            decode_response(KEY, 1000, frame)
+            decode_response(*draft, frame)
     except ProtocolError:
         pass  # The other outcome that is allowed.

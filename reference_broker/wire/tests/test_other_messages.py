@@ -40,6 +40,13 @@ SERVED = (
     ApiKey.INIT_PRODUCER_ID,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DELETE_GROUPS,
     ApiKey.VOTE,
     ApiKey.BEGIN_QUORUM_EPOCH,
     ApiKey.END_QUORUM_EPOCH,
@@ -186,6 +193,21 @@ def test_no_topics_in_metadata_0_means_all() -> None:
     assert b"".join(encode_request(3, 0, 1, None, body)).endswith(bytes(4))
     asked: Any = decode_request(3, 1, bytes(4), 0)
     assert asked.topics == ()
+
+
+def test_leave_group_before_version_3_has_one_member_and_its_error() -> None:
+    from kio.schema.leave_group.v5.response import MemberResponse
+
+    frame = bytes.fromhex("0001 67 0001 6d")
+    body: Any = decode_request(ApiKey.LEAVE_GROUP, 2, frame, 0)
+    assert [(each.member_id, each.group_instance_id, each.reason) for each in body.members] == [("m", None, None)]
+    assert b"".join(encode_request(ApiKey.LEAVE_GROUP, 2, 1, None, body)).endswith(frame)
+    response: Any = body_class(ApiKey.LEAVE_GROUP, "response")
+    unknown: Any = MemberResponse(member_id="m", group_instance_id=None, error_code=25)  # type: ignore[arg-type]
+    for top, members, told in ((16, (), 16), (0, (unknown,), 25), (16, (unknown,), 16), (0, (), 0)):
+        answer = response(throttle_time=timedelta(0), error_code=ErrorCode(top), members=members)
+        sent = b"".join(encode_response(ApiKey.LEAVE_GROUP, 1, 5, answer))
+        assert sent.endswith(bytes(4) + told.to_bytes(2, "big"))
 
 
 @pytest.mark.parametrize("code", [Error.TOPIC_ALREADY_EXISTS, 36, ErrorCode.topic_already_exists])

@@ -25,6 +25,15 @@ def a_world(**config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
     return leader, leader.store.ids[-1], follower, Transfer(leader, follower)
 
 
+def begun(pieces: int = 1, **config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
+    """As ``a_world``, with the first ``pieces`` of the snapshot fetched and the next one asked for."""
+    leader, snapshot, follower, transfer = a_world(**config)
+    transfer.begin(snapshot)
+    for _ in range(pieces):
+        transfer.deliver()
+    return leader, snapshot, follower, transfer
+
+
 def again(transfer: Transfer, power_loss: bool = False) -> Transfer:
     """The follower was killed and starts again."""
     disk = transfer.follower.disk
@@ -44,6 +53,12 @@ def is_the_leaders(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
     assert follower.names() == [follower.store.path(snapshot).rpartition("/")[2]], "leftovers"
     follower.load()
     assert content(follower.image) == content(leader.image)
+
+
+def goes_on_to_its_end(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
+    transfer.begin(snapshot)
+    transfer.finish()
+    is_the_leaders(transfer, snapshot)
 
 
 def changed(body, **values):

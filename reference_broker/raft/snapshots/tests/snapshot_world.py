@@ -315,4 +315,5 @@ def content(image: MetadataImage) -> tuple[object, ...]:
     return (
         image.provenance.offset, image.provenance.epoch, dict(image.features), dict(image.brokers), dict(image.topics),
         dict(image.topic_names), {key: dict(value) for key, value in image.configs.items()}, image.next_producer_id,
+        image.metadata_epoch,
     )  # fmt: skip

@@ -14,6 +14,8 @@ from reference_broker.raft.snapshots.tests.download_world import (
     a_leader,
     a_world,
     again,
+    begun,
+    goes_on_to_its_end,
     is_the_leaders,
     refusal,
 )
@@ -173,10 +175,7 @@ def test_killed_at_byte_k_of_what_is_on_disk(byte):
 
 @pytest.mark.clause("S-11")
 def test_damaged_bytes_on_disk_are_not_gone_on_with():
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    for _ in range(4):
-        transfer.deliver()
+    _, snapshot, follower, transfer = begun(4)
     held = bytearray(follower.disk.read(part_path(snapshot), 0, 4 * CHUNK))
     held[2 * CHUNK + 5] ^= 1
     follower.disk.write(part_path(snapshot), held)
@@ -195,10 +194,7 @@ def test_damaged_bytes_on_disk_are_not_gone_on_with():
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "torn"])
 def test_a_damaged_progress_file_is_not_believed(damage):
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    for _ in range(3):
-        transfer.deliver()
+    _, snapshot, follower, transfer = begun(3)
     path = progress_path(snapshot)
     content_ = bytearray(follower.disk.read(path, 0, 10_000))
     content_[-3 if damage == "torn" else 3] ^= 255
@@ -218,10 +214,7 @@ def test_a_damaged_progress_file_is_not_believed(damage):
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("other", ["leader", "snapshot"])
 def test_another_leader_or_snapshot_begins_at_zero(other, killed):
-    leader, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    for _ in range(3):
-        transfer.deliver()
+    leader, snapshot, follower, transfer = begun(3)
     follower.download.cancel()
     follower.ports.sent.clear()
     if other == "snapshot":
@@ -241,24 +234,18 @@ def test_another_leader_or_snapshot_begins_at_zero(other, killed):
 
 @pytest.mark.clause("S-5", "S-10")
 def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose_it():
-    leader, snapshot, _follower, transfer = a_world()
-    transfer.begin(snapshot)
-    transfer.deliver()
+    leader, snapshot, _follower, transfer = begun()
     leader.append([setting(1)])
     newer = leader.make_snapshot()
     leader.store.delete(snapshot)
     transfer.deliver()
     assert transfer.outcomes.pop() == Rediscover()
-    transfer.begin(newer)
-    transfer.finish()
-    is_the_leaders(transfer, newer)
+    goes_on_to_its_end(transfer, newer)
 
 
 @pytest.mark.clause("S-11")
 def test_the_same_snapshot_after_rediscovery_goes_on():
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    transfer.deliver()
+    _, snapshot, follower, transfer = begun()
     transfer.deliver(refusal(transfer, Error.SNAPSHOT_NOT_FOUND))
     assert transfer.outcomes.pop() == Rediscover()
     transfer.begin(snapshot)

@@ -6,7 +6,15 @@ from reference_broker.log.disk import DiskError
 from reference_broker.raft.quorum_values import Failed, Installed, LeaderChanged, Rediscover
 from reference_broker.raft.snapshots.file_names import part_path
 from reference_broker.raft.snapshots.messages import DRAFT_VERSION
-from reference_broker.raft.snapshots.tests.download_world import CHUNK, a_world, changed, is_the_leaders, refusal
+from reference_broker.raft.snapshots.tests.download_world import (
+    CHUNK,
+    a_world,
+    begun,
+    changed,
+    goes_on_to_its_end,
+    is_the_leaders,
+    refusal,
+)
 from reference_broker.raft.snapshots.tests.snapshot_world import filled, setting
 from reference_broker.raft.snapshots.transfer_rate import LEAST_BYTES, TransferRate
 from reference_broker.wire.errors import Error
@@ -26,9 +34,7 @@ from reference_broker.wire.errors import Error
     ],
 )
 def test_what_each_error_leads_to(error, outcome):
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    transfer.deliver()
+    _, _, follower, transfer = begun()
     transfer.deliver(refusal(transfer, error))
     assert transfer.outcomes == [outcome]
     assert not follower.ports.sent
@@ -43,9 +49,7 @@ def test_an_answer_for_another_position_is_not_written():
     transfer.deliver(first)
     assert transfer.outcomes.pop() == Failed()
     assert follower.disk.size(part_path(snapshot)) == CHUNK
-    transfer.begin(snapshot)
-    transfer.finish()
-    is_the_leaders(transfer, snapshot)
+    goes_on_to_its_end(transfer, snapshot)
 
 
 @pytest.mark.clause("S-8")
@@ -66,9 +70,7 @@ def test_a_late_answer_to_a_cancelled_question_is_not_written():
 
 @pytest.mark.clause("S-9")
 def test_bytes_that_are_no_snapshot_are_thrown_away():
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    transfer.deliver()
+    _, snapshot, follower, transfer = begun()
     body = transfer.answer()
     bad = bytearray(body.topics[0].partitions[0].unaligned_records)
     bad[100] ^= 1
@@ -78,25 +80,19 @@ def test_bytes_that_are_no_snapshot_are_thrown_away():
     assert follower.store.ids == ()
     assert follower.names() == []
     assert follower.log.start_offset == 0
-    transfer.begin(snapshot)
-    transfer.finish()
-    is_the_leaders(transfer, snapshot)
+    goes_on_to_its_end(transfer, snapshot)
 
 
 @pytest.mark.clause("S-11")
 def test_another_size_under_the_same_name_is_another_file():
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    transfer.deliver()
+    _, _, follower, transfer = begun()
     transfer.deliver(changed(transfer.answer(), size=10**6))
     assert transfer.outcomes == [Rediscover()]
     assert follower.names() == []
 
 
 def test_a_full_disk_is_noted_and_the_download_goes_on_later():
-    _, snapshot, follower, transfer = a_world()
-    transfer.begin(snapshot)
-    transfer.deliver()
+    _, snapshot, follower, transfer = begun()
     for spare in (0, 10, CHUNK, CHUNK + 5) * 3:
         follower.disk.capacity_bytes = follower.disk.used_bytes + spare
         transfer.deliver()
@@ -117,9 +113,7 @@ def test_a_disk_full_from_the_first_byte_on():
         transfer.deliver()
         assert transfer.outcomes.pop() == Failed()
     follower.disk.capacity_bytes = -1
-    transfer.begin(snapshot)
-    transfer.finish()
-    is_the_leaders(transfer, snapshot)
+    goes_on_to_its_end(transfer, snapshot)
 
 
 @pytest.mark.clause("S-12")
@@ -146,9 +140,7 @@ def test_older_snapshots_go_when_one_takes_the_place_of_the_log():
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     follower.make_snapshot()
-    transfer.begin(snapshot)
-    transfer.finish()
-    is_the_leaders(transfer, snapshot)
+    goes_on_to_its_end(transfer, snapshot)
 
 
 def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance():

@@ -8,9 +8,12 @@ from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Pr
 from reference_broker.raft.metadata_records import (
     BeginTransactionRecord,
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    MetadataEpoch,
+    NoOpRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
 )
@@ -192,7 +195,29 @@ def test_what_a_snapshot_gives_equals_full_replay(operations, others):
 def _living(image: MetadataImage) -> int:
     settings_ = sum(len(pairs) for pairs in image.configs.values())
     partitions = sum(1 + len(topic.partitions) for topic in image.topics.values())
-    return len(image.features) + len(image.brokers) + partitions + settings_ + (image.next_producer_id > 0)
+    single = (image.next_producer_id > 0) + (image.metadata_epoch > 0)
+    return len(image.features) + len(image.brokers) + partitions + settings_ + single
+
+
+@pytest.mark.clause("M-1")
+@pytest.mark.clause("M-14")
+def test_the_metadata_epoch_and_what_brokers_announced_survive():
+    endpoint = BrokerEndpoint(name="PLAINTEXT", host="h", port=1, security_protocol=0)
+    feature = BrokerFeature(name="f", min_supported_version=1, max_supported_version=3)
+    replica = Replica()
+    replica.append(
+        [
+            RegisterBrokerRecord(
+                broker_id=1, incarnation_id=bytes(16), broker_epoch=2, end_points=(endpoint,), features=(feature,)
+            ),
+            NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=57)),
+        ]
+    )
+    loaded = run(load_snapshot(replica.disk, replica.store, replica.make_snapshot()))
+    assert loaded.metadata_epoch == 57
+    assert loaded.brokers[1].features == (("f", 1, 3),)
+    assert [loaded.brokers[1].supports("f", level) for level in (0, 1, 3, 4)] == [False, True, True, False]
+    assert [loaded.brokers[1].supports("other", level) for level in (0, 1)] == [True, False]
 
 
 def test_producer_ids_survive():

@@ -37,7 +37,7 @@ class Served:
     def handle(self, body, version=1):
         broker = SimpleNamespace(
             quorum=self.leadership, snapshots=self.replica.store, now=Now(7, 7),
-            metadata=SimpleNamespace(brokers=(SimpleNamespace(broker_id=1, host="h", port=9),)),
+            loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=9)})),
         )  # fmt: skip
         return k59_fetch_snapshot.handle(broker, SimpleNamespace(api_version=version), body)
 

@@ -1,0 +1,323 @@
+"""The group APIs in every version, over the wire, on membership alone."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+
+from reference_broker.apis import (
+    k11_join_group,
+    k12_heartbeat,
+    k13_leave_group,
+    k14_sync_group,
+    k15_describe_groups,
+    k16_list_groups,
+    k42_delete_groups,
+)
+from reference_broker.apis.tests.admin_world import AdminCall
+from reference_broker.coordinator.tests.membership_world import WALL_MS, World
+from reference_broker.model.groups.group import Group
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.schema import schema_fields
+
+MODULES = {
+    module.CARD.api_key: module
+    for module in (
+        k11_join_group,
+        k12_heartbeat,
+        k13_leave_group,
+        k14_sync_group,
+        k15_describe_groups,
+        k16_list_groups,
+        k42_delete_groups,
+    )
+}
+
+
+def versions(key: ApiKey) -> range:
+    return range(VERSIONS[key][0], VERSIONS[key][1] + 1)
+
+
+def filled(entity: type, values: dict[str, Any]) -> Any:
+    """A message of the class that handlers see; arrays of structs are lists of dicts."""
+    known = {}
+    for each in schema_fields(entity):
+        value = values.get(each.name, each.default)
+        if each.struct is not None and value is not None and each.is_array:
+            value = tuple(filled(each.struct, item) for item in values.get(each.name, ()))
+        known[each.name] = value
+    return entity(**known)
+
+
+class Broker:
+    """What these handlers use of one; ``ask`` sends a request through the wire and gives what a client reads."""
+
+    def __init__(self, **settings: object) -> None:
+        self.world = World(**settings)
+        store = self.world.store
+        self.groups = SimpleNamespace(
+            membership=self.world.membership, find=store.find, active=store.active, loading=store.loading
+        )
+        self.outside = self.world.ports
+
+    def begin(self, key: ApiKey, version: int, **values: Any) -> "Asked":
+        body = filled(body_class(key, "request"), values)
+        frame = b"".join(encode_request(key, version, 1, "tester", body))[4:]
+        header, offset = read_request_header(memoryview(frame))
+        assert (header.api_key, header.api_version) == (key, version)
+        call = Asked(key, version)
+        answer = MODULES[key].handle(self, call, decode_request(key, version, memoryview(frame), offset))
+        if answer is not None:
+            call.respond(answer)
+        return call
+
+    def ask(self, key: ApiKey, version: int, **values: Any) -> Any:
+        call = self.begin(key, version, **values)
+        self.world.pass_ms(0)
+        return call.read()
+
+
+class Asked(AdminCall):
+    client_id = "tester"
+    client_host = "/10.0.0.1"
+
+    def __init__(self, key: ApiKey, version: int) -> None:
+        super().__init__(version)
+        self.key = key
+
+    def read(self) -> Any:
+        (body,) = self.answers
+        frame = b"".join(encode_response(self.key, self.api_version, 1, body))[4:]
+        return decode_response(self.key, self.api_version, frame)[1]
+
+
+def join(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
+    return broker.ask(
+        ApiKey.JOIN_GROUP,
+        version,
+        group_id="g",
+        session_timeout=timedelta(seconds=10),
+        rebalance_timeout=timedelta(seconds=60 if version else -0.001),
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b"meta"}],
+        **more,
+    )
+
+
+def member_of(broker: Broker, version: int = 9, **more: Any) -> str:
+    """Of a stable group, alone."""
+    joined = join(broker, version, **more)
+    if joined.error_code == Error.MEMBER_ID_REQUIRED:
+        joined = join(broker, version, joined.member_id, **more)
+    broker.ask(
+        ApiKey.SYNC_GROUP,
+        4,
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[{"member_id": joined.member_id, "assignment": b"mine"}],
+    )
+    return str(joined.member_id)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
+def test_join_in_each_version(version: int) -> None:
+    broker = Broker()
+    first = join(broker, version)
+    if version >= 4:
+        assert (first.error_code, first.protocol_name or "", first.leader) == (Error.MEMBER_ID_REQUIRED, "", "")
+        first = join(broker, version, first.member_id)
+    assert (first.error_code, first.generation_id, first.protocol_name) == (Error.NONE, 1, "range")
+    assert first.leader == first.member_id
+    assert first.member_id.startswith("tester-")
+    assert [(each.member_id, each.metadata) for each in first.members] == [(first.member_id, b"meta")]
+    assert first.protocol_type == ("consumer" if version >= 7 else None)
+    known = broker.world.group.members[first.member_id]
+    assert (known.rebalance_timeout_ms, known.session_timeout_ms) == (60_000 if version else 10_000, 10_000)
+    assert (known.client_id, known.client_host) == ("tester", "/10.0.0.1")
+
+
+def test_join_with_a_reason_and_an_instance() -> None:
+    broker = Broker()
+    member_of(broker, group_instance_id="one")
+    again = join(broker, 9, group_instance_id="one", reason="why not")
+    assert (again.skip_assignment, again.leader) == (True, again.member_id)
+    assert again.members[0].group_instance_id == "one"
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
+def test_sync_in_each_version(version: int) -> None:
+    broker = Broker()
+    joined = join(broker, 3)
+    asked: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
+    if version >= 5:
+        refused = broker.ask(ApiKey.SYNC_GROUP, version, **asked, protocol_type="consumer")
+        assert refused.error_code == Error.INCONSISTENT_GROUP_PROTOCOL
+        asked |= {"protocol_type": "consumer", "protocol_name": "range"}
+    asked["assignments"] = [{"member_id": joined.member_id, "assignment": b"mine"}]
+    answer = broker.ask(ApiKey.SYNC_GROUP, version, **asked)
+    assert (answer.error_code, answer.assignment) == (Error.NONE, b"mine")
+    assert answer.protocol_name == ("range" if version >= 5 else None)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
+def test_heartbeat_in_each_version(version: int) -> None:
+    broker = Broker()
+    member_id = member_of(broker)
+    for said, error in (
+        ({"generation_id": 1}, Error.NONE),
+        ({"generation_id": 2}, Error.ILLEGAL_GENERATION),
+        ({"generation_id": 1, "member_id": "x"}, Error.UNKNOWN_MEMBER_ID),
+        ({"generation_id": 1, "group_id": ""}, Error.INVALID_GROUP_ID),
+    ):
+        asked: dict[str, Any] = {"group_id": "g", "member_id": member_id, **said}
+        assert broker.ask(ApiKey.HEARTBEAT, version, **asked).error_code == error
+    join(Broker(), 9)
+    broker.begin(
+        ApiKey.JOIN_GROUP,
+        3,
+        group_id="g",
+        session_timeout=timedelta(seconds=10),
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b""}],
+    )
+    answer = broker.ask(ApiKey.HEARTBEAT, version, group_id="g", member_id=member_id, generation_id=1)
+    assert answer.error_code == Error.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
+def test_leave_in_each_version(version: int) -> None:
+    """Before version 3 the one member's error is the answer's."""
+    broker = Broker()
+    member_id = member_of(broker)
+    for leaving, error in (("x", Error.UNKNOWN_MEMBER_ID), (member_id, Error.NONE)):
+        answer = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
+        if version >= 3:
+            assert answer.error_code == Error.NONE
+            assert [(each.member_id, each.error_code) for each in answer.members] == [(leaving, error)]
+        else:
+            assert answer.error_code == error
+    assert not broker.world.group.members
+    broker.world.store.partition = None
+    lost = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="h", members=[{"member_id": "x"}])
+    assert lost.error_code == Error.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
+def test_leave_before_version_3_is_the_later_ones_with_one_member(version: int) -> None:
+    old: Any = load_request_schema(ApiKey.LEAVE_GROUP, version)
+    assert ("member_id" in {each.name for each in schema_fields(old)}) is (version < 3)
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testDescribeGroupStable",
+    "GroupMetadataManagerTest.testDescribeGroupRebalancing",
+    "GroupMetadataManagerTest.testDescribeGroupsGroupIdNotFoundException",
+)
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
+def test_describe_in_each_version(version: int) -> None:
+    broker = Broker()
+    member_id = member_of(broker)
+    answer = broker.ask(
+        ApiKey.DESCRIBE_GROUPS, version, groups=("g", "none"), include_authorized_operations=version >= 3
+    )
+    found, none = answer.groups
+    assert (found.group_state, found.protocol_type, found.protocol_data) == ("Stable", "consumer", "range")
+    (member,) = found.members
+    assert (member.member_id, member.client_id, member.client_host) == (member_id, "tester", "/10.0.0.1")
+    assert (member.member_metadata, member.member_assignment) == (b"meta", b"mine")
+    assert (none.group_state, none.members) == ("Dead", ())
+    assert none.error_code == (Error.GROUP_ID_NOT_FOUND if version >= 6 else Error.NONE)
+    if version >= 3:
+        assert found.authorized_operations == 3400
+    broker.world.join(member_id)
+    broker.world.new()
+    (rebalancing,) = broker.ask(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
+    assert (rebalancing.protocol_data, rebalancing.members[0].member_metadata) == ("", b"")
+    broker.world.store.is_loading = True
+    (loading,) = broker.ask(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
+    assert (loading.error_code, loading.group_state) == (Error.COORDINATOR_LOAD_IN_PROGRESS, "")
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testListGroups")
+@pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))
+def test_list_in_each_version(version: int) -> None:
+    broker = Broker()
+    member_of(broker)
+    broker.world.partition.groups["simple"] = Group("simple", WALL_MS)
+
+    def listed(**filters: Any) -> list[tuple[str, str, str, str]]:
+        answer = broker.ask(ApiKey.LIST_GROUPS, version, **filters)
+        assert answer.error_code == Error.NONE
+        return [(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in answer.groups]
+
+    state, kind = version >= 4, "classic" if version >= 5 else ""
+    both = [
+        ("g", "consumer", "Stable" if state else "", kind),
+        ("simple", "", "Empty" if state else "", kind),
+    ]
+    assert listed() == both
+    if version >= 4:
+        assert listed(states_filter=("stable", "Dead")) == both[:1]
+        assert listed(states_filter=("EMPTY ",)) == both[1:]
+        assert listed(states_filter=("unheard of",)) == []
+    if version >= 5:
+        assert listed(types_filter=("Classic", "share")) == both
+        assert listed(types_filter=("consumer",)) == []
+    broker.world.store.is_loading = True
+    assert broker.ask(ApiKey.LIST_GROUPS, version).error_code == Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_a_heartbeat_while_the_group_is_loaded_hears_that_all_is_well() -> None:
+    broker = Broker()
+    for broker.world.store.is_loading, error in ((True, Error.NONE), (False, Error.UNKNOWN_MEMBER_ID)):
+        answer = broker.ask(ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="unknown yet")
+        assert answer.error_code == error
+
+
+def test_many_groups_are_listed_in_slices() -> None:
+    broker = Broker()
+    names = [f"g{index}" for index in range(2 * k16_list_groups.GROUPS_A_SLICE + 1)]
+    for name in names:
+        broker.world.partition.groups[name] = Group(name, WALL_MS)
+    call = broker.begin(ApiKey.LIST_GROUPS, 5)
+    assert not call.answers
+    broker.world.pass_ms(0)
+    assert [each.group_id for each in call.read().groups] == names
+    given_up = broker.begin(ApiKey.LIST_GROUPS, 5)
+    given_up.closed = True
+    broker.world.pass_ms(0)
+    assert not given_up.answers
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
+def test_delete_in_each_version(version: int) -> None:
+    broker = Broker()
+    member_of(broker)
+    broker.world.partition.groups["simple"] = Group("simple", WALL_MS)
+    broker.world.partition.holds = True
+    call = broker.begin(ApiKey.DELETE_GROUPS, version, groups_names=("g", "simple", "none", "simple"))
+    assert not call.answers
+    broker.world.partition.writes[-1].written(Error.NONE)
+    assert [(each.group_id, each.error_code) for each in call.read().results] == [
+        ("g", Error.NON_EMPTY_GROUP),
+        ("simple", Error.NONE),
+        ("none", Error.GROUP_ID_NOT_FOUND),
+    ]
+    assert broker.ask(ApiKey.DELETE_GROUPS, version, groups_names=()).results == ()
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
+def test_a_client_id_that_leaves_no_room_for_a_member_id_is_refused(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Asked, "client_id", "c" * 0x7FFF)
+    assert join(Broker(), version).error_code == Error.INVALID_REQUEST
+    monkeypatch.setattr(Asked, "client_id", "c" * (0x7FFF - 37))
+    assert len(join(Broker(group_initial_rebalance_delay_ms=0), version).member_id) == 0x7FFF

@@ -1,0 +1,255 @@
+"""FindCoordinator, OffsetCommit, OffsetFetch, OffsetDelete of one node, through their handlers and their bytes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.offset_commit.v9.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kio.schema.offset_fetch.v9.request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
+
+from reference_broker.apis import (
+    k00_produce,
+    k03_metadata,
+    k08_offset_commit,
+    k09_offset_fetch,
+    k10_find_coordinator,
+    k19_create_topics,
+    k47_offset_delete,
+)
+from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
+from reference_broker.apis.tests.test_metadata_apis import creation_of
+from reference_broker.coordinator.offsets_topic import OFFSETS_TOPIC
+from reference_broker.raft.features import METADATA_EPOCH_FEATURE
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire import drafts
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+NOTHING = [(0, -1, -1, "", 0)]
+
+
+def find(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str, int, str, int]]:
+    answer = world.ask(k10_find_coordinator, FindCoordinatorRequest(key_type=kind, coordinator_keys=groups))
+    world.settle()
+    return [(one.key, one.error_code.name, one.node_id, one.host, one.port) for one in answer.coordinators]
+
+
+def led() -> AdminWorld:
+    """The offsets topic is there, and the topic ``t``."""
+    world = AdminWorld(**{"offsets.topic.num.partitions": "5"})
+    find(world, "g")
+    world.ask(k19_create_topics, creation_of("t"))
+    world.settle()
+    return world
+
+
+def commit(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = "m") -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=2, committed_metadata=metadata
+    )
+    topics = (OffsetCommitRequestTopic(name=topic, partitions=(partition,)),)
+    return OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+
+
+def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
+    topics = None if topic is None else (OffsetFetchRequestTopics(name=topic, partition_indexes=(0,)),)
+    return OffsetFetchRequest(groups=tuple(OffsetFetchRequestGroup(group_id=each, topics=topics) for each in groups))
+
+
+def told(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
+    return [
+        (one.partition_index, one.committed_offset, one.committed_leader_epoch, one.metadata, int(one.error_code))
+        for topic in answer.groups[at].topics
+        for one in topic.partitions
+    ]
+
+
+def test_the_first_question_creates_the_topic_and_later_ones_are_answered() -> None:
+    world = AdminWorld(**{"offsets.topic.num.partitions": "7", "offsets.topic.segment.bytes": "12345"})
+    assert find(world, "g", "h") == [
+        ("g", "coordinator_not_available", -1, "", -1), ("h", "coordinator_not_available", -1, "", -1),
+    ]  # fmt: skip
+    assert find(world, "g", "h") == [("g", "none", 1, "127.0.0.1", 9092), ("h", "none", 1, "127.0.0.1", 9092)]
+    image = world.controller.image
+    topic = image.topics[OFFSETS_TOPIC]
+    assert (len(topic.partitions), topic.partitions[0].replicas) == (7, (1,))
+    assert image.topic_configs(OFFSETS_TOPIC) == {
+        "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "12345",
+    }  # fmt: skip
+
+
+def test_many_questions_create_it_once() -> None:
+    world = AdminWorld()
+    world.auto = False
+    for _ in range(3):
+        world.begin(k10_find_coordinator, FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+    assert world.broker.groups.is_creating
+    world.settle()
+    assert not world.broker.groups.is_creating
+    assert len(world.controller.image.topics[OFFSETS_TOPIC].partitions) == 50
+
+
+def test_a_consumer_of_the_offsets_topic_creates_it_as_it_must_be() -> None:
+    """Automatic creation by Metadata: another number of partitions would part the groups from their coordinators."""
+    world = AdminWorld(**{"offsets.topic.num.partitions": "7", "num.partitions": "3"})
+    topic = MetadataRequestTopic(topic_id=None, name=OFFSETS_TOPIC)
+    world.ask(k03_metadata, MetadataRequest(topics=(topic,), include_topic_authorized_operations=False))
+    world.settle()
+    assert len(world.controller.image.topics[OFFSETS_TOPIC].partitions) == 7
+    assert world.controller.image.topic_configs(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize(("client", "error"), [("client", Error.INVALID_TOPIC_EXCEPTION), ("__admin_client", 0)])
+def test_clients_do_not_write_into_the_offsets_topic(client: str, error: int) -> None:
+    world = led()
+    call = AdminCall(9)
+    call.client_id = client
+    batch = build([Record(timestamp_ms=NOW.wall_ms, key=b"k", value=b"v")])
+    topic = ProduceTopic(OFFSETS_TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])
+    answer = k00_produce.handle(world.broker, call, ProduceRequest(1, 1000, [topic]))
+    assert answer is not None
+    assert answer.responses[0].partitions[0].error_code == error
+
+
+@pytest.mark.parametrize(("kind", "error"), [(1, "coordinator_not_available"), (9, "invalid_request")])
+def test_other_kinds_of_keys_have_no_coordinator_and_create_nothing(kind: int, error: str) -> None:
+    world = AdminWorld()
+    assert find(world, "g", kind=kind) == [("g", error, -1, "", -1)]
+    assert world.controller.image.topics == {}
+
+
+def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
+    world = led()
+    answer = world.ask(k08_offset_commit, commit())
+    assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
+    answer = world.ask(k09_offset_fetch, fetch("g", "h"))
+    assert [each.group_id for each in answer.groups] == ["g", "h"]
+    assert told(answer) == [(0, 5, 2, "m", 0)]
+    assert told(answer, 1) == NOTHING
+    assert told(world.ask(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
+    assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
+
+
+def test_errors_stand_where_the_version_has_room_for_them() -> None:
+    """Version 1 has no error of the whole answer."""
+    world = AdminWorld()
+    code = int(Error.NOT_COORDINATOR)
+    newest = world.ask(k09_offset_fetch, fetch("g"))
+    assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
+    assert told(world.ask(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
+    answer = world.ask(k08_offset_commit, commit())
+    assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [code]
+
+
+@pytest.mark.parametrize(("version", "code"), [(8, Error.ILLEGAL_GENERATION), (9, Error.GROUP_ID_NOT_FOUND)])
+def test_a_member_of_a_group_that_is_gone_hears_so_as_its_version_can_tell(version: int, code: Error) -> None:
+    answer = led().ask(k08_offset_commit, replace(commit(), generation_id_or_member_epoch=1, member_id="m"), version)
+    assert answer.topics[0].partitions[0].error_code == code
+
+
+def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
+    world = led()
+    world.ask(k08_offset_commit, commit(""))
+    assert told(world.ask(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
+    topics = (OffsetDeleteRequestTopic(name="t", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),)
+    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="", topics=topics))
+    assert answer.error_code == Error.INVALID_GROUP_ID
+
+
+def test_a_committed_offset_is_deleted() -> None:
+    world = led()
+    world.ask(k08_offset_commit, commit())
+    topics = (OffsetDeleteRequestTopic(name="t", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),)
+    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="g", topics=topics))
+    assert int(answer.error_code) == 0
+    assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
+    assert told(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
+    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="nobody", topics=topics))
+    assert (int(answer.error_code), answer.topics) == (int(Error.GROUP_ID_NOT_FOUND), ())
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_offset_fetch_says_the_same_in_every_version(version: int) -> None:
+    """One group, as versions below 8 have it; the group's ID is not in their answers, the leader epoch from 5 on."""
+    world = led()
+    world.ask(k08_offset_commit, commit())
+    asked = fetch("g")
+    data = b"".join(bytes(each) for each in encode_request(9, version, 1, "c", asked))
+    header = 4 + 8 + 2 + 1 + (version >= 6)
+    decoded = decode_request(9, version, data[4:], header - 4)
+    assert decoded == asked
+    answer = world.ask(k09_offset_fetch, decoded, version)
+    frame = b"".join(bytes(each) for each in encode_response(9, version, 1, answer))
+    _, read = decode_response(9, version, frame[4:])
+    assert isinstance(read, OffsetFetchResponse)
+    assert told(read) == [(0, 5, 2 if version >= 5 else -1, "m", 0)]
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_offset_commit_is_understood_in_every_version(version: int) -> None:
+    world = led()
+    data = b"".join(bytes(each) for each in encode_request(8, version, 1, "c", commit()))
+    decoded: Any = decode_request(8, version, data[4:], 8 + 2 + 1 + (version >= 8))
+    answer = world.ask(k08_offset_commit, decoded, version)
+    frame = b"".join(bytes(each) for each in encode_response(8, version, 1, answer))
+    assert decode_response(8, version, frame[4:])[1] == answer
+    epoch = 2 if version >= 6 else -1
+    assert told(world.ask(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
+
+
+@pytest.mark.clause("M-6")
+@pytest.mark.clause("M-7")
+@pytest.mark.clause("M-9")
+def test_the_drafts_carry_the_metadata_epoch() -> None:
+    world = led()
+    image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
+    world.broker.groups.commits._image = lambda: image  # The switch alone, without its broadcasts.
+
+    def put(offset: int, epoch: int) -> list[int]:
+        partition = drafts.OffsetCommitRequestPartition1000(
+            partition_index=0, committed_offset=offset, metadata_epoch=epoch
+        )
+        topics = (drafts.OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
+        answer = world.ask(k08_offset_commit, drafts.OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(answer, drafts.OffsetCommitResponse1000)
+        return [one.error_code for topic in answer.topics for one in topic.partitions]
+
+    def got(topics: tuple[drafts.OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
+        answer = world.ask(k09_offset_fetch, drafts.OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(answer, drafts.OffsetFetchResponse1000)
+        return [(one.committed_offset, one.metadata_epoch) for topic in answer.topics for one in topic.partitions]
+
+    assert put(5, 7) == [0]
+    assert put(6, 6) == [int(Error.INVALID_METADATA_EPOCH)]
+    assert got(None) == [(5, 7)]
+    wanted = (drafts.OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
+    assert got(wanted) == [(5, 7), (-1, -1)]
+
+
+def test_the_old_consumers_retention_is_not_looked_at() -> None:
+    """Version 2 to 4 may carry one; the request decodes, and the broker's retention holds."""
+    world = led()
+    data = b"".join(bytes(each) for each in encode_request(8, 2, 1, "c", commit()))
+    at = data.index((-1).to_bytes(8, "big", signed=True))
+    changed = data[:at] + (1).to_bytes(8, "big") + data[at + 8 :]
+    decoded: Any = decode_request(8, 2, changed[4:], 8 + 2 + 1)
+    assert int(world.ask(k08_offset_commit, decoded, 2).topics[0].partitions[0].error_code) == 0

@@ -1,0 +1,203 @@
+"""UpdateMetadata, ApiVersions and UpdateFeatures, as far as the metadata epoch reaches."""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reference_broker.apis import k06_update_metadata, k18_api_versions, k57_update_features
+from reference_broker.apis.registry import SERVED
+from reference_broker.log.now import Now
+from reference_broker.model.config import BrokerConfig
+from reference_broker.model.metadata_cache import MetadataCache
+from reference_broker.model.metadata_image import BrokerImage, MetadataImage
+from reference_broker.raft.features import METADATA_EPOCH_FEATURE, supported_features
+from reference_broker.raft.tests.metadata_world import ManualPorts
+from reference_broker.wire.apis import DRAFTS, METADATA_EPOCH_DRAFTS, ApiKey
+from reference_broker.wire.drafts import (
+    FULL_UPDATE,
+    INCREMENTAL_UPDATE,
+    UpdateMetadataPartition1000,
+    UpdateMetadataRequest1000,
+)
+from reference_broker.wire.errors import Error
+from reference_broker.wire.messages import body_class
+
+
+@dataclass
+class Call:
+    api_version: int = 1000
+    answers: list[Any] = field(default_factory=list)
+
+    def respond(self, body: object) -> None:
+        self.answers.append(body)
+
+
+class World:
+    def __init__(self) -> None:
+        self.ports = ManualPorts()
+        self.broker: Any = SimpleNamespace(
+            outside=self.ports, now=Now(self.ports.now_us, 0), metadata=MetadataCache(cluster_id="c"),
+            metadata_updates=deque(), topic_answers={"t0": "an answer", "other": "another"},
+            replica=SimpleNamespace(lifecycle=SimpleNamespace(registered_epoch=3)),
+        )  # fmt: skip
+
+    def give(self, epoch: int, partitions: int = 0, controller_epoch: int = 1, update_type: int = FULL_UPDATE) -> Call:
+        states = tuple(
+            UpdateMetadataPartition1000(
+                topic="t0", partition=index, controller_epoch=controller_epoch, leader=1, leader_epoch=0, zk_version=0
+            )
+            for index in range(partitions)
+        )
+        body = UpdateMetadataRequest1000(
+            controller_id=1, controller_epoch=controller_epoch, metadata_epoch=epoch, partition_states=states,
+            live_brokers=(), broker_epoch=3, type=update_type,
+        )  # fmt: skip
+        call = Call()
+        answer = k06_update_metadata.handle(self.broker, call, body)  # type: ignore[arg-type]
+        if answer is not None:
+            call.respond(answer)
+        return call
+
+    @property
+    def epoch(self) -> int:
+        return int(self.broker.metadata.metadata_epoch)
+
+
+def codes(*calls: Call) -> list[list[int]]:
+    return [[answer.error_code for answer in call.answers] for call in calls]
+
+
+@pytest.mark.clause("M-3")
+def test_an_update_is_applied_noted_and_answered() -> None:
+    world = World()
+    call = world.give(4, partitions=2)
+    assert (codes(call), world.epoch) == ([[0]], 4)
+    assert len(world.broker.metadata.topics["t0"].partitions) == 2
+    assert world.broker.topic_answers == {}
+    assert world.ports.told("update_metadata_applied") == [{"epoch": 4, "controller_epoch": 1, "controller_id": 1}]
+
+
+@pytest.mark.clause("M-3")
+def test_large_updates_are_applied_in_slices_and_one_after_the_other() -> None:
+    world = World()
+    first, second, overtaken = world.give(4, partitions=2000), world.give(6), world.give(5)
+    assert codes(first, second, overtaken) == [[], [], []]
+    assert world.epoch == -1
+    world.ports.run()
+    assert codes(first, second, overtaken) == [[0], [0], [0]]
+    assert world.ports.events >= 2000 // 500
+    assert world.epoch == 6
+    assert [note["epoch"] for note in world.ports.told("update_metadata_applied")] == [4, 6]
+
+
+@pytest.mark.clause("M-3")
+def test_an_older_controller_is_refused_also_while_a_newer_ones_update_is_being_applied() -> None:
+    world = World()
+    newer, older = world.give(4, partitions=2000, controller_epoch=2), world.give(9, controller_epoch=1)
+    world.ports.run()
+    assert codes(newer, older) == [[0], [Error.STALE_CONTROLLER_EPOCH]]
+    assert world.ports.told("update_metadata_refused") == [
+        {"epoch": 9, "controller_epoch": 1, "controller_id": 1, "error": 11}
+    ]
+    assert world.epoch == 4
+
+
+@pytest.mark.clause("M-14")
+@pytest.mark.parametrize("update_type", [FULL_UPDATE, INCREMENTAL_UPDATE])
+def test_an_update_during_which_the_epoch_is_switched_off_changes_nothing(update_type: int) -> None:
+    world = World()
+    world.give(3)
+    by_image = replace(world.broker.metadata, metadata_epoch=-1, overtaken_epoch=4)
+    call = world.give(4, partitions=2000, update_type=update_type)
+    world.broker.metadata = by_image
+    world.ports.run()
+    assert world.broker.metadata is by_image
+    assert codes(call) == [[0]] if update_type == FULL_UPDATE else [[Error.INVALID_REQUEST]]
+    world.give(5)
+    assert world.epoch == 5
+
+
+def test_no_more_than_so_many_updates_wait() -> None:
+    world = World()
+    calls = [world.give(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]
+    assert codes(calls[-1]) == [[Error.BROKER_NOT_AVAILABLE]]
+    world.ports.run()
+    assert codes(*calls[:-1]) == [[0]] * (len(calls) - 1)
+
+
+def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
+    settings = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
+    controller = SimpleNamespace(
+        supported_features=lambda: supported_features(settings), finalized_features=lambda: (),
+        finalized_features_epoch=0,
+    )  # fmt: skip
+    broker: Any = SimpleNamespace(served=SERVED, controller=controller, config=settings)
+    body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
+    answer: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
+    return [one.name for one in answer.supported_features], [int(one.api_key) for one in answer.api_keys]
+
+
+@pytest.mark.clause("D-3")
+@pytest.mark.clause("M-14")
+def test_what_is_switched_off_is_not_announced_and_update_metadata_never_is_an_api() -> None:
+    names, keys = announced(4)
+    assert METADATA_EPOCH_FEATURE in names
+    assert "crucible.UpdateMetadata.1000" in names
+    assert ApiKey.UPDATE_METADATA not in keys
+    off, _ = announced(4, crucible_metadata_epoch_enable="false")
+    gone = {METADATA_EPOCH_FEATURE, *(DRAFTS[each] for each in METADATA_EPOCH_DRAFTS)}
+    assert set(names) - set(off) == gone & set(names)
+
+
+def test_older_clients_are_not_told_of_a_feature_that_begins_at_level_0() -> None:
+    assert METADATA_EPOCH_FEATURE not in announced(3)[0]
+    assert "metadata.version" in announced(3)[0]
+
+
+def broker_image(broker_id: int, *features: tuple[str, int, int]) -> BrokerImage:
+    return BrokerImage(broker_id, 1, bytes(16), "h", 1, fenced=True, features=features)
+
+
+@pytest.mark.clause("M-14")
+@pytest.mark.parametrize(
+    ("feature", "level", "upgrade_type", "error"),
+    [
+        (METADATA_EPOCH_FEATURE, 1, 1, 95),  # Broker 2, though fenced, would come back without it.
+        (METADATA_EPOCH_FEATURE, 2, 1, 95),
+        (METADATA_EPOCH_FEATURE, 0, 1, 0),
+        ("metadata.version", 25, 1, 95),  # Broker 2 knows no more than 20.
+        ("metadata.version", 20, 1, 0),
+        ("metadata.version", 10, 1, 95),
+        ("metadata.version", 10, 2, 0),
+        ("metadata.version", 5, 2, 95),
+        ("group.version", 1, 1, 96),
+    ],
+)
+def test_a_level_must_be_known_to_every_registered_broker(
+    feature: str, level: int, upgrade_type: int, error: int
+) -> None:
+    brokers = {
+        1: broker_image(1, ("metadata.version", 1, 25), (METADATA_EPOCH_FEATURE, 0, 1)),
+        2: broker_image(2, ("metadata.version", 7, 20)),
+    }
+    image = MetadataImage(brokers=brokers, features={"metadata.version": 13})
+    controller = SimpleNamespace(
+        is_active=True, latest=image, leader_id=1,
+        supported_features=lambda: supported_features(BrokerConfig.parse({})),
+        submit=lambda plan, answer, name: (plan(), answer(None)),  # noqa: ARG005
+    )  # fmt: skip
+    broker: Any = SimpleNamespace(controller=controller, node_id=1)
+    request, key = body_class(ApiKey.UPDATE_FEATURES, "request"), _update_class()
+    update = key(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
+    call = Call(2)
+    k57_update_features.handle(broker, call, request(timeout=0, feature_updates=(update,)))  # type: ignore[arg-type]
+    assert call.answers[0].error_code == error
+
+
+def _update_class() -> type:
+    from kio.schema.update_features.v2.request import FeatureUpdateKey
+
+    return FeatureUpdateKey

@@ -1,0 +1,375 @@
+"""A whole consumer, alone or as a member of a group: metadata, membership, offsets, fetches; without I/O.
+
+It sends on *lanes*, one request at a time on each, each a connection of its own to wherever its requests go:
+``metadata``, ``group``, ``commit``, ``committed`` and one for each leader, ``node-<ID>``. A driver works it so, with
+times of one monotonic clock in microseconds:
+
+    consumer = GroupConsumer(ConsumerConfig(...))
+    loop:
+        for lane, request in consumer.next_requests(now): ... send it to request.to on that lane ...
+        consumer.answered(lane, now, body)         # or failed(lane, now)
+        for event in consumer.take_events(): ...    # of group_events; after Revoked: consumer.release()
+        consumer.take_records(500)
+    until consumer.wake_at_us, where nothing is in flight that would end sooner
+
+With ``metadata_epoch`` it speaks the drafts of KIP-232 to the nodes that announce them, drops metadata older than the
+last accepted (spec M-5), commits with the epoch (M-6) and does not consume before the metadata has reached the epochs
+committed (M-10).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from reference_broker.client.consumer_partitions import (
+    ConsumerRecord,
+    HeldPartitions,
+    Phase,
+    PositionReset,
+)
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent, Lost, Revoked
+from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.group_requests import (
+    GroupRequest,
+    MemberIdentity,
+)
+from reference_broker.client.leader_fetches import LeaderFetches
+from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
+from reference_broker.client.metadata_refresher import MetadataRefresher
+from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched, has_reached
+from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error
+
+if TYPE_CHECKING:
+    pass
+
+METADATA_LANE: Final = "metadata"
+GROUP_LANE: Final = "group"
+COMMIT_LANE: Final = "commit"
+COMMITTED_LANE: Final = "committed"
+_NODE_LANE: Final = "node-"
+_RETRIED_BY_A_MEMBER: Final = (
+    Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Error.REBALANCE_IN_PROGRESS, Error.UNKNOWN_MEMBER_ID,
+    Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID, Error.REQUEST_TIMED_OUT,
+)  # fmt: skip
+"""Errors of a fetch of committed offsets; the membership deals with them, or they pass."""
+
+
+class LaneRequest(NamedTuple):
+    """What to send on which lane."""
+
+    lane: str
+    request: GroupRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """``group``: None for a consumer without one. ``metadata_epoch``: KIP-232's mechanism; ``fetch.leader_epochs``:
+    KIP-320's; each can be on without the other. ``commit_deadline_us``: how long one commit is retried."""
+
+    bootstrap: tuple[NodeAddress, ...]
+    group: GroupConfig | None = None
+    metadata_epoch: bool = True
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    metadata_version: int = 13
+    metadata_max_age_us: int = 300_000_000
+    backoff_us: int = 100_000
+    request_timeout_us: int = 5_000_000
+    commit_deadline_us: int = 60_000_000
+
+
+@dataclass(slots=True)
+class GroupConsumer:
+    """``subscribe`` or ``assign`` first."""
+
+    config: ConsumerConfig
+    metadata: MetadataRefresher = field(init=False)
+    coordinator: GroupCoordinator | None = field(init=False, default=None)
+    membership: GroupMembership | None = field(init=False, default=None)
+    partitions: HeldPartitions = field(default_factory=HeldPartitions)
+    _fetches: LeaderFetches = field(init=False)
+    _committing: CommittedOffsets | None = None
+    _placing: CommittedOffsets | None = None
+    _events: list[GroupEvent] = field(default_factory=list)
+    _topics: tuple[str, ...] = ()
+    _looked_up: tuple[str, ...] = ()
+    _asked: tuple[str, ...] = ()
+    """Topics of the last request for metadata."""
+    _revoked: dict[TopicPartition, None] = field(default_factory=dict)
+    """The application has not released them yet, nor were they lost or assigned anew since."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        cache = MetadataCache(guards=EpochGuards(config.fetch.leader_epochs, config.metadata_epoch))
+        self.metadata = MetadataRefresher(
+            config.bootstrap, cache, config.metadata_epoch, config.metadata_version, config.backoff_us,
+            config.metadata_max_age_us, config.request_timeout_us,
+        )  # fmt: skip
+        self._fetches = LeaderFetches(config.fetch, self.partitions, self.metadata, config.backoff_us)
+        if config.group is not None:
+            self.coordinator = GroupCoordinator(
+                config.group.group_id, config.group.versions, config.backoff_us, config.request_timeout_us
+            )
+            self._committing = CommittedOffsets(self.coordinator)
+            self._placing = CommittedOffsets(self.coordinator)
+
+    # -- what an application asks and tells -----------------------------------------------------------------------
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Become a member of the group with these topics, or change them."""
+        group = self.config.group
+        assert group is not None, "a consumer without a group cannot subscribe"
+        assert self.coordinator is not None, "a group without a coordinator's place"
+        self._topics = topics
+        self.metadata.want_at_once()
+        if self.membership is None:
+            self.membership = GroupMembership(group, self.coordinator)
+        self.membership.subscribe(topics)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these, without membership; their offsets may still be those that the group has committed."""
+        assert self.membership is None, "a member's partitions are assigned by its group"
+        wanted = tuple(partitions)
+        self.partitions.drop([each for each in self.partitions.held if each not in wanted])
+        self.partitions.add(wanted)
+        self._topics = tuple(dict.fromkeys(each.topic for each in wanted))
+        self.metadata.want_at_once()
+
+    def look_up(self, topic: str) -> None:
+        """Ask for this topic's metadata too, from now on."""
+        self._looked_up = (*self._looked_up, topic)
+        self.metadata.want_at_once()
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Read an assigned partition from there on; nothing committed is asked for."""
+        self.partitions.place(where, offset)
+
+    def position(self, where: TopicPartition) -> int:
+        """The offset after the last record given out; -1 while it is not placed."""
+        held = self.partitions.held[where]
+        return held.given if held.phase is Phase.READING else -1
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """As whom offsets are committed."""
+        if self.membership is not None:
+            return self.membership.identity
+        return MemberIdentity(self.config.group.group_id if self.config.group is not None else "")
+
+    def metadata_epoch(self) -> int:
+        """Spec M-12: of the last accepted metadata, -1 before any."""
+        return self.metadata.cache.metadata_epoch
+
+    def want_epoch(self, min_metadata_epoch: int) -> None:
+        """Ask for metadata now, and again until its epoch has reached this one; -1: no longer."""
+        if not has_reached(self.metadata_epoch(), min_metadata_epoch):
+            self.metadata.want_at_once()
+        self.metadata.min_metadata_epoch = min_metadata_epoch
+
+    def commit(self, now_us: int, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> bool:
+        """Begin to commit these, or what has been given out of all partitions. False: another commit is under way."""
+        assert self._committing is not None, "a consumer without a group cannot commit"
+        if self._committing.busy:
+            return False
+        chosen = offsets if offsets is not None else self.read_so_far(self.partitions.held)
+        self._committing.commit(chosen, self.identity, now_us + self.config.commit_deadline_us)
+        return True
+
+    def read_so_far(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetToCommit]:
+        """What there is to commit of these, with the epoch of the last accepted metadata (M-6)."""
+        return self.partitions.read_so_far(partitions, self.metadata_epoch())
+
+    def take_commit(self, now_us: int) -> Committed | None:
+        """The end of the last commit, once."""
+        if self._committing is None:
+            return None
+        result = self._committing.take_result()
+        assert not isinstance(result, Fetched), "a fetch on the lane of commits"
+        if result is not None and result.group_error and self.membership is not None:
+            self.membership.told(now_us, result.group_error, result.asked_as)
+            self._collect()
+        return result
+
+    def take_events(self) -> list[GroupEvent]:
+        """The membership's, in order. Assigned and Lost are carried out already; after Revoked call ``release``."""
+        events, self._events = self._events, []
+        return events
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Revoked partitions are let go, but for those that were assigned anew meanwhile."""
+        assert self.membership is not None, "only a member's partitions are revoked"
+        gone = [each for each in partitions if each in self._revoked]
+        self.partitions.drop(gone)
+        for each in gone:
+            del self._revoked[each]
+        if not self._revoked:
+            self.membership.release()
+
+    def leave(self) -> None:
+        """Out of the group: Revoked, then Left."""
+        if self.membership is not None:
+            self.membership.leave()
+            self._collect()
+
+    def take_records(self, max_records: int) -> list[ConsumerRecord]:
+        """Of all partitions; they count as read from now on."""
+        return self.partitions.give(max_records)
+
+    def take_resets(self) -> list[PositionReset]:
+        """Positions that moved otherwise than by reading and seeking, since the last call."""
+        resets, self.partitions.resets = self.partitions.resets, []
+        return resets
+
+    def take_failures(self) -> list[Error | int]:
+        """Errors of partitions that no retry cures, since the last call; a member's own is ``membership.failure``."""
+        failures, self._fetches.failures = self._fetches.failures, []
+        return failures
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def next_requests(self, now_us: int, placing: bool = True) -> list[LaneRequest]:
+        """What to send now; for each exactly one of ``answered`` and ``failed`` must follow. ``placing`` False: begin
+        to place nothing, since the application may still seek."""
+        found: list[LaneRequest] = []
+        self._choose_versions()
+        watched = self.membership.watched_topics if self.membership is not None else ()
+        topics = tuple(dict.fromkeys((*self._topics, *self._looked_up, *watched)))
+        request = self.metadata.next_request(now_us, topics)
+        self._asked = topics if request is not None else self._asked
+        self._add(found, METADATA_LANE, request)
+        if self.membership is not None:
+            self._add(found, GROUP_LANE, self.membership.next_request(now_us))
+            self._collect()
+        if self._committing is not None:
+            self._add(found, COMMIT_LANE, self._committing.next_request(now_us))
+        if placing:
+            self._begin_placing(now_us)
+        if self._placing is not None:
+            self._add(found, COMMITTED_LANE, self._placing.next_request(now_us))
+        for node_id, request in self._fetches.next_requests(now_us):
+            self._add(found, f"{_NODE_LANE}{node_id}", request)
+        return found
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When ``next_requests`` may have something by the passing of time alone."""
+        due = [] if self.metadata.asking else [self.metadata.due_at_us]
+        parts = (self.membership, self._committing, self._placing, self._fetches)
+        due += [at for each in parts if each is not None and (at := each.wake_at_us) is not None]
+        return min(due, default=None)
+
+    def answered(self, lane: str, now_us: int, body: object) -> None:
+        """To the lane's request."""
+        if lane == METADATA_LANE:
+            if self.metadata.answered(now_us, body):
+                self._learn_metadata(now_us)
+        elif lane == GROUP_LANE:
+            assert self.membership is not None, "an answer to no member"
+            self.membership.answered(now_us, body)
+            self._collect()
+        elif lane == COMMIT_LANE:
+            assert self._committing is not None, "an answer to no commit"
+            self._committing.answered(now_us, body)
+        elif lane == COMMITTED_LANE:
+            assert self._placing is not None, "an answer to no fetch of offsets"
+            self._placing.answered(now_us, body)
+            self._placed(now_us)
+        else:
+            self._fetches.answered(int(lane.removeprefix(_NODE_LANE)), now_us, body)
+
+    def failed(self, lane: str, now_us: int) -> None:
+        """The lane's request has no answer."""
+        if lane == METADATA_LANE:
+            self.metadata.failed(now_us)
+        elif lane == GROUP_LANE:
+            assert self.membership is not None, "a failure of no member"
+            self.membership.failed(now_us)
+            self._collect()
+            self.metadata.try_another()
+        elif lane in (COMMIT_LANE, COMMITTED_LANE):
+            part = self._committing if lane == COMMIT_LANE else self._placing
+            assert part is not None, "a failure of no operation on offsets"
+            part.failed(now_us)
+            self.metadata.try_another()
+        else:
+            self._fetches.failed(int(lane.removeprefix(_NODE_LANE)), now_us)
+
+    def _add(self, found: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
+        if request is not None:
+            if request.to is None:
+                request = replace(request, to=self.metadata.any_node())
+            found.append(LaneRequest(lane, request))
+
+    def _choose_versions(self) -> None:
+        coordinator, group = self.coordinator, self.config.group
+        if coordinator is not None and group is not None:
+            drafts = coordinator.node is not None and self.metadata.speaks_drafts(coordinator.node)
+            coordinator.versions = group.versions.with_metadata_epoch() if drafts else group.versions
+
+    # -- metadata and the group ---------------------------------------------------------------------------------
+
+    def _learn_metadata(self, now_us: int) -> None:
+        """A topic that is not there yet is asked for again, as any partition without a leader."""
+        self._learn_counts()
+        self.partitions.learn_epoch(self.metadata_epoch())
+        cache = self.metadata.cache
+        missing = cache.missing(self.partitions.held) or any(each not in cache.topics for each in self._topics)
+        self.metadata.done(now_us, not self.partitions.is_waiting and not missing)
+        if self.membership is not None and self.membership.wanted_topics:
+            self.metadata.want_at_once()
+
+    def _learn_counts(self) -> None:
+        """Not before an answer to a request that named all that the leader must know."""
+        if self.membership is not None and all(each in self._asked for each in self.membership.wanted_topics):
+            topics = (*self._topics, *self.membership.watched_topics)
+            known = self.metadata.cache.topics
+            self.membership.learn_partitions(
+                {each: len(known[each].partitions) if each in known else 0 for each in topics}
+            )
+
+    def _collect(self) -> None:
+        """Carry out what the membership says; Revoked is the application's."""
+        assert self.membership is not None, "events of no member"
+        for event in self.membership.take_events():
+            if isinstance(event, Revoked):
+                self._revoked.update(dict.fromkeys(event.partitions))
+            elif isinstance(event, Assigned):
+                self._forget([each for each in event.partitions if each in self._revoked])
+                self.partitions.add(event.partitions)
+            elif isinstance(event, Lost):
+                self._forget(event.partitions)
+            self._events.append(event)
+        if self.membership.wanted_topics and not self.metadata.stale:
+            self.metadata.want_at_once()
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self.partitions.drop(partitions)
+        for each in partitions:
+            self._revoked.pop(each, None)
+
+    def _begin_placing(self, now_us: int) -> None:
+        unplaced = self.partitions.in_phase(Phase.UNPLACED)
+        if self._placing is None:
+            for where in unplaced:
+                self.partitions.begin_reset(where, "no_offset")
+        elif unplaced and not self._placing.busy:
+            self._placing.fetch(unplaced, self.identity, now_us + self.config.commit_deadline_us)
+
+    def _placed(self, now_us: int) -> None:
+        assert self._placing is not None, "no group"
+        result = self._placing.take_result()
+        if not isinstance(result, Fetched):
+            return
+        if result.error:
+            if self.membership is not None:
+                self.membership.told(now_us, result.error, result.asked_as)
+                self._collect()
+            if self.membership is None or result.error not in _RETRIED_BY_A_MEMBER:
+                self._fetches.failures.append(result.error)
+            return
+        self.partitions.learn_committed(result.offsets, self.metadata_epoch())
+        if self.partitions.is_waiting:
+            self.metadata.want(now_us)

@@ -1,0 +1,69 @@
+"""Where a group's coordinator is, shared by all that a member sends it; without I/O.
+
+``node`` None: not known; whoever wants to send asks ``next_request`` first. One FindCoordinator is in flight at a time.
+Times are microseconds of one monotonic clock.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from reference_broker.client.group_requests import (
+    FIND_COORDINATOR,
+    GroupRequest,
+    GroupVersions,
+    coordinator_of,
+    find_coordinator,
+)
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.errors import Error
+
+_RETRIABLE: Final = frozenset(
+    {Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR,
+     Error.UNKNOWN_SERVER_ERROR, Error.REQUEST_TIMED_OUT, Error.NETWORK_EXCEPTION}
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class GroupCoordinator:
+    """``failure``: an error that asking again does not cure (INVALID_GROUP_ID, no authorisation); None: none."""
+
+    group_id: str
+    versions: GroupVersions = field(default_factory=GroupVersions)
+    backoff_us: int = 100_000
+    request_timeout_us: int = 3_000_000
+    node: NodeAddress | None = None
+    failure: Error | int | None = None
+    retry_at_us: int = 0
+    asking: bool = False
+
+    def next_request(self, now_us: int) -> GroupRequest | None:
+        """FindCoordinator if the coordinator is unknown, nobody is asking and the backoff is over."""
+        if self.node is not None or self.asking or self.failure is not None or now_us < self.retry_at_us:
+            return None
+        self.asking = True
+        version = self.versions.find_coordinator
+        return GroupRequest(FIND_COORDINATOR, version, find_coordinator(self.group_id), self.request_timeout_us)
+
+    def answered(self, now_us: int, body: object) -> None:
+        """To the request that is in flight."""
+        self.asking = False
+        found = coordinator_of(body, self.group_id)
+        if isinstance(found, NodeAddress):
+            self.node = found
+        elif found in _RETRIABLE:
+            self.retry_at_us = now_us + self.backoff_us
+        else:
+            self.failure = found
+
+    def failed(self, now_us: int) -> None:
+        """There is no answer to it."""
+        self.asking = False
+        self.retry_at_us = now_us + self.backoff_us
+
+    def lose(self, now_us: int, node: NodeAddress | None = None) -> None:
+        """The coordinator is not where it was: it said so, or does not answer. ``node``: the one that was asked; news
+        of an earlier one changes nothing."""
+        if self.node is None or (node is not None and node != self.node):
+            return
+        self.node = None
+        self.retry_at_us = max(self.retry_at_us, now_us + self.backoff_us)

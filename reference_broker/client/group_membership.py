@@ -1,0 +1,429 @@
+"""One member of a consumer group in the classic protocol: join, sync, heartbeat, rejoin, leave; without I/O.
+
+A driver works it so, with times of one monotonic clock in microseconds:
+
+    membership = GroupMembership(GroupConfig("g", ("t",)), GroupCoordinator("g"))
+    loop:
+        membership.learn_partitions({"t": 6})     # whenever metadata has come; the leader assigns by it
+        request = membership.next_request(now)     # None: nothing to send now; look again at membership.wake_at_us,
+                                                   # after an answer, or after release / learn_partitions
+        ... send it to request.to (None: any node) on a connection of the membership's own ...
+        membership.answered(now, body)             # or membership.failed(now): no answer came
+        for event in membership.take_events():
+            Revoked: stop reading them, commit, then membership.release()
+            Lost: stop reading them
+            Assigned: fetch committed offsets, then read
+
+One request is in flight at a time. FindCoordinator is asked through the shared ``coordinator`` as needed. While
+``wanted_topics`` is not empty the leader waits for ``learn_partitions``. Offsets are committed by
+``offset_commits.CommittedOffsets``, as ``identity``; what its answers say of the membership goes to ``told``.
+
+Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1): eager members give everything up
+before they join again, cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names and
+join once more then. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION lose what was owned. A static member keeps silent when it
+leaves. Unlike there, no thread sends heartbeats behind the driver's back: who does not come here within the session
+timeout is out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, cast
+
+from reference_broker.client import group_requests as requests
+from reference_broker.client.consumer_protocol import Subscription, decode_assignment, encode_subscription
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_events import (
+    Assigned,
+    Failed,
+    GroupConfig,
+    GroupEvent,
+    Joined,
+    Left,
+    Lost,
+    MemberState,
+    Revoked,
+)
+from reference_broker.client.group_leader import GroupLeader
+from reference_broker.client.group_requests import NO_GENERATION, GroupRequest, MemberIdentity, error_of
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error, ProtocolError
+
+if TYPE_CHECKING:
+    from kio.schema.heartbeat.v4.response import HeartbeatResponse
+    from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+_JOIN_GRACE_US: Final = 5_000_000
+"""How much longer than the rebalance timeout JoinGroup's answer is waited for, as Kafka's client does."""
+_GENERATION_BYTES: Final = 4
+
+COORDINATOR_MOVED: Final = (Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE)
+MEMBERSHIP_LOST: Final = (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION)
+AGAIN: Final = (
+    Error.COORDINATOR_LOAD_IN_PROGRESS, Error.REBALANCE_IN_PROGRESS, Error.UNKNOWN_SERVER_ERROR,
+    Error.REQUEST_TIMED_OUT, Error.NETWORK_EXCEPTION, Error.NOT_ENOUGH_REPLICAS,
+    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)  # fmt: skip
+"""Joining or syncing is begun again after the backoff."""
+
+
+@dataclass(slots=True)
+class GroupMembership:
+    """``generation`` and ``member_id``: as last settled by SyncGroup; -1 and "" outside a group. ``assignment``: what
+    it owns, in the coordinator's order. ``failure``: why it cannot be a member, None while it can."""
+
+    config: GroupConfig
+    coordinator: GroupCoordinator
+    state: MemberState = MemberState.OUT
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    assignment: tuple[TopicPartition, ...] = ()
+    is_leader: bool = False
+    failure: Error | int | None = None
+    _in_flight: int | None = None
+    _sent_to: NodeAddress | None = None
+    _events: list[GroupEvent] = field(default_factory=list)
+    _rejoin: bool = True
+    _retry_at_us: int = 0
+    _heartbeat_at_us: int = 0
+    _joined: requests.Joined | None = None
+    _leader: GroupLeader = field(default_factory=GroupLeader)
+    _leaving: bool = False
+
+    # -- what a driver asks -------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """As whom offsets are committed now."""
+        return MemberIdentity(self.config.group_id, self.generation, self.member_id, self.config.instance_id)
+
+    @property
+    def wanted_topics(self) -> tuple[str, ...]:
+        """Topics whose numbers of partitions this member, as the leader, must be told before it can assign."""
+        return self._leader.wanted_topics
+
+    @property
+    def watched_topics(self) -> tuple[str, ...]:
+        """As the leader: those, and what it assigned from, of which others may be the only subscribers."""
+        assigned = self._leader.assigned_by if self.is_leader else {}
+        return tuple(dict.fromkeys((*self.wanted_topics, *assigned)))
+
+    @property
+    def is_over(self) -> bool:
+        """It has left, or cannot be a member."""
+        return self.state in (MemberState.LEFT, MemberState.FAILED)
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When ``next_request`` will have something by the passing of time alone; None: it waits for something else."""
+        if self._in_flight is not None or self.is_over:
+            return None
+        if self.coordinator.node is None:
+            return None if self.coordinator.asking else self.coordinator.retry_at_us
+        if self.state is MemberState.ASSIGNING:
+            return None
+        if self.state is MemberState.STABLE and not self._rejoin:
+            return max(self._heartbeat_at_us, self._retry_at_us)
+        if self.state is MemberState.RELEASING:
+            return max(self._heartbeat_at_us, self._retry_at_us) if self.generation != NO_GENERATION else None
+        return self._retry_at_us
+
+    def take_events(self) -> list[GroupEvent]:
+        """Those since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    # -- what a driver tells ------------------------------------------------------------------------------------
+
+    def learn_partitions(self, counts: Mapping[str, int]) -> None:
+        """Numbers of partitions by topic, as metadata says; a topic asked for that is missing here does not exist. The
+        leader begins a rebalance when they have changed since it assigned."""
+        self._leader.learn(counts)
+        if self.state is MemberState.STABLE and self.is_leader and self._leader.is_outdated:
+            self._rejoin = True
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Other topics from now on: joins again with them."""
+        if topics != self.config.topics:
+            self.config = replace(self.config, topics=topics)
+            self._rejoin = True
+
+    def release(self) -> None:
+        """What was revoked has been let go (its offsets are committed, or cannot be): go on."""
+        if self.state is MemberState.RELEASING:
+            self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
+            if not self.config.cooperative or self._leaving:
+                self.assignment = ()
+
+    def rejoin(self) -> None:
+        """Begin a rebalance when next possible."""
+        self._rejoin = True
+
+    def leave(self) -> None:
+        """Leave the group: Revoked comes first, then LeaveGroup goes out (not for a static member), then Left."""
+        if self.is_over or self._leaving:
+            return
+        self._leaving = True
+        if self.state is not MemberState.RELEASING:
+            self._give_up(self.assignment, MemberState.LEAVING)
+
+    def told(self, now_us: int, error: Error | int, asked_as: MemberIdentity) -> None:
+        """What an answer to OffsetCommit or OffsetFetch says of the membership. ``asked_as``: whom the request named;
+        what concerns an earlier generation is past."""
+        if error in COORDINATOR_MOVED:
+            self.coordinator.lose(now_us)
+        elif self.state not in (MemberState.STABLE, MemberState.RELEASING) or asked_as != self.identity:
+            return
+        elif error is Error.REBALANCE_IN_PROGRESS:
+            self._rejoin = True
+        elif error in MEMBERSHIP_LOST:
+            self._lose(error)
+        elif error is Error.FENCED_INSTANCE_ID:
+            self._fail(error)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def next_request(self, now_us: int) -> GroupRequest | None:
+        """What to send now, if anything; exactly one of ``answered`` and ``failed`` must follow it."""
+        if self._in_flight is not None or self.is_over:
+            return None
+        if self.coordinator.node is None:
+            return self._find_coordinator(now_us)
+        if now_us < self._retry_at_us:
+            return None
+        self._begin_rebalance()
+        if self.state is MemberState.LEAVING:
+            return self._leave()
+        if self.state is MemberState.OUT:
+            return self._join()
+        if self.state in (MemberState.ASSIGNING, MemberState.SYNCING):
+            return self._sync()
+        if self.state is MemberState.STABLE or self.generation != NO_GENERATION:
+            return self._heartbeat(now_us)
+        return None
+
+    def _find_coordinator(self, now_us: int) -> GroupRequest | None:
+        if self._leaving and self.state is not MemberState.RELEASING:
+            self._leave_silently()
+            return None
+        if self.coordinator.failure is not None:
+            self._fail(self.coordinator.failure)
+            return None
+        request = self.coordinator.next_request(now_us)
+        if request is not None:
+            self._in_flight = requests.FIND_COORDINATOR
+        return request
+
+    def _begin_rebalance(self) -> None:
+        """From STABLE: an eager member gives everything up first."""
+        if self.state is MemberState.STABLE and self._rejoin:
+            self._give_up(() if self.config.cooperative else self.assignment, MemberState.OUT)
+
+    def _give_up(self, partitions: tuple[TopicPartition, ...], then: MemberState) -> None:
+        if partitions:
+            self._events.append(Revoked(partitions, self.generation))
+            self.state = MemberState.RELEASING
+        else:
+            self.state = then
+
+    def _request(self, api_key: int, version: int, body: object, more_us: int = 0) -> GroupRequest:
+        self._in_flight = api_key
+        self._sent_to = self.coordinator.node
+        return GroupRequest(api_key, version, body, self.config.request_timeout_us + more_us, self.coordinator.node)
+
+    def _join(self) -> GroupRequest:
+        self._rejoin = False
+        self.state = MemberState.JOINING
+        generation = self.generation if self.assignment else NO_GENERATION
+        user_data = generation.to_bytes(_GENERATION_BYTES, "big", signed=True) if self.config.cooperative else None
+        subscription = encode_subscription(
+            Subscription(self.config.topics, tuple(sorted(self.assignment)), generation, user_data)
+        )
+        body = requests.join(
+            self.identity,
+            dict.fromkeys(self.config.protocols, subscription),
+            self.config.session_timeout_us,
+            self.config.rebalance_timeout_us,
+        )
+        more_us = self.config.rebalance_timeout_us + _JOIN_GRACE_US - self.config.request_timeout_us
+        return self._request(requests.JOIN_GROUP, self.config.versions.join_group, body, max(more_us, 0))
+
+    def _sync(self) -> GroupRequest | None:
+        joined = self._joined
+        assert joined is not None, "SyncGroup before JoinGroup"
+        if self.wanted_topics:
+            return None
+        assignments: dict[str, bytes] = {}
+        if self.state is MemberState.ASSIGNING:
+            assignments = self._leader.assignments(joined)
+        self.state = MemberState.SYNCING
+        identity = replace(self.identity, generation_id=joined.generation_id)
+        body = requests.sync(identity, joined.protocol or "", assignments)
+        more_us = self.config.rebalance_timeout_us
+        return self._request(requests.SYNC_GROUP, self.config.versions.sync_group, body, more_us)
+
+    def _heartbeat(self, now_us: int) -> GroupRequest | None:
+        if now_us < self._heartbeat_at_us:
+            return None
+        self._heartbeat_at_us = now_us + self.config.heartbeat_interval_us
+        body = requests.heartbeat(self.identity)
+        return self._request(requests.HEARTBEAT, self.config.versions.heartbeat, body)
+
+    def _leave(self) -> GroupRequest | None:
+        if not self.member_id or self.config.instance_id is not None:
+            self._leave_silently()
+            return None
+        body = requests.leave(self.identity, "the consumer is being closed")
+        return self._request(requests.LEAVE_GROUP, self.config.versions.leave_group, body)
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def answered(self, now_us: int, body: object) -> None:
+        """To the request in flight."""
+        api_key, self._in_flight = self._in_flight, None
+        if api_key == requests.FIND_COORDINATOR:
+            self.coordinator.answered(now_us, body)
+        elif self.is_over:
+            pass  # What was said elsewhere ended it meanwhile.
+        elif api_key == requests.JOIN_GROUP:
+            self._join_answered(now_us, requests.joined(body))
+        elif api_key == requests.SYNC_GROUP:
+            self._sync_answered(now_us, body)
+        elif api_key == requests.HEARTBEAT:
+            self._heartbeat_answered(now_us, error_of(cast("HeartbeatResponse", body).error_code))
+        elif api_key == requests.LEAVE_GROUP:
+            self._leave_silently()
+        else:
+            raise AssertionError("an answer to no request")
+
+    def failed(self, now_us: int) -> None:
+        """No answer came to the request in flight (timeout, lost connection, no connection at all)."""
+        api_key, self._in_flight = self._in_flight, None
+        if api_key == requests.FIND_COORDINATOR:
+            self.coordinator.failed(now_us)
+            return
+        self.coordinator.lose(now_us, self._sent_to)
+        if self.is_over:
+            return
+        if api_key == requests.LEAVE_GROUP:
+            self._leave_silently()
+        elif api_key != requests.HEARTBEAT:
+            self._again(now_us)
+
+    def _join_answered(self, now_us: int, joined: requests.Joined) -> None:
+        if not joined.error or joined.error is Error.MEMBER_ID_REQUIRED:
+            self.member_id = joined.member_id
+        if self._leaving:
+            return
+        if joined.error is Error.MEMBER_ID_REQUIRED:
+            self._back_out()
+            return
+        if joined.error:
+            self._refused(now_us, joined.error)
+            return
+        if joined.protocol not in self.config.protocols:
+            self._fail(Error.INCONSISTENT_GROUP_PROTOCOL)
+            return
+        self._joined, self.is_leader = joined, joined.is_leader
+        self.state = MemberState.SYNCING
+        if joined.is_leader and not joined.skip_assignment:
+            self.state = MemberState.ASSIGNING
+            try:
+                self._leader.begin(joined)
+            except ProtocolError:
+                self._fail(Error.INCONSISTENT_GROUP_PROTOCOL)
+
+    def _sync_answered(self, now_us: int, body: object) -> None:
+        answer = cast("SyncGroupResponse", body)
+        error = error_of(answer.error_code)
+        joined = self._joined
+        assert joined is not None, "an answer to no SyncGroup"
+        if self._leaving:
+            return
+        if error:
+            self._refused(now_us, error)
+            return
+        try:
+            assigned = decode_assignment(answer.assignment).partitions
+        except ProtocolError:
+            self._fail(Error.INCONSISTENT_GROUP_PROTOCOL)
+            return
+        self.generation = joined.generation_id
+        self._heartbeat_at_us = now_us + self.config.heartbeat_interval_us
+        self._events.append(Joined(self.generation, self.member_id, self.is_leader))
+        self._take_over(assigned)
+
+    def _take_over(self, assigned: tuple[TopicPartition, ...]) -> None:
+        owned = dict.fromkeys(self.assignment)
+        wanted = dict.fromkeys(assigned)
+        revoked = tuple(each for each in owned if each not in wanted)
+        added = tuple(each for each in wanted if each not in owned)
+        self.assignment = tuple(wanted)
+        self.state = MemberState.STABLE
+        if revoked:
+            self._events.append(Revoked(revoked, self.generation))
+            self.state = MemberState.RELEASING
+        self._events.append(Assigned(added, self.generation))
+
+    def _heartbeat_answered(self, now_us: int, error: Error | int) -> None:
+        if not error:
+            return
+        if error in COORDINATOR_MOVED:
+            self.coordinator.lose(now_us, self._sent_to)
+        elif error is Error.REBALANCE_IN_PROGRESS:
+            self._rejoin = True
+        elif error in MEMBERSHIP_LOST:
+            self._lose(error)
+        elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            self._retry_at_us = now_us + self.config.backoff_us
+        else:
+            self._fail(error)
+
+    # -- what errors do -----------------------------------------------------------------------------------------
+
+    def _refused(self, now_us: int, error: Error | int) -> None:
+        """JoinGroup's or SyncGroup's error."""
+        if error in COORDINATOR_MOVED:
+            self.coordinator.lose(now_us, self._sent_to)
+            self._again(now_us)
+        elif error in MEMBERSHIP_LOST:
+            self._lose(error)
+        elif error in AGAIN:
+            self._again(now_us)
+        else:
+            self._fail(error)
+
+    def _again(self, now_us: int) -> None:
+        self._back_out()
+        self._retry_at_us = now_us + self.config.backoff_us
+
+    def _back_out(self) -> None:
+        """To before JoinGroup."""
+        self._joined = None
+        self._leader.wanted_topics = ()
+        if self.state is not MemberState.RELEASING or not self.assignment:
+            self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
+
+    def _lose(self, error: Error | int) -> None:
+        """The coordinator does not know this member, or no longer in its generation."""
+        if self.assignment:
+            self._events.append(Lost(self.assignment, self.generation))
+        self.assignment = ()
+        self.generation = NO_GENERATION
+        if error is Error.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        self._back_out()
+
+    def _fail(self, error: Error | int) -> None:
+        if self.assignment:
+            self._events.append(Lost(self.assignment, self.generation))
+        self._events.append(Failed(error))
+        self.failure = error
+        self.assignment = ()
+        self.generation = NO_GENERATION
+        self.state = MemberState.FAILED
+
+    def _leave_silently(self) -> None:
+        self._events.append(Left(self.generation))
+        self.generation, self.member_id, self.assignment = NO_GENERATION, "", ()
+        self.state = MemberState.LEFT

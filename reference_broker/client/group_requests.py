@@ -1,0 +1,205 @@
+"""Bodies of the requests that members of a group send to find and talk to their coordinator, and what answers say.
+
+Pure functions; ``GroupVersions`` says in which versions. Durations are microseconds, sent as milliseconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.leave_group.v5.request import LeaveGroupRequest
+from kio.schema.leave_group.v5.request import MemberIdentity as LeavingMember
+from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
+from kio.schema.types import GroupId
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, error_name
+
+if TYPE_CHECKING:
+    from kio.schema.find_coordinator.v6.response import FindCoordinatorResponse
+    from kio.schema.join_group.v9.response import JoinGroupResponse
+    from kio.schema.leave_group.v5.response import LeaveGroupResponse
+
+CONSUMER: Final = "consumer"
+"""The protocol type of consumer groups."""
+DRAFT_VERSION: Final = 1000
+"""Of Metadata, OffsetCommit and OffsetFetch: KIP-232's, with the metadata epoch."""
+NO_GENERATION: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVersions:
+    """API versions that a member speaks; ``offset_commit`` and ``offset_fetch`` may be DRAFT_VERSION."""
+
+    find_coordinator: int = 6
+    join_group: int = 9
+    sync_group: int = 5
+    heartbeat: int = 4
+    leave_group: int = 5
+    offset_commit: int = 9
+    offset_fetch: int = 9
+
+    def with_metadata_epoch(self) -> "GroupVersions":
+        """The same with the drafts that carry the metadata epoch."""
+        return GroupVersions(
+            self.find_coordinator, self.join_group, self.sync_group, self.heartbeat, self.leave_group,
+            DRAFT_VERSION, DRAFT_VERSION,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """What to send. ``to`` None: to any node. ``timeout_us``: how long to wait for the answer at most."""
+
+    api_key: int
+    api_version: int
+    body: object
+    timeout_us: int
+    to: NodeAddress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """As whom a member speaks. Generation -1 and no member ID: no member (a simple consumer)."""
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+def error_of(value: object) -> Error | int:
+    """An answer's error code, of whichever of the wire's kinds; an unknown one stays a number."""
+    code = int(cast(Any, value).value) if hasattr(value, "value") else int(cast(Any, value))
+    return Error(code) if code in _CODES else code
+
+
+_CODES: Final = frozenset(int(each) for each in Error)
+
+
+def name_of(error: Error | int) -> str:
+    """For people and histories."""
+    return error_name(int(error))
+
+
+def _milliseconds(duration_us: int) -> i32Timedelta:
+    return i32Timedelta.parse(timedelta(milliseconds=duration_us // 1000))
+
+
+def find_coordinator(group_id: str) -> FindCoordinatorRequest:
+    """For one group."""
+    return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(group_id,))
+
+
+def coordinator_of(body: object, group_id: str) -> NodeAddress | Error | int:
+    """Where the coordinator is, or why that is not known."""
+    for each in cast("FindCoordinatorResponse", body).coordinators:
+        if each.key in (group_id, ""):
+            error = error_of(each.error_code)
+            return error if error else NodeAddress(int(each.node_id), each.host, int(each.port))
+    return Error.COORDINATOR_NOT_AVAILABLE
+
+
+def join(
+    identity: MemberIdentity,
+    protocols: Mapping[str, bytes],
+    session_timeout_us: int,
+    rebalance_timeout_us: int,
+    reason: str | None = None,
+) -> JoinGroupRequest:
+    """``protocols``: subscription bytes by the assignor's name, the most wanted first."""
+    return JoinGroupRequest(
+        group_id=GroupId(identity.group_id),
+        session_timeout=_milliseconds(session_timeout_us),
+        rebalance_timeout=_milliseconds(rebalance_timeout_us),
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        protocol_type=CONSUMER,
+        protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols.items()),
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An answer to JoinGroup. ``members``: subscription bytes by member ID, for the leader only; ``instance_ids``:
+    those of static members among them."""
+
+    error: Error | int
+    generation_id: int
+    protocol: str | None
+    member_id: str
+    is_leader: bool
+    skip_assignment: bool
+    members: Mapping[str, bytes]
+    instance_ids: Mapping[str, str]
+
+
+def joined(body: object) -> Joined:
+    """Of JoinGroup's answer."""
+    answer = cast("JoinGroupResponse", body)
+    return Joined(
+        error=error_of(answer.error_code),
+        generation_id=int(answer.generation_id),
+        protocol=answer.protocol_name,
+        member_id=answer.member_id,
+        is_leader=answer.leader == answer.member_id,
+        skip_assignment=bool(answer.skip_assignment),
+        members={each.member_id: each.metadata for each in answer.members},
+        instance_ids={
+            each.member_id: each.group_instance_id for each in answer.members if each.group_instance_id is not None
+        },
+    )
+
+
+def sync(identity: MemberIdentity, protocol: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
+    """``assignments``: by member ID, from the leader only."""
+    return SyncGroupRequest(
+        group_id=GroupId(identity.group_id),
+        generation_id=i32(identity.generation_id),
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        protocol_type=CONSUMER,
+        protocol_name=protocol,
+        assignments=tuple(
+            SyncGroupRequestAssignment(member_id=member_id, assignment=data) for member_id, data in assignments.items()
+        ),
+    )
+
+
+def heartbeat(identity: MemberIdentity) -> HeartbeatRequest:
+    """One heartbeat."""
+    return HeartbeatRequest(
+        group_id=GroupId(identity.group_id),
+        generation_id=i32(identity.generation_id),
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+    )
+
+
+def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequest:
+    """The member itself leaves."""
+    member = LeavingMember(member_id=identity.member_id, group_instance_id=identity.instance_id, reason=reason)
+    return LeaveGroupRequest(group_id=GroupId(identity.group_id), members=(member,))
+
+
+def leave_error(body: object) -> Error | int:
+    """The group's error, else the member's own."""
+    answer = cast("LeaveGroupResponse", body)
+    own = [error_of(each.error_code) for each in answer.members]
+    return error_of(answer.error_code) or next((each for each in own if each), Error.NONE)
+
+
+FIND_COORDINATOR: Final = int(ApiKey.FIND_COORDINATOR)
+JOIN_GROUP: Final = int(ApiKey.JOIN_GROUP)
+SYNC_GROUP: Final = int(ApiKey.SYNC_GROUP)
+HEARTBEAT: Final = int(ApiKey.HEARTBEAT)
+LEAVE_GROUP: Final = int(ApiKey.LEAVE_GROUP)
+OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
+OFFSET_FETCH: Final = int(ApiKey.OFFSET_FETCH)

@@ -1,0 +1,148 @@
+"""A consumer's requests to the leaders of its partitions, and what their answers do to positions; without I/O."""
+
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from reference_broker.client.consumer_partitions import Held, HeldPartitions, Phase
+from reference_broker.client.consumer_requests import LIST_OFFSETS
+from reference_broker.client.fetch_plan import Wanted
+from reference_broker.client.group_requests import GroupRequest, error_of
+from reference_broker.client.metadata_refresher import MetadataRefresher
+from reference_broker.client.node_lane import FetchSettings, NodeLane
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchResponse, PartitionData
+
+_STALE_METADATA: Final = (
+    Error.NOT_LEADER_OR_FOLLOWER, Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.LEADER_NOT_AVAILABLE,
+    Error.UNKNOWN_TOPIC_OR_PARTITION, Error.UNKNOWN_TOPIC_ID, Error.INCONSISTENT_TOPIC_ID,
+    Error.REPLICA_NOT_AVAILABLE, Error.KAFKA_STORAGE_ERROR, Error.OFFSET_NOT_AVAILABLE, Error.UNKNOWN_SERVER_ERROR,
+)  # fmt: skip
+"""Of a partition: ask for metadata, then try again."""
+
+
+@dataclass(slots=True)
+class LeaderFetches:
+    """``failures``: errors that no retry cures."""
+
+    settings: FetchSettings
+    partitions: HeldPartitions
+    metadata: MetadataRefresher
+    backoff_us: int
+    failures: list[Error | int] = field(default_factory=list)
+    _lanes: dict[int, NodeLane] = field(default_factory=dict)
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """The end of the first backoff."""
+        waiting = [each.retry_at_us for each in self._lanes.values() if each.in_flight is None and each.retry_at_us]
+        return min(waiting, default=None)
+
+    def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
+        """By node ID, at most one for each; ``answered`` or ``failed`` must follow."""
+        for lane in self._lanes.values():
+            if lane.retry_at_us <= now_us:  # Also of a node that leads nothing any more: it wakes nobody.
+                lane.retry_at_us = 0
+        found = []
+        for node_id, partitions in self._by_leader().items():
+            request = self._request(now_us, node_id, partitions)
+            if request is not None:
+                found.append((node_id, request))
+        return found
+
+    def answered(self, node_id: int, now_us: int, body: object) -> None:
+        """To that node's request."""
+        lane = self._lanes[node_id]
+        if lane.in_flight == LIST_OFFSETS:
+            self._listed(now_us, lane, body)
+        else:
+            self._fetched(now_us, lane, cast(FetchResponse, body))
+
+    def failed(self, node_id: int, now_us: int) -> None:
+        """That node's request has no answer."""
+        self._lanes[node_id].failed(now_us + self.backoff_us)
+        self.metadata.want(now_us)
+
+    def _by_leader(self) -> dict[int, list[tuple[TopicPartition, Held]]]:
+        found: dict[int, list[tuple[TopicPartition, Held]]] = {}
+        for where, held in self.partitions.held.items():
+            if held.phase in (Phase.READING, Phase.RESETTING):
+                leader = self.metadata.cache.leader_of(where)
+                if leader is not None:
+                    found.setdefault(leader.node_id, []).append((where, held))
+        return found
+
+    def _request(
+        self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, Held]]
+    ) -> GroupRequest | None:
+        lane = self._lanes.setdefault(node_id, NodeLane(self.settings))
+        if lane.in_flight is not None or now_us < lane.retry_at_us:
+            return None
+        node = self.metadata.cache.nodes[node_id]
+        resetting = {where: self._leader_epoch(where) for where, held in partitions if held.phase is Phase.RESETTING}
+        if resetting and self.settings.reset == "none":
+            self.failures.append(Error.OFFSET_OUT_OF_RANGE)
+            lane.retry_at_us = now_us + self.backoff_us
+            return None
+        if resetting:
+            return lane.list_offsets(node, resetting)
+        if any(held.buffer for _, held in partitions):
+            return None
+        return lane.fetch(node, {where: self._wanted(where) for where, _ in partitions})
+
+    def _leader_epoch(self, where: TopicPartition) -> int:
+        info = self.metadata.cache.partition(where)
+        return info.leader_epoch if info is not None and self.settings.leader_epochs else -1
+
+    def _wanted(self, where: TopicPartition) -> Wanted:
+        position = self.partitions.state.positions[where]
+        return Wanted(
+            topic_id=self.metadata.cache.topic_id(where.topic),
+            fetch_offset=position.offset,
+            max_bytes=self.settings.partition_max_bytes,
+            current_leader_epoch=self._leader_epoch(where),
+            last_fetched_epoch=position.leader_epoch if self.settings.leader_epochs else -1,
+        )
+
+    def _listed(self, now_us: int, lane: NodeLane, body: object) -> None:
+        for where, (error, offset, leader_epoch) in lane.listed(body).items():
+            if error:
+                self._back_off(now_us, lane)
+            else:
+                self.partitions.reset(where, offset, leader_epoch, self.metadata.cache.metadata_epoch)
+
+    def _fetched(self, now_us: int, lane: NodeLane, response: FetchResponse) -> None:
+        asked = lane.asked
+        problem, answers = lane.fetched(response)
+        lane.retry_at_us = 0
+        if problem is not None:
+            self._back_off(now_us, lane)
+        for where, data in answers:
+            held = self.partitions.held.get(where)
+            if held is None or held.phase is not Phase.READING:
+                continue
+            if self.partitions.state.positions[where].offset == asked.get(where):
+                self._take(now_us, lane, where, data)
+
+    def _take(self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData) -> None:
+        error = error_of(data.error_code)
+        diverging = data.diverging_epoch
+        if error is Error.NONE and diverging is not None and diverging.epoch >= 0:
+            metadata_epoch = self.metadata.cache.metadata_epoch
+            self.partitions.truncated(where, diverging.epoch, diverging.end_offset, metadata_epoch)
+        elif error is Error.NONE:
+            self.partitions.take(where, data)
+        elif error is Error.OFFSET_OUT_OF_RANGE:
+            self.partitions.begin_reset(where, "out_of_range")
+        elif error in _STALE_METADATA:
+            leader = data.current_leader
+            if leader is not None:
+                self.metadata.cache = self.metadata.cache.learn_leader(where, leader.leader_id, leader.leader_epoch)
+            self._back_off(now_us, lane)
+        else:
+            self.failures.append(error)
+            self._back_off(now_us, lane)
+
+    def _back_off(self, now_us: int, lane: NodeLane) -> None:
+        lane.retry_at_us = now_us + self.backoff_us
+        self.metadata.want(now_us)

@@ -1,0 +1,89 @@
+"""One consumer's requests to one leader, one at a time: ListOffsets where a position is to be reset, else Fetch in a
+session; without I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reference_broker.client.consumer_requests import (
+    EARLIEST,
+    FETCH,
+    LATEST,
+    LIST_OFFSETS,
+    list_offsets_request,
+    listed_offsets,
+)
+from reference_broker.client.fetch_plan import SessionHandler, Wanted
+from reference_broker.client.group_requests import GroupRequest
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.session_handler import FetchSessionHandler
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchResponse, PartitionData
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Of all fetches of a consumer. ``leader_epochs``: sends the current leader's and the last record's epoch
+    (KIP-320), else -1. ``reset``: earliest, latest or none."""
+
+    fetch_version: int = 17
+    list_offsets_version: int = 10
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    partition_max_bytes: int = 1 << 20
+    reset: str = "earliest"
+    leader_epochs: bool = True
+    request_timeout_us: int = 5_000_000
+
+
+@dataclass(slots=True)
+class NodeLane:
+    """``asked``: of the Fetch in flight, the position of each partition; an answer for one that has moved since is
+    not used. ``retry_at_us``: nothing is sent before."""
+
+    settings: FetchSettings
+    handler: SessionHandler = field(default_factory=FetchSessionHandler)
+    in_flight: int | None = None
+    retry_at_us: int = 0
+    asked: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def list_offsets(self, node: NodeAddress, partitions: Mapping[TopicPartition, int]) -> GroupRequest:
+        """``partitions``: with their current leader epochs, -1 not known or not to be sent."""
+        settings = self.settings
+        self.in_flight = LIST_OFFSETS
+        timestamp_ms = EARLIEST if settings.reset == "earliest" else LATEST
+        body = list_offsets_request(partitions, timestamp_ms, settings.request_timeout_us)
+        return GroupRequest(LIST_OFFSETS, settings.list_offsets_version, body, settings.request_timeout_us, node)
+
+    def fetch(self, node: NodeAddress, wanted: Mapping[TopicPartition, Wanted]) -> GroupRequest:
+        """For exactly these partitions."""
+        settings = self.settings
+        self.in_flight = FETCH
+        self.asked = {where: each.fetch_offset for where, each in wanted.items()}
+        plan = self.handler.build(wanted)
+        body = plan.request(settings.max_wait_ms, settings.min_bytes, settings.max_bytes)
+        timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
+        return GroupRequest(FETCH, plan.version(settings.fetch_version), body, timeout_us, node)
+
+    def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
+        """The answer to ListOffsets: error, offset and leader epoch by partition."""
+        self.in_flight = None
+        return listed_offsets(body)
+
+    def fetched(self, response: FetchResponse) -> tuple[str | None, list[tuple[TopicPartition, PartitionData]]]:
+        """The answer to Fetch: why it cannot be used as a whole, if so, and its partitions."""
+        self.in_flight = None
+        handled = self.handler.handle_response(response)
+        if handled.problem is not None:
+            return handled.problem, []
+        return None, list(handled.partitions)
+
+    def failed(self, retry_at_us: int) -> None:
+        """No answer came."""
+        if self.in_flight == FETCH:
+            self.handler.handle_lost()
+        self.in_flight = None
+        self.retry_at_us = retry_at_us
+
+

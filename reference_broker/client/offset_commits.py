@@ -1,0 +1,245 @@
+"""Committed offsets: what to send, what answers mean, and when the metadata is new enough to go on; without I/O.
+
+``CommittedOffsets`` works one operation at a time, with times of one monotonic clock in microseconds:
+
+    offsets = CommittedOffsets(coordinator)        # the GroupCoordinator that the membership uses, or one of its own
+    offsets.commit({TopicPartition("t", 0): OffsetToCommit(17, metadata_epoch=5)}, membership.identity, deadline_us)
+    offsets.fetch([TopicPartition("t", 0)], membership.identity, deadline_us)
+    loop while offsets.busy:
+        request = offsets.next_request(now)        # None: see wake_at_us
+        ... send it to request.to on a connection of its own ...
+        offsets.answered(now, body)                # or failed(now)
+    offsets.take_result()                          # Committed or Fetched
+
+Retries inside the operation: a coordinator that moved or loads, a lost answer. ``Result.group_error`` goes to
+``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7) is never retried: it is that partition's result.
+
+With OffsetCommit and OffsetFetch 1000 (``GroupVersions.with_metadata_epoch``) the epoch of the last accepted metadata
+goes along (M-6) and comes back (M-9). ``may_consume`` is M-10's wait: no fetch before the metadata has reached every
+partition's epoch; ``has_reached`` is M-12's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_requests import (
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    GroupRequest,
+    MemberIdentity,
+)
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.offset_requests import (
+    CommittedOffset,
+    OffsetToCommit,
+    commit_errors,
+    commit_request,
+    fetch_request,
+    fetched_offsets,
+)
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error
+
+NO_OFFSET: Final = -1
+_MOVED: Final = (Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE)
+_AGAIN: Final = (
+    Error.COORDINATOR_LOAD_IN_PROGRESS, Error.REQUEST_TIMED_OUT, Error.NOT_ENOUGH_REPLICAS,
+    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Error.UNSTABLE_OFFSET_COMMIT, Error.NETWORK_EXCEPTION,
+)  # fmt: skip
+_OF_THE_GROUP: Final = (
+    Error.REBALANCE_IN_PROGRESS, Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID,
+    Error.INVALID_GROUP_ID, Error.GROUP_AUTHORIZATION_FAILED, Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The end of a commit. ``errors``: by partition, NONE where it is committed; REQUEST_TIMED_OUT where that is not
+    known (no answer until the deadline). ``group_error``: the first that speaks of the membership, else NONE."""
+
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+    errors: Mapping[TopicPartition, Error | int]
+    asked_as: MemberIdentity
+    group_error: Error | int
+
+    @property
+    def refused(self) -> tuple[TopicPartition, ...]:
+        """Those with INVALID_METADATA_EPOCH."""
+        return tuple(each for each, error in self.errors.items() if error is Error.INVALID_METADATA_EPOCH)
+
+    @property
+    def succeeded(self) -> bool:
+        """Every partition is committed."""
+        return not any(self.errors.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The end of a fetch of offsets. ``error`` NONE: ``offsets`` has every partition asked for."""
+
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    error: Error | int
+    asked_as: MemberIdentity
+
+    @property
+    def group_error(self) -> Error | int:
+        """As Committed's."""
+        return self.error if self.error in _OF_THE_GROUP else Error.NONE
+
+
+Result: TypeAlias = Committed | Fetched
+
+
+def has_reached(metadata_epoch: int, min_metadata_epoch: int) -> bool:
+    """Spec M-12: whether a client whose last accepted metadata has the first epoch waits no longer for the other."""
+    return metadata_epoch >= min_metadata_epoch
+
+
+def may_consume(metadata_epoch: int, committed: Iterable[CommittedOffset]) -> bool:
+    """Spec M-10: whether the metadata is new enough for all of these; -1 there is smaller than any epoch (M-11)."""
+    return all(has_reached(metadata_epoch, each.metadata_epoch) for each in committed)
+
+
+@dataclass(slots=True)
+class CommittedOffsets:
+    """See the top of the file."""
+
+    coordinator: GroupCoordinator
+    _commit: dict[TopicPartition, OffsetToCommit] | None = None
+    _fetch: tuple[TopicPartition, ...] | None = None
+    _ended: dict[TopicPartition, Error | int] = field(default_factory=dict)
+    _left: dict[TopicPartition, OffsetToCommit] = field(default_factory=dict)
+    _identity: MemberIdentity = field(default_factory=lambda: MemberIdentity(""))
+    _deadline_us: int = 0
+    _retry_at_us: int = 0
+    _in_flight: bool = False
+    _finding: bool = False
+    _sent_to: NodeAddress | None = None
+    _result: Result | None = None
+
+    @property
+    def busy(self) -> bool:
+        """An operation is under way; its result has not come."""
+        return self._commit is not None or self._fetch is not None
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When ``next_request`` will have something (or ends the operation) by the passing of time alone."""
+        if self._in_flight or not self.busy:
+            return None
+        if self.coordinator.node is None:
+            return self._deadline_us if self.coordinator.asking else self.coordinator.retry_at_us
+        return self._retry_at_us
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity, deadline_us: int
+    ) -> None:
+        """Begin one. Retries end at ``deadline_us``."""
+        assert not self.busy, "two operations on committed offsets at once"
+        self._commit, self._left, self._ended = dict(offsets), dict(offsets), {}
+        self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
+        if not offsets:
+            self._end_commit()
+
+    def fetch(self, partitions: Iterable[TopicPartition], identity: MemberIdentity, deadline_us: int) -> None:
+        """Begin one. Retries end at ``deadline_us``."""
+        assert not self.busy, "two operations on committed offsets at once"
+        self._fetch = tuple(partitions)
+        self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
+        if not self._fetch:
+            self._end_fetch({}, Error.NONE)
+
+    def take_result(self) -> Result | None:
+        """The ended operation's, once."""
+        result, self._result = self._result, None
+        return result
+
+    def next_request(self, now_us: int) -> GroupRequest | None:
+        """What to send now, if anything; exactly one of ``answered`` and ``failed`` must follow it."""
+        if self._in_flight or not self.busy:
+            return None
+        if now_us >= self._deadline_us or self.coordinator.failure is not None:
+            self._give_up(self.coordinator.failure or Error.REQUEST_TIMED_OUT)
+            return None
+        if self.coordinator.node is None:
+            request = self.coordinator.next_request(now_us)
+            self._finding = self._in_flight = request is not None
+            return request
+        if now_us < self._retry_at_us:
+            return None
+        self._in_flight, self._sent_to = True, self.coordinator.node
+        return self._request(self.coordinator.node)
+
+    def _request(self, node: NodeAddress) -> GroupRequest:
+        versions, timeout_us = self.coordinator.versions, self.coordinator.request_timeout_us
+        if self._commit is not None:
+            body = commit_request(self._left, self._identity, versions.offset_commit)
+            return GroupRequest(OFFSET_COMMIT, versions.offset_commit, body, timeout_us, node)
+        assert self._fetch is not None, "no operation"
+        asked = fetch_request(self._fetch, self._identity, versions.offset_fetch)
+        return GroupRequest(OFFSET_FETCH, versions.offset_fetch, asked, timeout_us, node)
+
+    def answered(self, now_us: int, body: object) -> None:
+        """To the request in flight."""
+        self._in_flight = False
+        if self._finding:
+            self._finding = False
+            self.coordinator.answered(now_us, body)
+        elif self._commit is not None:
+            self._commit_answered(now_us, commit_errors(body))
+        else:
+            self._fetch_answered(now_us, fetched_offsets(body))
+
+    def failed(self, now_us: int) -> None:
+        """No answer came to it."""
+        self._in_flight = False
+        if self._finding:
+            self._finding = False
+            self.coordinator.failed(now_us)
+            return
+        self.coordinator.lose(now_us, self._sent_to)
+        self._retry_at_us = now_us + self.coordinator.backoff_us
+
+    def _commit_answered(self, now_us: int, errors: Mapping[TopicPartition, Error | int]) -> None:
+        for where, error in errors.items():
+            if where not in self._left:
+                continue
+            if error in _MOVED:
+                self.coordinator.lose(now_us, self._sent_to)
+            elif error not in _AGAIN:
+                self._ended[where] = error
+                del self._left[where]
+        if self._left:
+            self._retry_at_us = now_us + self.coordinator.backoff_us
+        else:
+            self._end_commit()
+
+    def _fetch_answered(self, now_us: int, found: dict[TopicPartition, CommittedOffset] | Error | int) -> None:
+        if isinstance(found, dict):
+            assert self._fetch is not None, "an answer to no fetch"
+            self._end_fetch({each: found.get(each, CommittedOffset(NO_OFFSET)) for each in self._fetch}, Error.NONE)
+        elif found in _MOVED or found in _AGAIN:
+            if found in _MOVED:
+                self.coordinator.lose(now_us, self._sent_to)
+            self._retry_at_us = now_us + self.coordinator.backoff_us
+        else:
+            self._end_fetch({}, found)
+
+    def _give_up(self, error: Error | int) -> None:
+        if self._commit is not None:
+            self._ended.update(dict.fromkeys(self._left, error))
+            self._end_commit()
+        else:
+            self._end_fetch({}, error)
+
+    def _end_commit(self) -> None:
+        assert self._commit is not None, "no commit to end"
+        of_the_group = next((each for each in self._ended.values() if each in _OF_THE_GROUP), Error.NONE)
+        self._result = Committed(self._commit, dict(self._ended), self._identity, of_the_group)
+        self._commit = None
+
+    def _end_fetch(self, offsets: Mapping[TopicPartition, CommittedOffset], error: Error | int) -> None:
+        self._result = Fetched(offsets, error, self._identity)
+        self._fetch = None

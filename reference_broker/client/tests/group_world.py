@@ -1,0 +1,226 @@
+"""A small coordinator for tests of the client's side: one group, everything at once, and members that are driven by it.
+
+Not Kafka's in its details (no timeouts): JoinGroup waits until all known members have asked, SyncGroup until the leader
+has.
+"""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+from kio.schema.heartbeat.v4.response import HeartbeatResponse
+from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
+from kio.schema.leave_group.v5.response import LeaveGroupResponse
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32, i32Timedelta
+
+from reference_broker.client import group_requests as requests
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_events import Lost, Revoked
+from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.metadata_cache import NodeAddress
+
+NOTHING = i32Timedelta.parse(timedelta(0))
+NODE = NodeAddress(1, "one", 9092)
+NODES = (NODE, NodeAddress(2, "two", 9092))
+
+
+def found(node=NODE, error=0):
+    coordinator = Coordinator(
+        key="", node_id=BrokerId(node.node_id), host=node.host, port=i32(node.port), error_code=ErrorCode(error),
+        error_message=None,
+    )  # fmt: skip
+    return FindCoordinatorResponse(throttle_time=NOTHING, coordinators=(coordinator,))
+
+
+def join_answer(error=0, generation=-1, protocol=None, leader="", member_id="", members=(), skip=False):
+    return JoinGroupResponse(
+        throttle_time=NOTHING, error_code=ErrorCode(error), generation_id=i32(generation), protocol_type="consumer",
+        protocol_name=protocol, leader=leader, skip_assignment=skip, member_id=member_id,
+        members=tuple(
+            JoinGroupResponseMember(member_id=each, group_instance_id=instance, metadata=data)
+            for each, instance, data in members
+        ),
+    )  # fmt: skip
+
+
+def sync_answer(error=0, assignment=b"", protocol="range"):
+    return SyncGroupResponse(
+        throttle_time=NOTHING, error_code=ErrorCode(error), protocol_type="consumer", protocol_name=protocol,
+        assignment=assignment,
+    )  # fmt: skip
+
+
+def heartbeat_answer(error=0):
+    return HeartbeatResponse(throttle_time=NOTHING, error_code=ErrorCode(error))
+
+
+def leave_answer(error=0):
+    return LeaveGroupResponse(throttle_time=NOTHING, error_code=ErrorCode(error), members=())
+
+
+@dataclass
+class FakeGroup:
+    """``parked``: joins and syncs without an answer yet, by whoever asked. ``answers``: what is due to whom."""
+
+    generation: int = 0
+    state: str = "empty"
+    members: dict[str, object] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    joins: dict[str, object] = field(default_factory=dict)
+    syncs: dict[str, object] = field(default_factory=dict)
+    assignments: dict[str, bytes] = field(default_factory=dict)
+    leader: str = ""
+    answers: list[tuple[str, object]] = field(default_factory=list)
+    issued: int = 0
+
+    def ask(self, who, request):
+        body = request.body
+        if request.api_key == requests.JOIN_GROUP:
+            self._join(who, body)
+        elif request.api_key == requests.SYNC_GROUP:
+            self._sync(who, body)
+        elif request.api_key == requests.HEARTBEAT:
+            self.answers.append((who, heartbeat_answer(self._check(body.member_id, body.generation_id))))
+        elif request.api_key == requests.LEAVE_GROUP:
+            self.remove(body.members[0].member_id)
+            self.answers.append((who, leave_answer()))
+
+    def _check(self, member_id, generation):
+        if member_id not in self.members:
+            return 25
+        if self.state == "preparing":
+            return 27
+        return 0 if generation == self.generation else 22
+
+    def _join(self, who, body):
+        member_id = body.member_id
+        if not member_id:
+            self.issued += 1
+            member_id = f"m{self.issued}"
+            self.members[member_id] = None
+            self.answers.append((who, join_answer(79, member_id=member_id)))
+            return
+        if member_id not in self.members:
+            self.answers.append((who, join_answer(25)))
+            return
+        self.members[member_id], self.names[member_id], self.joins[member_id] = body, who, body
+        self._prepare()
+
+    def _prepare(self):
+        self.state = "preparing"
+        for member_id in self.syncs:
+            self.answers.append((self.names[member_id], sync_answer(27)))
+        self.syncs = {}
+        known = [each for each, body in self.members.items() if body is not None]
+        if known and all(each in self.joins for each in known):
+            self._begin_generation(known)
+
+    def _begin_generation(self, known):
+        self.generation += 1
+        self.state = "completing"
+        self.leader = self.leader if self.leader in known else known[0]
+        protocol = self.members[known[0]].protocols[0].name
+        rows = [(each, None, self.members[each].protocols[0].metadata) for each in known]
+        for each in known:
+            members = rows if each == self.leader else ()
+            answer = join_answer(0, self.generation, protocol, self.leader, each, members)
+            self.answers.append((self.names[each], answer))
+        self.joins = {}
+
+    def _sync(self, who, body):
+        error = self._check(body.member_id, body.generation_id)
+        if error:
+            self.answers.append((who, sync_answer(error)))
+            return
+        if self.state == "stable":
+            self.answers.append((who, sync_answer(0, self.assignments[body.member_id])))
+            return
+        self.syncs[body.member_id] = body
+        if body.member_id == self.leader:
+            self.assignments = {each.member_id: each.assignment for each in body.assignments}
+            self.state = "stable"
+            for each in self.syncs:
+                self.answers.append((self.names[each], sync_answer(0, self.assignments[each])))
+            self.syncs = {}
+
+    def remove(self, member_id):
+        """It left, or its session ended."""
+        self.joins.pop(member_id, None)
+        self.syncs.pop(member_id, None)
+        if self.members.pop(member_id, None) is not None:
+            self._prepare()
+            if not self.members:
+                self.state = "empty"
+
+
+class World:
+    """Members and their group; ``settle`` lets all happen that is due. ``owned``: what each one reads now, kept by its
+    events alone. ``shared``: partitions that two members read at once, which must stay empty."""
+
+    def __init__(self):
+        self.group = FakeGroup()
+        self.members = {}
+        self.owned = {}
+        self.events = {}
+        self.shared = []
+        self.now = 0
+        self.counts = {}
+        self.lost_answers = set()
+
+    def add(self, name, config, counts):
+        self.counts.update(counts)
+        coordinator = GroupCoordinator(config.group_id, config.versions)
+        member = self.members[name] = GroupMembership(config, coordinator)
+        self.owned[name], self.events[name] = [], []
+        member.learn_partitions(counts)
+        return member
+
+    def settle(self, rounds=200):
+        for _ in range(rounds):
+            busy = False
+            for name in list(self.members):
+                busy = self._drive(name) or busy
+            while self.group.answers:
+                name, body = self.group.answers.pop(0)
+                if name not in self.members:
+                    continue
+                if name in self.lost_answers:
+                    self.lost_answers.discard(name)
+                    self.members[name].failed(self.now)
+                else:
+                    self.members[name].answered(self.now, body)
+                self._note(name)
+                busy = True
+            self.now += 200_000
+            calm = self.group.state in ("stable", "empty") and not self.group.joins
+            if not busy and calm and all(each.state.value in ("stable", "left") for each in self.members.values()):
+                return
+
+    def _drive(self, name):
+        member = self.members[name]
+        request = member.next_request(self.now)
+        self._note(name)
+        if request is None:
+            return False
+        if request.api_key == requests.FIND_COORDINATOR:
+            member.answered(self.now, found())
+        else:
+            self.group.ask(name, request)
+        return request.api_key != requests.HEARTBEAT
+
+    def _note(self, name):
+        member = self.members[name]
+        for event in member.take_events():
+            self.events[name].append(event)
+            if isinstance(event, Lost):
+                self.owned[name] = []
+            elif isinstance(event, Revoked):
+                self.owned[name] = [each for each in self.owned[name] if each not in event.partitions]
+                member.release()
+            elif hasattr(event, "partitions"):
+                self.owned[name] += event.partitions
+        taken = [each for owned in self.owned.values() for each in owned]
+        self.shared += [each for each in taken if taken.count(each) > 1]

@@ -1,0 +1,103 @@
+"""Who gets what: Kafka's examples, and what must hold of any group."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.client.assignors import ASSIGNORS, assign
+from reference_broker.client.consumer_protocol import Subscription
+from reference_broker.client.partitions import TopicPartition
+
+STICKY = "cooperative-sticky"
+
+
+def tps(text):
+    """``t0 t1 u3``."""
+    return [TopicPartition(each[0], int(each[1:])) for each in text.split()]
+
+
+def run(name, counts, members, instances=None):
+    subscriptions = {each: Subscription(tuple(topics)) for each, topics in members.items()}
+    return assign(name, counts, subscriptions, instances)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "members", "expected"),
+    [
+        ("range", {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t1 u0 u1", "b": "t2 u2"}),
+        ("range", {"t": 3, "u": 2}, {"a": "t", "b": "tu", "c": "t"}, {"a": "t0", "b": "t1 u0 u1", "c": "t2"}),
+        ("range", {"t": 1}, {"a": "t", "b": "t"}, {"a": "t0", "b": ""}),
+        ("roundrobin", {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t2 u1", "b": "t1 u0 u2"}),
+        ("roundrobin", {"t": 1, "u": 2, "v": 3}, {"a": "t", "b": "tu", "c": "tuv"},
+         {"a": "t0", "b": "u0", "c": "u1 v0 v1 v2"}),
+        (STICKY, {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t2 u1", "b": "t1 u0 u2"}),
+    ],
+)  # fmt: skip
+def test_kafkas_examples(name, counts, members, expected):
+    assert run(name, counts, members) == {each: tps(text) for each, text in expected.items()}
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_a_topic_that_does_not_exist_and_one_that_nobody_wants_give_nothing(name):
+    assert run(name, {"t": 0, "u": 4}, {"a": "t"}) == {"a": []}
+
+
+def test_static_members_come_first_by_their_instance():
+    found = run("range", {"t": 3}, {"x1": "t", "x2": "t", "a": "t"}, {"x1": "second", "x2": "first"})
+    assert found == {"x2": tps("t0"), "x1": tps("t1"), "a": tps("t2")}
+
+
+def test_what_moves_is_withheld_until_its_owner_has_let_it_go():
+    owned = {
+        "a": Subscription(("t",), tuple(tps("t0 t1 t2 t3")), 1),
+        "b": Subscription(("t",)),
+    }
+    first = assign(STICKY, {"t": 4}, owned)
+    assert first == {"a": tps("t0 t1"), "b": []}
+    second = assign(
+        STICKY, {"t": 4}, {each: Subscription(("t",), tuple(given_), 2) for each, given_ in first.items()}
+    )
+    assert second == {"a": tps("t0 t1"), "b": tps("t2 t3")}
+
+
+def test_of_two_claims_the_newer_generation_counts_and_equal_ones_cancel():
+    newer = {"a": Subscription(("t",), tuple(tps("t0 t1")), 3), "b": Subscription(("t",), tuple(tps("t0")), 2)}
+    assert assign(STICKY, {"t": 2}, newer) == {"a": tps("t0"), "b": []}
+    equal = {"a": Subscription(("t",), tuple(tps("t0")), 3), "b": Subscription(("t",), tuple(tps("t0")), 3)}
+    assert assign(STICKY, {"t": 1}, equal) == {"a": [], "b": []}
+
+
+topics = st.dictionaries(st.sampled_from("tuvw"), st.integers(0, 9), max_size=4)
+groups = st.dictionaries(
+    st.sampled_from("abcdef"), st.lists(st.sampled_from("tuvw"), unique=True).map("".join), min_size=1
+)
+
+
+@given(topics, groups, st.sampled_from(sorted(ASSIGNORS)))
+def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(counts, members, name):
+    found = run(name, counts, members)
+    given_ = [each for owned in found.values() for each in owned]
+    wanted = {topic for each in members.values() for topic in each}
+    assert sorted(given_) == sorted(TopicPartition(t, n) for t in counts if t in wanted for n in range(counts[t]))
+    assert all(each.topic in members[member] for member, owned in found.items() for each in owned)
+    assert set(found) == set(members)
+
+
+@settings(max_examples=60)
+@given(topics, st.lists(groups, min_size=1, max_size=4))
+def test_sticky_groups_settle_balanced_and_then_nothing_moves(counts, changes):
+    owned = {}
+    for members in changes:
+        for generation in range(4):
+            subscriptions = {
+                each: Subscription(tuple(names), tuple(p for p in owned.get(each, ()) if p.topic in names), generation)
+                for each, names in members.items()
+            }
+            before, owned = owned, assign(STICKY, counts, subscriptions)
+            held = [(p, m) for m, ps in before.items() if m in members for p in ps if p.topic in members[m]]
+            assert all(p not in owned[other] for p, m in held for other in owned if other != m)
+    assert before == owned
+    for member, partitions in owned.items():
+        for each in partitions:
+            rivals = [len(owned[other]) for other, topics in members.items() if each.topic in topics]
+            assert len(owned[member]) <= min(rivals) + 1

@@ -1,0 +1,104 @@
+"""Placing and reading partitions: the wait for an epoch, resets, truncation, what is to be committed."""
+
+import pytest
+
+from reference_broker.client.consumer_partitions import HeldPartitions, Phase, PositionReset
+from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.fetch import PartitionData
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def data(first, *values, leader_epoch=3, **more):
+    records = build(
+        [Record(timestamp_ms=1, value=each.encode()) for each in values], base_offset=first,
+        leader_epoch=leader_epoch, **more,
+    )  # fmt: skip
+    return PartitionData(0, 0, 100, log_start_offset=0, records=records)
+
+
+@pytest.fixture
+def held():
+    partitions = HeldPartitions()
+    partitions.add((T0, T1))
+    return partitions
+
+
+@pytest.mark.clause("M-10")
+def test_all_partitions_wait_for_the_newest_epoch_among_their_offsets(held):
+    held.learn_committed({T0: CommittedOffset(5), T1: CommittedOffset(6, metadata_epoch=9)}, 8)
+    assert held.in_phase(Phase.WAITING) == [T0, T1]
+    held.learn_epoch(8)
+    assert held.is_waiting
+    held.learn_epoch(9)
+    assert (held.is_waiting, held.in_phase(Phase.READING)) == (False, [T0, T1])
+    assert [held.state.positions[each].offset for each in (T0, T1)] == [5, 6]
+
+
+@pytest.mark.clause("M-11")
+def test_offsets_without_an_epoch_are_read_from_at_once(held):
+    held.learn_committed({T0: CommittedOffset(5, 2), T1: CommittedOffset(-1)}, -1)
+    assert (held.in_phase(Phase.READING), held.in_phase(Phase.RESETTING)) == ([T0], [T1])
+    assert held.state.positions[T0].leader_epoch == 2
+
+
+def test_a_seek_waits_for_nothing_and_what_is_committed_no_longer_counts(held):
+    held.place(T0, 30)
+    held.learn_committed({T0: CommittedOffset(5, metadata_epoch=9), T1: CommittedOffset(6)}, -1)
+    assert held.state.positions[T0].offset == 30
+    assert not held.is_waiting
+
+
+def test_a_partition_that_was_dropped_delays_nobody(held):
+    held.learn_committed({T0: CommittedOffset(5), T1: CommittedOffset(6, metadata_epoch=9)}, 8)
+    held.drop([T1])
+    held.learn_epoch(8)
+    assert held.in_phase(Phase.READING) == [T0]
+
+
+def test_resets_are_told_with_where_from_and_why(held):
+    held.place(T0, 30)
+    held.begin_reset(T0, "out_of_range")
+    held.reset(T0, 2, -1, 7)
+    held.reset(T1, 9, -1, 7)
+    assert held.resets == [PositionReset(T0, 30, 2, "out_of_range", 7)]
+    assert held.in_phase(Phase.UNPLACED) == [T1]
+
+
+def test_a_truncation_goes_back_to_where_the_logs_agree_and_never_forward(held):
+    held.place(T0, 30, 4)
+    held.truncated(T0, 3, 20, -1)
+    assert (held.held[T0].given, held.state.positions[T0].leader_epoch) == (20, 3)
+    held.truncated(T0, 3, 25, -1)
+    assert held.held[T0].given == 20
+    assert held.resets == [PositionReset(T0, 30, 20, "truncated", -1)]
+
+
+def test_records_are_given_out_in_order_and_only_those_are_to_be_committed(held):
+    held.place(T0, 11)
+    held.place(T1, 0)
+    held.take(T0, data(10, "a", "b", "c"))
+    assert [each.value for each in held.give(1)] == [b"b"]
+    assert held.read_so_far([T0, T1], 6) == {T0: OffsetToCommit(12, 3, 6), T1: OffsetToCommit(0, -1, 6)}
+    assert [(each.offset, each.value) for each in held.give(9)] == [(12, b"c")]
+    assert held.read_so_far([T0])[T0].offset == 13
+
+
+def test_batches_without_records_for_the_reader_move_what_is_committed_too(held):
+    held.place(T0, 10)
+    held.take(T0, data(10, "a"))
+    held.take(T0, data(11, "x", is_control=True))
+    assert held.held[T0].given == 10
+    assert len(held.give(9)) == 1
+    assert held.read_so_far([T0])[T0].offset == 12
+
+
+def test_what_was_fetched_of_a_dropped_partition_is_not_given_out(held):
+    held.place(T0, 10)
+    held.take(T0, data(10, "a"))
+    held.drop([T0])
+    assert held.give(9) == []
+    assert held.read_so_far([T0]) == {}

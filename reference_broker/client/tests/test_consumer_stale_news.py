@@ -1,0 +1,185 @@
+"""Answers that come late, or say what no broker should: nothing gets stuck, spins or dies of them."""
+
+import pytest
+
+from reference_broker.client import group_requests as requests
+from reference_broker.client.assignors import assign
+from reference_broker.client.consumer_protocol import (
+    Assignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_events import Failed, GroupConfig, MemberState, Revoked
+from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.offset_commits import CommittedOffsets
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.tests.group_world import NODE, found, heartbeat_answer, join_answer, sync_answer
+from reference_broker.client.tests.test_group_consumer import Driver, fetched, metadata
+from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
+from reference_broker.wire.errors import Error
+
+SEED = NodeAddress(-1, "seed", 9)
+T0 = TopicPartition("t", 0)
+
+
+class Member:
+    """A consumer in a group, worked lane by lane. ``sent``: what is in flight."""
+
+    def __init__(self):
+        group = GroupConfig("g", (), heartbeat_interval_us=1000, backoff_us=100)
+        self.consumer = GroupConsumer(ConsumerConfig((SEED,), group, backoff_us=100, metadata_epoch=False))
+        self.consumer.subscribe(("t",))
+        self.sent, self.now = {}, 0
+        self.go()
+
+    def go(self, later_us=0):
+        self.now += later_us
+        for lane, request in self.consumer.next_requests(self.now):
+            assert lane not in self.sent
+            self.sent[lane] = request
+        return self.sent
+
+    def answer(self, lane, body):
+        self.sent.pop(lane)
+        self.consumer.answered(lane, self.now, body)
+        return self.go()
+
+    def join(self, *partitions, generation=1):
+        """Somebody else leads."""
+        if self.sent["group"].api_key == requests.FIND_COORDINATOR:
+            self.answer("group", found())
+        self.answer("group", join_answer(0, generation, "range", "leader", "me"))
+        self.answer("group", sync_answer(0, encode_assignment(Assignment(partitions))))
+
+
+@pytest.fixture
+def reading():
+    driver = Driver()
+    driver.consumer.assign([T0])
+    driver.consumer.seek(T0, 5)
+    driver.go()
+    driver.answer("metadata", metadata())
+    return driver
+
+
+def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read():
+    """The application commits what was revoked; meanwhile the member is thrown out, joins anew and gets it again."""
+    member = Member()
+    member.join(T0)
+    member.now += 1000
+    member.go()
+    member.answer("group", heartbeat_answer(27))
+    assert [type(each) for each in member.consumer.take_events()][-1] is Revoked
+    member.go(1000)
+    member.answer("group", heartbeat_answer(25))
+    member.go(100)
+    member.join(T0, generation=5)
+    assert member.consumer.membership.assignment == (T0,)
+    member.consumer.release((T0,))
+    assert list(member.consumer.partitions.held) == [T0]
+
+
+def test_a_leader_that_is_gone_for_good_wakes_nobody(reading):
+    reading.sent.pop("node-0")
+    reading.consumer.failed("node-0", reading.now)
+    reading.go()
+    reading.answer("metadata", metadata(leader=1))
+    reading.go(1000)
+    assert list(reading.sent) == ["node-1"]
+    assert reading.consumer.wake_at_us > reading.now
+
+
+def test_an_error_that_is_none_of_kafkas_is_the_applications(reading):
+    reading.answer("node-0", fetched(error=999))
+    assert reading.consumer.take_failures() == [999]
+
+
+def test_an_answer_about_other_topics_does_not_say_that_a_wanted_one_is_missing():
+    """Metadata was asked for before the leader knew what the others want."""
+    member = Member()
+    member.answer("group", found())
+    other = encode_subscription(Subscription(("t", "u")))
+    rows = [("me", None, other), ("you", None, other)]
+    assert "metadata" in member.sent
+    member.answer("group", join_answer(0, 1, "range", "me", "me", rows))
+    assert member.consumer.membership.state is MemberState.ASSIGNING
+    member.answer("metadata", metadata())
+    assert "u" in member.consumer.membership.wanted_topics
+    assert member.go(100)["metadata"].body.topics[1].name == "u"
+    member.answer("metadata", metadata())
+    assert member.sent["group"].api_key == requests.SYNC_GROUP
+
+
+def test_a_leader_watches_the_topics_of_which_only_others_read():
+    member = Member()
+    member.answer("group", found())
+    mine, yours = (encode_subscription(Subscription((each,))) for each in "tu")
+    rows = [("me", None, mine), ("you", None, yours)]
+    member.answer("group", join_answer(0, 1, "range", "me", "me", rows))
+    member.answer("metadata", metadata())
+    member.answer("metadata", metadata())
+    member.answer("group", sync_answer(0, encode_assignment(Assignment((T0,)))))
+    member.go(300_000_000)
+    assert [topic.name for topic in member.sent["metadata"].body.topics] == ["t", "u"]
+
+
+def test_a_topic_looked_up_while_metadata_is_asked_for_is_asked_for_next(reading):
+    reading.consumer.metadata.want_at_once()
+    reading.go()
+    reading.consumer.look_up("u")
+    reading.answer("metadata", metadata())
+    assert "metadata" in reading.go(100)
+
+
+def test_committed_offsets_of_no_group_are_an_error():
+    node = GroupCoordinator("g", backoff_us=100)
+    node.node = NODE
+    offsets = CommittedOffsets(node)
+    offsets.fetch([T0], requests.MemberIdentity("g"), 10_000)
+    offsets.next_request(0)
+    body = fetched_offsets(1)
+    offsets.answered(0, type(body)(throttle_time=body.throttle_time, groups=()))
+    assert offsets.busy  # Asked again.
+    assert offsets.next_request(100) is not None
+
+
+def test_a_member_whose_offsets_nobody_will_tell_is_told_so():
+    member = Member()
+    member.join(T0)
+    member.answer("metadata", metadata())
+    assert "committed" in member.sent
+    member.answer("committed", fetched_offsets(5, error=30))
+    assert member.consumer.take_failures() == [Error.GROUP_AUTHORIZATION_FAILED]
+
+
+def test_a_member_that_has_failed_stays_so():
+    membership = GroupMembership(GroupConfig("g", ("t",), heartbeat_interval_us=1000), GroupCoordinator("g"))
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    membership.answered(0, join_answer(0, 1, "range", "leader", "me"))
+    membership.next_request(0)
+    membership.answered(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
+    assert membership.next_request(1000).api_key == requests.HEARTBEAT
+    membership.told(1000, Error.FENCED_INSTANCE_ID, membership.identity)
+    membership.answered(1000, heartbeat_answer(25))
+    assert membership.state is MemberState.FAILED
+    assert [each for each in membership.take_events() if isinstance(each, Failed)] == [Failed(Error.FENCED_INSTANCE_ID)]
+
+
+@pytest.mark.parametrize("generation", [-2, -9])
+def test_a_members_nonsense_about_what_it_owns_harms_no_leader(generation):
+    owned = (TopicPartition("t", -1), T0, TopicPartition("gone", 3))
+    members = {
+        "a": Subscription(("t",), owned, generation),
+        "b": Subscription(("t",), (T0,), generation),
+        "c": Subscription(("t",)),
+    }
+    given = assign("cooperative-sticky", {"t": 3}, members)
+    handed_out = [each for partitions in given.values() for each in partitions]
+    assert len(handed_out) == len(set(handed_out))
+    assert set(handed_out) <= {TopicPartition("t", each) for each in range(3)}

@@ -1,0 +1,250 @@
+"""The whole consumer without a network: what it sends on which lane, and what answers do."""
+
+from datetime import timedelta
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v10.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from reference_broker.client.consumer_partitions import PositionReset
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.group_events import Assigned, GroupConfig
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.tests.group_world import found, join_answer
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.drafts import (
+    MetadataBroker1000,
+    MetadataPartition1000,
+    MetadataResponse1000,
+    MetadataTopic1000,
+)
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import EpochEndOffset, FetchResponse, FetchTopicResponse, PartitionData
+
+SEED = NodeAddress(-1, "seed", 9)
+T0 = TopicPartition("t", 0)
+
+
+def metadata(leader=0, epoch=-1, known=True):
+    partition = MetadataPartition1000(partition_index=0, leader_id=leader)
+    topic = MetadataTopic1000(name="t", partitions=(partition,)) if known else MetadataTopic1000(
+        name="t", error_code=3, partitions=()
+    )  # fmt: skip
+    brokers = tuple(MetadataBroker1000(node_id=each, host=f"n{each}", port=1) for each in (0, 1))
+    return MetadataResponse1000(brokers=brokers, metadata_epoch=epoch, topics=(topic,))
+
+
+def listed(offset, error=0):
+    row = ListOffsetsPartitionResponse(partition_index=i32(0), error_code=ErrorCode(error), offset=i64(offset))
+    topic = ListOffsetsTopicResponse(name=TopicName("t"), partitions=(row,))
+    return ListOffsetsResponse(throttle_time=i32Timedelta.parse(timedelta(0)), topics=(topic,))
+
+
+def fetched(*values, first=0, error=0, **more):
+    data = build([Record(timestamp_ms=1, value=each) for each in values], base_offset=first) if values else b""
+    row = PartitionData(0, error, 100, log_start_offset=0, records=data, **more)
+    return FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [row])])
+
+
+class Driver:
+    """``sent``: what is in flight, by lane."""
+
+    def __init__(self, **fetch):
+        settings = FetchSettings(**{"leader_epochs": False, **fetch})
+        self.consumer = GroupConsumer(ConsumerConfig((SEED,), fetch=settings, backoff_us=100))
+        self.sent = {}
+        self.now = 0
+
+    def go(self, later_us=0):
+        self.now += later_us
+        for lane, request in self.consumer.next_requests(self.now):
+            assert lane not in self.sent
+            self.sent[lane] = request
+        return self.sent
+
+    def answer(self, lane, body):
+        self.sent.pop(lane)
+        self.consumer.answered(lane, self.now, body)
+        return self.go()
+
+    def position(self):
+        [topic] = self.sent["node-0"].body.topics
+        return topic.partitions[0].fetch_offset
+
+
+@pytest.fixture
+def reading():
+    """It reads T0 of node 0 from offset 5."""
+    driver = Driver()
+    driver.consumer.assign([T0])
+    driver.consumer.seek(T0, 5)
+    driver.go()
+    driver.answer("metadata", metadata())
+    assert driver.position() == 5
+    return driver
+
+
+def test_without_a_position_the_reset_policy_decides():
+    driver = Driver(reset="latest")
+    driver.consumer.assign([T0])
+    driver.go()
+    driver.answer("metadata", metadata())
+    assert driver.sent["node-0"].body.topics[0].partitions[0].timestamp == -1
+    driver.answer("node-0", listed(8))
+    assert driver.position() == 8
+    assert driver.consumer.take_resets() == [PositionReset(T0, -1, 8, "no_offset", -1)]
+
+
+def test_a_topic_that_is_not_there_yet_is_asked_for_again():
+    driver = Driver()
+    driver.consumer.assign([T0])
+    driver.go()
+    assert driver.answer("metadata", metadata(known=False)) == {}
+    assert driver.consumer.wake_at_us == 100
+    assert "metadata" in driver.go(100)
+    driver.answer("metadata", metadata())
+    assert list(driver.sent) == ["node-0"]
+
+
+def test_a_subscribed_topic_that_is_not_there_yet_is_asked_for_again():
+    consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), backoff_us=100))
+    consumer.subscribe(("t",))
+    consumer.next_requests(0)
+    consumer.answered("metadata", 0, metadata(known=False))
+    assert "metadata" in [lane for lane, _ in consumer.next_requests(100)]
+    consumer.answered("metadata", 100, metadata())
+    assert "metadata" not in [lane for lane, _ in consumer.next_requests(10_000)]
+
+
+def test_records_are_given_out_before_more_are_fetched(reading):
+    assert reading.answer("node-0", fetched(b"a", b"b", first=5)) == {}
+    assert [each.offset for each in reading.consumer.take_records(1)] == [5]
+    assert (reading.consumer.position(T0), reading.go()) == (6, {})
+    assert [each.value for each in reading.consumer.take_records(9)] == [b"b"]
+    reading.go()
+    assert reading.position() == 7
+
+
+def test_out_of_range_resets_and_says_where_from(reading):
+    reading.answer("node-0", fetched(error=1))
+    assert reading.sent["node-0"].body.topics[0].partitions[0].timestamp == -2
+    reading.answer("node-0", listed(2))
+    assert reading.position() == 2
+    assert reading.consumer.take_resets() == [PositionReset(T0, 5, 2, "out_of_range", -1)]
+
+
+def test_without_a_reset_policy_out_of_range_is_the_applications():
+    driver = Driver(reset="none")
+    driver.consumer.assign([T0])
+    driver.consumer.seek(T0, 5)
+    driver.go()
+    driver.answer("metadata", metadata())
+    driver.answer("node-0", fetched(error=1))
+    assert driver.consumer.take_failures() == [Error.OFFSET_OUT_OF_RANGE]
+
+
+@pytest.mark.parametrize("error", [6, 3, 74, 76, 56])
+def test_a_leader_that_moved_is_looked_for_and_asked(reading, error):
+    assert list(reading.answer("node-0", fetched(error=error))) == ["metadata"]
+    reading.answer("metadata", metadata(leader=1))
+    assert list(reading.sent) == ["node-1"]
+
+
+def test_a_leader_that_does_not_answer_is_left_for_the_next(reading):
+    reading.sent.pop("node-0")
+    reading.consumer.failed("node-0", reading.now)
+    assert list(reading.go()) == ["metadata"]
+    reading.answer("metadata", metadata(leader=1))
+    assert list(reading.sent) == ["node-1"]
+
+
+@pytest.mark.clause("M-5")
+def test_a_stale_broker_cannot_lead_it_back_to_the_old_leader(reading):
+    reading.answer("node-0", fetched(error=6))
+    reading.answer("metadata", metadata(leader=1, epoch=9))
+    reading.answer("node-1", fetched(error=6))
+    assert reading.answer("metadata", metadata(leader=0, epoch=8)) == {}
+    assert reading.consumer.metadata.refused == 1
+    assert reading.go(100)["metadata"].to is not None
+    assert "node-0" not in reading.sent
+    reading.answer("metadata", metadata(leader=1, epoch=9))
+    assert "node-1" in reading.sent
+
+
+@pytest.mark.parametrize("sought", [2, 50])
+def test_an_answer_that_is_late_for_a_seek_is_not_used(reading, sought):
+    reading.consumer.seek(T0, sought)
+    reading.answer("node-0", fetched(b"a", first=5))
+    assert reading.consumer.take_records(9) == []
+    assert reading.position() == sought
+
+
+def test_an_answer_for_a_partition_that_was_dropped_is_not_used(reading):
+    reading.consumer.assign([])
+    reading.answer("node-0", fetched(b"a", first=5))
+    assert reading.consumer.take_records(9) == []
+
+
+def test_a_divergence_goes_back_to_where_the_logs_agree(reading):
+    reading.answer("node-0", fetched(diverging_epoch=EpochEndOffset(2, 3)))
+    assert reading.position() == 3
+    assert reading.consumer.take_resets() == [PositionReset(T0, 5, 3, "truncated", -1)]
+
+
+def test_errors_that_nothing_cures_are_the_applications(reading):
+    reading.answer("node-0", fetched(error=29))
+    assert reading.consumer.take_failures() == [Error.TOPIC_AUTHORIZATION_FAILED]
+
+
+@pytest.mark.clause("M-12")
+def test_a_wanted_epoch_is_asked_for_at_once_until_it_is_there(reading):
+    reading.consumer.want_epoch(4)
+    assert "metadata" in reading.go()
+    reading.answer("metadata", metadata(epoch=3))
+    assert "metadata" not in reading.go(99)
+    assert "metadata" in reading.go(1)
+    reading.answer("metadata", metadata(epoch=4))
+    assert "metadata" not in reading.go(1000)
+
+
+@pytest.mark.clause("M-14")
+def test_a_coordinator_without_the_drafts_is_committed_to_as_ever():
+    consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
+    consumer.assign([T0])
+    consumer.partitions.place(T0, 3)
+    assert consumer.commit(0)
+    [(lane, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
+    consumer.answered(lane, 0, found())
+    consumer.metadata.learn_drafts(consumer.coordinator.node, False)
+    [(_, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
+    assert request.api_version == 9
+    consumer.failed("commit", 0)
+    consumer.coordinator.node = found_node = consumer.coordinator.node or NodeAddress(1, "one", 9092)
+    consumer.metadata.learn_drafts(found_node, True)
+    [(_, request)] = [each for each in consumer.next_requests(10**6) if each.lane == "commit"]
+    assert request.api_version == 1000
+
+
+def test_a_member_that_leads_waits_for_the_topics_that_others_want():
+    consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
+    consumer.subscribe(("t",))
+    lanes = [lane for lane, _ in consumer.next_requests(0)]
+    assert lanes == ["metadata", "group"]
+    consumer.answered("group", 0, found())
+    [(lane, request)] = consumer.next_requests(0)
+    row = ("me", None, request.body.protocols[0].metadata)
+    consumer.answered(lane, 0, join_answer(0, 1, "range", "me", "me", [row]))
+    assert consumer.next_requests(0) == []
+    consumer.answered("metadata", 0, metadata())
+    [(lane, request)] = consumer.next_requests(0)
+    assert (lane, len(request.body.assignments)) == ("group", 1)
+    assert not any(isinstance(each, Assigned) for each in consumer.take_events())

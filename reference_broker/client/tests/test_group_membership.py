@@ -1,0 +1,320 @@
+"""One member's conversation with its coordinator: what is sent, and what answers do."""
+
+import pytest
+
+from reference_broker.client import group_requests as requests
+from reference_broker.client.consumer_protocol import (
+    Assignment,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_events import (
+    Assigned,
+    Failed,
+    GroupConfig,
+    Joined,
+    Left,
+    Lost,
+    MemberState,
+    Revoked,
+)
+from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.tests.group_world import (
+    NODE,
+    NODES,
+    World,
+    found,
+    heartbeat_answer,
+    join_answer,
+    leave_answer,
+    sync_answer,
+)
+from reference_broker.wire.errors import Error
+
+T0, T1, T2 = (TopicPartition("t", each) for each in range(3))
+COOPERATIVE = ("cooperative-sticky",)
+
+
+def member(**more):
+    config = GroupConfig("g", ("t",), heartbeat_interval_us=1000, backoff_us=100, **more)
+    return GroupMembership(config, GroupCoordinator("g", backoff_us=100))
+
+
+def ask(membership, now, api_key):
+    request = membership.next_request(now)
+    assert request is not None
+    assert request.api_key == api_key
+    return request
+
+
+def given(*partitions):
+    return sync_answer(0, encode_assignment(Assignment(partitions)))
+
+
+def follow(membership, now, *partitions, generation=1, protocol="range"):
+    """A generation in which somebody else leads."""
+    ask(membership, now, requests.JOIN_GROUP)
+    membership.answered(now, join_answer(0, generation, protocol, "leader", "me"))
+    ask(membership, now, requests.SYNC_GROUP)
+    membership.answered(now, given(*partitions))
+
+
+def joined_member(*partitions, now=0, **more):
+    membership = member(**more)
+    ask(membership, now, requests.FIND_COORDINATOR)
+    membership.answered(now, found())
+    follow(membership, now, *partitions, protocol=membership.config.protocols[0])
+    membership.take_events()
+    return membership
+
+
+def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats():
+    membership = member()
+    assert ask(membership, 0, requests.FIND_COORDINATOR).to is None
+    membership.answered(0, found())
+    first = ask(membership, 0, requests.JOIN_GROUP)
+    assert (first.to, first.body.member_id) == (NODE, "")
+    membership.answered(0, join_answer(79, member_id="me"))
+    assert ask(membership, 0, requests.JOIN_GROUP).body.member_id == "me"
+    membership.answered(0, join_answer(0, 5, "range", "leader", "me"))
+    sync = ask(membership, 0, requests.SYNC_GROUP).body
+    assert (sync.generation_id, sync.member_id, sync.protocol_name, sync.assignments) == (5, "me", "range", ())
+    membership.answered(0, given(T0))
+    assert membership.take_events() == [Joined(5, "me", False), Assigned((T0,), 5)]
+    assert (membership.next_request(999), membership.wake_at_us) == (None, 1000)
+    assert ask(membership, 1000, requests.HEARTBEAT).body.generation_id == 5
+
+
+def test_the_leader_asks_for_topics_that_it_does_not_know_and_assigns():
+    membership = member()
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    rows = [(each, None, encode_subscription(Subscription(("t", "u")))) for each in ("a", "me")]
+    membership.answered(0, join_answer(0, 1, "range", "me", "me", rows))
+    assert membership.wanted_topics == ("t", "u")
+    assert (membership.next_request(0), membership.wake_at_us) == (None, None)
+    membership.learn_partitions({"t": 3})
+    sent = {each.member_id: each.assignment for each in ask(membership, 0, requests.SYNC_GROUP).body.assignments}
+    assert sent == {"a": encode_assignment(Assignment((T0, T1))), "me": encode_assignment(Assignment((T2,)))}
+
+
+def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does():
+    membership = member()
+    membership.learn_partitions({"t": 1})
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    row = ("me", None, encode_subscription(Subscription(("t",))))
+    membership.answered(0, join_answer(0, 1, "range", "me", "me", [row]))
+    membership.next_request(0)
+    membership.answered(0, given(T0))
+    membership.learn_partitions({"t": 1})
+    assert membership.next_request(0) is None
+    membership.learn_partitions({"t": 2})
+    assert membership.next_request(0) is None  # First it gives up what it has.
+    assert membership.state is MemberState.RELEASING
+
+    other = joined_member(T0)
+    other.learn_partitions({"t": 5})
+    assert other.next_request(0) is None
+    assert other.state is MemberState.STABLE
+
+
+def test_a_leader_told_to_skip_assigns_nothing():
+    membership = member()
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    row = ("me", "i", encode_subscription(Subscription(("t",))))
+    membership.answered(0, join_answer(0, 1, "range", "me", "me", [row], skip=True))
+    assert ask(membership, 0, requests.SYNC_GROUP).body.assignments == ()
+
+
+def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_again():
+    membership = joined_member(T0, T1)
+    ask(membership, 1000, requests.HEARTBEAT)
+    membership.answered(1000, heartbeat_answer(27))
+    assert membership.next_request(1000) is None
+    assert membership.take_events() == [Revoked((T0, T1), 1)]
+    assert ask(membership, 2000, requests.HEARTBEAT)  # It lives while the application commits.
+    membership.answered(2000, heartbeat_answer(27))
+    membership.release()
+    again = ask(membership, 2000, requests.JOIN_GROUP).body
+    assert again.member_id == "me"
+    assert decode_subscription(again.protocols[0].metadata).owned == ()
+
+
+def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_giving_something_up():
+    membership = joined_member(T0, T1, protocols=COOPERATIVE)
+    membership.rejoin()
+    again = ask(membership, 0, requests.JOIN_GROUP).body
+    said = decode_subscription(again.protocols[0].metadata)
+    assert (said.owned, said.generation_id, said.user_data) == ((T0, T1), 1, b"\0\0\0\1")
+    membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
+    membership.next_request(0)
+    membership.answered(0, given(T1, T2))
+    assert membership.take_events() == [Joined(2, "me", False), Revoked((T0,), 2), Assigned((T2,), 2)]
+    assert membership.next_request(0) is None
+    membership.release()
+    assert decode_subscription(ask(membership, 0, requests.JOIN_GROUP).body.protocols[0].metadata).owned == (T1, T2)
+
+
+@pytest.mark.parametrize(("error", "keeps_id"), [(25, False), (22, True)])
+def test_a_member_that_is_unknown_or_late_loses_its_partitions(error, keeps_id):
+    membership = joined_member(T0)
+    ask(membership, 1000, requests.HEARTBEAT)
+    membership.answered(1000, heartbeat_answer(error))
+    assert membership.take_events() == [Lost((T0,), 1)]
+    assert (membership.generation, membership.assignment) == (-1, ())
+    assert ask(membership, 1000, requests.JOIN_GROUP).body.member_id == ("me" if keeps_id else "")
+
+
+@pytest.mark.parametrize("lost", [15, 16, None])
+def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_stays(lost):
+    membership = joined_member(T0)
+    ask(membership, 1000, requests.HEARTBEAT)
+    if lost is None:
+        membership.failed(1000)
+    else:
+        membership.answered(1000, heartbeat_answer(lost))
+    assert membership.next_request(1099) is None
+    ask(membership, 1100, requests.FIND_COORDINATOR)
+    membership.answered(1100, found(NODES[1]))
+    assert ask(membership, 2000, requests.HEARTBEAT).to == NODES[1]
+    assert (membership.take_events(), membership.assignment) == ([], (T0,))
+
+
+def test_a_join_without_an_answer_is_begun_again_with_the_same_id():
+    membership = joined_member(T0, protocols=COOPERATIVE)
+    membership.rejoin()
+    ask(membership, 0, requests.JOIN_GROUP)
+    membership.failed(50)
+    ask(membership, 150, requests.FIND_COORDINATOR)
+    membership.answered(150, found())
+    assert ask(membership, 150, requests.JOIN_GROUP).body.member_id == "me"
+    assert membership.assignment == (T0,)
+
+
+@pytest.mark.parametrize("error", [14, 27, -1])
+def test_joining_goes_on_after_a_backoff(error):
+    membership = member()
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    membership.answered(0, join_answer(error))
+    assert (membership.next_request(99), membership.wake_at_us) == (None, 100)
+    ask(membership, 100, requests.JOIN_GROUP)
+
+
+def test_a_sync_that_comes_too_late_joins_again():
+    membership = joined_member(T0, protocols=COOPERATIVE)
+    membership.rejoin()
+    membership.next_request(0)
+    membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
+    membership.next_request(0)
+    membership.answered(0, sync_answer(27))
+    assert membership.generation == 1
+    again = ask(membership, 100, requests.JOIN_GROUP).body
+    assert decode_subscription(again.protocols[0].metadata).generation_id == 1
+
+
+@pytest.mark.parametrize("error", [23, 24, 26, 30, 81, 82])
+def test_errors_that_no_retry_cures_end_it(error):
+    membership = member()
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    membership.answered(0, join_answer(error))
+    assert membership.take_events() == [Failed(Error(error))]
+    assert (membership.failure, membership.next_request(10**9), membership.wake_at_us) == (Error(error), None, None)
+
+
+def test_a_fenced_static_member_loses_all():
+    membership = joined_member(T0, instance_id="i")
+    ask(membership, 1000, requests.HEARTBEAT)
+    membership.answered(1000, heartbeat_answer(82))
+    assert membership.take_events() == [Lost((T0,), 1), Failed(Error.FENCED_INSTANCE_ID)]
+
+
+def test_leaving_gives_up_says_so_and_ends():
+    membership = joined_member(T0)
+    membership.leave()
+    assert membership.take_events() == [Revoked((T0,), 1)]
+    assert membership.next_request(0) is None
+    membership.release()
+    [left] = ask(membership, 0, requests.LEAVE_GROUP).body.members
+    assert left.member_id == "me"
+    membership.answered(0, leave_answer())
+    assert (membership.take_events(), membership.state) == ([Left(1)], MemberState.LEFT)
+
+
+def test_a_static_member_leaves_without_a_word():
+    membership = joined_member(instance_id="i")
+    membership.leave()
+    assert membership.next_request(0) is None
+    assert membership.take_events() == [Left(1)]
+
+
+def test_who_leaves_while_joining_leaves_with_the_id_it_is_given():
+    membership = member()
+    membership.next_request(0)
+    membership.answered(0, found())
+    membership.next_request(0)
+    membership.leave()
+    membership.answered(0, join_answer(0, 3, "range", "me", "me"))
+    assert ask(membership, 0, requests.LEAVE_GROUP).body.members[0].member_id == "me"
+
+
+def test_what_a_commit_says_counts_only_for_the_generation_that_it_named():
+    membership = joined_member(T0)
+    asked_as = membership.identity
+    membership.rejoin()
+    membership.next_request(0)
+    membership.release()
+    follow(membership, 0, T1, generation=2)
+    membership.take_events()
+    membership.told(0, Error.ILLEGAL_GENERATION, asked_as)
+    assert (membership.assignment, membership.take_events()) == ((T1,), [])
+    membership.told(0, Error.ILLEGAL_GENERATION, membership.identity)
+    assert membership.take_events() == [Lost((T1,), 2)]
+
+
+def test_another_subscription_joins_again():
+    membership = joined_member(protocols=COOPERATIVE)
+    membership.subscribe(("t", "u"))
+    again = ask(membership, 0, requests.JOIN_GROUP).body
+    assert decode_subscription(again.protocols[0].metadata).topics == ("t", "u")
+
+
+@pytest.mark.parametrize("protocols", [("range",), ("roundrobin",), COOPERATIVE])
+def test_members_come_and_go_and_every_partition_has_one_owner(protocols):
+    world = World()
+    counts = {"t": 7}
+    for number in range(4):
+        world.add(f"c{number}", GroupConfig("g", ("t",), protocols), counts)
+        world.settle()
+    assert sorted(len(each) for each in world.owned.values()) == [1, 2, 2, 2]
+    world.members["c1"].leave()
+    world.settle()
+    crashed = world.members.pop("c2").member_id
+    world.owned["c2"] = []
+    world.group.remove(crashed)
+    world.settle()
+    owned = sorted(each for partitions in world.owned.values() for each in partitions)
+    assert owned == [TopicPartition("t", number) for number in range(7)]
+    assert sorted(len(each) for each in world.owned.values()) == [0, 0, 3, 4]
+    assert world.shared == []
+
+
+def test_in_a_cooperative_rebalance_nobody_gives_up_more_than_moves():
+    world = World()
+    for number in range(3):
+        world.add(f"c{number}", GroupConfig("g", ("t",), COOPERATIVE), {"t": 9})
+        world.settle()
+    revoked = [each for events in world.events.values() for each in events if isinstance(each, Revoked)]
+    assert sum(len(each.partitions) for each in revoked) == 4 + 3

@@ -1,0 +1,136 @@
+"""The client's guard by the metadata epoch (KIP-232): what is dropped, who is asked again and when."""
+
+import pytest
+
+from reference_broker.client.consumer_requests import METADATA
+from reference_broker.client.group_requests import DRAFT_VERSION
+from reference_broker.client.metadata_cache import (
+    EpochGuards,
+    MetadataCache,
+    MetadataUpdate,
+    NodeAddress,
+    PartitionInfo,
+    TopicInfo,
+)
+from reference_broker.client.metadata_refresher import MetadataRefresher
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.drafts import (
+    MetadataBroker1000,
+    MetadataPartition1000,
+    MetadataResponse1000,
+    MetadataTopic1000,
+)
+from reference_broker.wire.messages import decode_response, encode_response
+
+A, B, SEED = NodeAddress(0, "a", 1), NodeAddress(1, "b", 2), NodeAddress(-1, "seed", 9)
+FOO0 = TopicPartition("foo", 0)
+
+
+def update(leader, epoch, leader_epoch=-1):
+    topic = TopicInfo("foo", bytes(16), {0: PartitionInfo(leader, leader_epoch)})
+    return MetadataUpdate((A, B), (topic,), metadata_epoch=epoch)
+
+
+def answer(leader, epoch):
+    partition = MetadataPartition1000(partition_index=0, leader_id=leader)
+    return MetadataResponse1000(
+        brokers=tuple(MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in (A, B)),
+        metadata_epoch=epoch,
+        topics=(MetadataTopic1000(name="foo", partitions=(partition,)),),
+    )
+
+
+@pytest.mark.clause("M-5")
+@pytest.mark.parametrize(("epoch", "leader"), [(4, 0), (-1, 0), (5, 1), (6, 1)])
+def test_older_metadata_is_dropped_whole_and_equal_or_newer_accepted(epoch, leader):
+    before = MetadataCache().apply(update(0, 5))
+    after = before.apply(update(1, epoch))
+    assert before.accepts(update(1, epoch)) is (leader == 1)
+    assert after.leader_of(FOO0).node_id == leader
+    assert after.metadata_epoch == max(epoch, 5)
+
+
+@pytest.mark.clause("M-11")
+def test_metadata_without_epochs_is_accepted_as_before():
+    cache = MetadataCache().apply(update(0, -1)).apply(update(1, -1))
+    assert (cache.leader_of(FOO0), cache.metadata_epoch) == (B, -1)
+
+
+def test_with_the_guard_off_older_metadata_is_believed():
+    cache = MetadataCache(guards=EpochGuards(metadata_epoch=False)).apply(update(0, 5)).apply(update(1, 4))
+    assert (cache.leader_of(FOO0), cache.metadata_epoch) == (B, 4)
+
+
+def test_each_guard_has_a_switch_of_its_own():
+    stale = update(1, 6, leader_epoch=3)
+    fresh = update(0, 5, leader_epoch=4)
+    assert MetadataCache().apply(fresh).apply(stale).leader_of(FOO0) == A
+    off = MetadataCache(guards=EpochGuards(leader_epochs=False)).apply(fresh)
+    assert off.apply(stale).leader_of(FOO0) == B
+    assert off.learn_leader(FOO0, 1, 9) is off
+    assert not off.accepts(update(1, 4, leader_epoch=9))
+
+
+@pytest.mark.clause("M-4")
+def test_a_drafts_answer_is_read_with_its_epoch():
+    frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, answer(1, 12)))[4:]
+    read = MetadataUpdate.of(decode_response(METADATA, DRAFT_VERSION, frame)[1])
+    assert read == update(1, 12)
+
+
+def refresher(**more):
+    return MetadataRefresher((SEED,), MetadataCache(), True, backoff_us=100, max_age_us=10_000, **more)
+
+
+@pytest.mark.clause("M-5")
+def test_a_refused_answer_is_asked_for_again_elsewhere_after_the_backoff():
+    metadata = refresher()
+    assert metadata.next_request(0, ("foo",)).to == SEED
+    assert metadata.answered(0, answer(0, 5))
+    metadata.done(0, True)
+    metadata.want(50)
+    first = metadata.next_request(50, ("foo",)).to
+    assert not metadata.answered(60, answer(1, 4))
+    assert (metadata.refused, metadata.cache.metadata_epoch) == (1, 5)
+    assert metadata.next_request(159, ("foo",)) is None
+    second = metadata.next_request(160, ("foo",)).to
+    assert second != first
+    assert metadata.answered(160, answer(1, 5))
+
+
+@pytest.mark.clause("M-12")
+def test_a_wanted_epoch_is_asked_for_until_it_is_reached():
+    metadata = refresher()
+    metadata.min_metadata_epoch = 8
+    asked = []
+    for now, epoch in ((0, 6), (100, 7), (200, 8)):
+        asked.append(metadata.next_request(now, ()).to)
+        assert metadata.next_request(now, ()) is None
+        assert metadata.answered(now, answer(0, epoch))
+        metadata.done(now, True)
+    assert (metadata.stale, metadata.due_at_us) == (False, 10_200)
+    assert len(dict.fromkeys(asked)) > 1
+
+
+def test_nodes_and_then_seeds_take_turns_after_failures():
+    metadata = refresher()
+    metadata.next_request(0, ())
+    metadata.answered(0, answer(0, 1))
+    metadata.done(0, False)
+    asked = []
+    for turn in range(1, 5):
+        asked.append(metadata.next_request(turn * 100, ()).to)
+        metadata.failed(turn * 100)
+    assert sorted(each.node_id for each in asked[:3]) == [-1, 0, 1]
+
+
+@pytest.mark.clause("M-14")
+def test_only_nodes_that_announce_the_draft_are_asked_in_it():
+    metadata = refresher()
+    assert metadata.next_request(0, ()).api_version == DRAFT_VERSION
+    metadata.failed(0)
+    metadata.learn_drafts(SEED, False)
+    assert metadata.next_request(100, ()).api_version == 13
+    metadata.failed(100)
+    metadata.learn_drafts(SEED, True)
+    assert metadata.next_request(200, ()).api_version == DRAFT_VERSION

@@ -1,0 +1,235 @@
+"""Committing and fetching offsets: bodies in both kinds of version, what is retried and what is not."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v9.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kio.schema.offset_fetch.v9.response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from reference_broker.client import group_requests as requests
+from reference_broker.client.group_coordinator import GroupCoordinator
+from reference_broker.client.group_requests import GroupVersions, MemberIdentity
+from reference_broker.client.offset_commits import (
+    Committed,
+    CommittedOffset,
+    CommittedOffsets,
+    Fetched,
+    OffsetToCommit,
+    has_reached,
+    may_consume,
+)
+from reference_broker.client.offset_requests import commit_request, fetch_request, fetched_offsets
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.tests.group_world import NODE, NODES, found
+from reference_broker.wire.drafts import (
+    OffsetCommitResponse1000,
+    OffsetCommitResponsePartition1000,
+    OffsetCommitResponseTopic1000,
+    OffsetFetchResponse1000,
+    OffsetFetchResponsePartition1000,
+    OffsetFetchResponseTopic1000,
+)
+from reference_broker.wire.errors import Error
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, encode_request
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ME = MemberIdentity("g", 3, "me", "i")
+ZERO = i32Timedelta.parse(timedelta(0))
+OFFSETS = {T0: OffsetToCommit(17, 2, 5, "note"), T1: OffsetToCommit(4)}
+
+
+def committed(*errors, draft=False):
+    if draft:
+        rows = tuple(
+            OffsetCommitResponsePartition1000(partition_index=each, error_code=error)
+            for each, error in enumerate(errors)
+        )
+        return OffsetCommitResponse1000(topics=(OffsetCommitResponseTopic1000(name="t", partitions=rows),))
+    rows = tuple(
+        OffsetCommitResponsePartition(partition_index=i32(each), error_code=ErrorCode(error))
+        for each, error in enumerate(errors)
+    )
+    topic = OffsetCommitResponseTopic(name=TopicName("t"), partitions=rows)
+    return OffsetCommitResponse(throttle_time=ZERO, topics=(topic,))
+
+
+def fetched(*offsets, error=0, partition_error=0):
+    rows = tuple(
+        OffsetFetchResponsePartitions(
+            partition_index=i32(each), committed_offset=i64(offset), committed_leader_epoch=i32(7), metadata="",
+            error_code=ErrorCode(partition_error),
+        )
+        for each, offset in enumerate(offsets)
+    )  # fmt: skip
+    topic = OffsetFetchResponseTopics(name=TopicName("t"), partitions=rows)
+    group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=ErrorCode(error))
+    return OffsetFetchResponse(throttle_time=ZERO, groups=(group,))
+
+
+def sent_over(api_key, version, body):
+    """The body as the broker sees it."""
+    frame = b"".join(encode_request(api_key, version, 1, "c", body))[4:]
+    return decode_request(api_key, version, memoryview(frame), read_request_header(frame)[1])
+
+
+@pytest.fixture
+def offsets():
+    found_one = GroupCoordinator("g", backoff_us=100)
+    found_one.node = NODE
+    return CommittedOffsets(found_one)
+
+
+@pytest.mark.clause("M-6")
+def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not():
+    draft = sent_over(8, 1000, commit_request(OFFSETS, ME, 1000))
+    [topic] = draft.topics
+    assert [(each.committed_offset, each.metadata_epoch) for each in topic.partitions] == [(17, 5), (4, -1)]
+    assert (draft.group_id, draft.generation_id_or_member_epoch, draft.member_id) == ("g", 3, "me")
+    released = sent_over(8, 9, commit_request(OFFSETS, ME, 9))
+    [topic] = released.topics
+    assert [(each.committed_offset, each.committed_leader_epoch) for each in topic.partitions] == [(17, 2), (4, -1)]
+    assert released.group_instance_id == "i"
+
+
+@pytest.mark.clause("M-9", "M-11")
+def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere():
+    assert sent_over(9, 1000, fetch_request([T0, T1], ME, 1000)).topics[0].partition_indexes == (0, 1)
+    rows = (
+        OffsetFetchResponsePartition1000(partition_index=0, committed_offset=17, metadata_epoch=5, metadata="x"),
+        OffsetFetchResponsePartition1000(partition_index=1),
+    )
+    draft = OffsetFetchResponse1000(topics=(OffsetFetchResponseTopic1000(name="t", partitions=rows),))
+    assert fetched_offsets(draft) == {T0: CommittedOffset(17, -1, 5, "x"), T1: CommittedOffset(-1)}
+    assert sent_over(9, 9, fetch_request([T0], ME, 9)).groups[0].topics[0].partition_indexes == (0,)
+    assert fetched_offsets(fetched(17)) == {T0: CommittedOffset(17, 7, -1)}
+
+
+@pytest.mark.clause("M-7")
+@pytest.mark.parametrize("versions", [GroupVersions().with_metadata_epoch()])
+def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(offsets, versions):
+    offsets.coordinator.versions = versions
+    offsets.commit(OFFSETS, ME, 10_000)
+    assert offsets.next_request(0).api_version == 1000
+    offsets.answered(0, committed(int(Error.INVALID_METADATA_EPOCH), 0, draft=True))
+    result = offsets.take_result()
+    assert result == Committed(OFFSETS, {T0: Error.INVALID_METADATA_EPOCH, T1: Error.NONE}, ME, Error.NONE)
+    assert (result.refused, result.succeeded) == ((T0,), False)
+    assert (offsets.busy, offsets.next_request(10**6), offsets.take_result()) == (False, None, None)
+
+
+@pytest.mark.parametrize("error", [14, 7, 19])
+def test_a_commit_is_retried_for_the_partitions_that_need_it(offsets, error):
+    offsets.commit(OFFSETS, ME, 10_000)
+    offsets.next_request(0)
+    offsets.answered(0, committed(0, error))
+    assert (offsets.next_request(99), offsets.wake_at_us) == (None, 100)
+    [topic] = offsets.next_request(100).body.topics
+    assert [each.partition_index for each in topic.partitions] == [1]
+    offsets.answered(100, committed(0, 0))
+    assert offsets.take_result().succeeded
+
+
+@pytest.mark.parametrize("lost", [15, 16, None])
+def test_a_commit_follows_its_coordinator(offsets, lost):
+    offsets.commit(OFFSETS, ME, 10_000)
+    assert offsets.next_request(0).to == NODE
+    if lost is None:
+        offsets.failed(0)
+    else:
+        offsets.answered(0, committed(lost, lost))
+    assert offsets.next_request(100).api_key == requests.FIND_COORDINATOR
+    offsets.answered(100, found(NODES[1]))
+    again = offsets.next_request(100)
+    assert (again.to, len(again.body.topics[0].partitions)) == (NODES[1], 2)
+
+
+def test_a_commit_ends_at_its_deadline_not_knowing(offsets):
+    offsets.commit(OFFSETS, ME, 500)
+    offsets.next_request(0)
+    offsets.failed(400)
+    assert offsets.next_request(500) is None
+    assert offsets.take_result().errors == {T0: Error.REQUEST_TIMED_OUT, T1: Error.REQUEST_TIMED_OUT}
+
+
+@pytest.mark.parametrize("error", [25, 22, 27, 82])
+def test_what_the_group_says_ends_a_commit_and_is_named(offsets, error):
+    offsets.commit(OFFSETS, ME, 10_000)
+    offsets.next_request(0)
+    offsets.answered(0, committed(error, error))
+    result = offsets.take_result()
+    assert (result.group_error, result.succeeded, result.asked_as) == (Error(error), False, ME)
+
+
+def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets):
+    offsets.commit({}, ME, 10)
+    assert offsets.take_result().succeeded
+    offsets.fetch([], ME, 10)
+    assert offsets.take_result() == Fetched({}, Error.NONE, ME)
+
+
+def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets):
+    offsets.fetch([T0, T1], ME, 10_000)
+    assert offsets.next_request(0).body.require_stable
+    offsets.answered(0, fetched(17))
+    assert offsets.take_result() == Fetched({T0: CommittedOffset(17, 7), T1: CommittedOffset(-1)}, Error.NONE, ME)
+
+
+@pytest.mark.parametrize(("error", "partition_error"), [(14, 0), (16, 0), (0, 88)])
+def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(offsets, error, partition_error):
+    offsets.fetch([T0], ME, 10_000)
+    offsets.next_request(0)
+    offsets.answered(0, fetched(1, error=error, partition_error=partition_error))
+    assert offsets.take_result() is None
+    assert offsets.next_request(100) is not None
+
+
+def test_one_findcoordinator_serves_all_who_wait_for_it():
+    shared = GroupCoordinator("g")
+    first, second = CommittedOffsets(shared), CommittedOffsets(shared)
+    first.commit(OFFSETS, ME, 10_000)
+    second.fetch([T0], ME, 10_000)
+    assert first.next_request(0).api_key == requests.FIND_COORDINATOR
+    assert second.next_request(0) is None
+    first.answered(0, found())
+    assert second.next_request(0).api_key == requests.OFFSET_FETCH
+
+
+def test_a_group_that_may_not_be_asked_for_ends_the_operation(offsets):
+    offsets.coordinator.node = None
+    offsets.commit(OFFSETS, ME, 10_000)
+    offsets.next_request(0)
+    offsets.answered(0, found(error=30))
+    offsets.next_request(0)
+    assert offsets.take_result().group_error is Error.GROUP_AUTHORIZATION_FAILED
+
+
+@pytest.mark.clause("M-10", "M-11")
+def test_consuming_waits_for_the_epoch_of_every_partition():
+    old, new = CommittedOffset(1, metadata_epoch=-1), CommittedOffset(1, metadata_epoch=5)
+    assert may_consume(-1, [old, old])
+    assert not may_consume(4, [old, new])
+    assert may_consume(5, [old, new])
+    assert may_consume(-1, [])
+
+
+@pytest.mark.clause("M-12")
+def test_an_equal_epoch_is_reached():
+    assert [has_reached(each, 5) for each in (-1, 4, 5, 6)] == [False, False, True, True]
+
+
+def test_identities_differ_by_generation():
+    assert replace(ME, generation_id=4) != ME

@@ -1,0 +1,236 @@
+"""When which log is cleaned: the dirtiest one that is due first, one at a time, in slices (Kafka's LogCleaner and
+LogCleanerManager with one thread). What is in ``log.cleaner`` says how."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from reference_broker.apis.broker import Broker
+from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping, Slices
+from reference_broker.log.cleaner.cleanable import cleanable
+from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, CleaningFailed, Overtaken, Step, Steps
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.model.metadata_delta import MetadataDelta
+from reference_broker.model.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
+from reference_broker.model.metrics import Gauge, Metrics
+from reference_broker.records.batch import InvalidRecords
+
+Key = tuple[bytes, int]
+"""A partition: topic ID and index."""
+
+
+@dataclass(slots=True)
+class CompactedTopics:
+    """Their names, kept up to date with the image, so that topics of other kinds cost the cleaner nothing."""
+
+    default_policy: str
+    image: MetadataImage = EMPTY_IMAGE
+    names: dict[str, None] = field(default_factory=dict)
+
+    def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """A listener of the loader."""
+        self.image = image
+        for change in delta.topics:
+            topic = change.after or change.before
+            if topic is not None:
+                self._look(topic.name)
+        for kind, name in delta.configs:
+            if kind == TOPIC_RESOURCE:
+                self._look(name)
+
+    def _look(self, name: str) -> None:
+        policy = self.image.topic_configs(name).get("cleanup.policy", self.default_policy)
+        if name in self.image.topics and "compact" in policy.split(","):
+            self.names[name] = None
+        else:
+            self.names.pop(name, None)
+
+    def partitions(self, node_id: int) -> Iterator[Key]:
+        """Those with a replica on this node. Topics may come and go meanwhile."""
+        for name in list(self.names):
+            topic = self.image.topics.get(name)
+            if topic is not None:
+                for index, state in enumerate(topic.partitions):
+                    if node_id in state.replicas:
+                        yield topic.topic_id, index
+
+
+@dataclass(slots=True)
+class CleanerMetrics:
+    """Kafka's gauges. Percent, milliseconds and seconds as their names say."""
+
+    recopy_percent: Gauge
+    max_buffer_utilization_percent: Gauge
+    max_clean_time_secs: Gauge
+    uncleanable_partitions_count: Gauge
+    max_dirty_percent: Gauge
+    time_since_last_run_ms: Gauge
+
+    @staticmethod
+    def of(metrics: Metrics) -> "CleanerMetrics":
+        def cleaner(name: str) -> Gauge:
+            return metrics.gauge("kafka.log", "LogCleaner", name)
+
+        def manager(name: str) -> Gauge:
+            return metrics.gauge("kafka.log", "LogCleanerManager", name)
+
+        return CleanerMetrics(
+            cleaner("cleaner-recopy-percent"), cleaner("max-buffer-utilization-percent"),
+            cleaner("max-clean-time-secs"), manager("uncleanable-partitions-count"), manager("max-dirty-percent"),
+            manager("time-since-last-run-ms"),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Job:
+    key: Key
+    log: PartitionLog
+    cleaning: Cleaning
+    steps: Steps
+    began_us: int
+
+
+@dataclass(slots=True)
+class LogCleaner:
+    """``log_of``: the log of this node's replica, None once it has none. ``halted``: nothing is begun or finished any
+    more. ``uncleanable``: damaged logs, left alone until the next start. ``set_back``: logs whose last pass came to
+    nothing, the longest ago first: others that are due come before them."""
+
+    broker: Broker
+    housekeeping: Housekeeping
+    log_of: Callable[[Key], PartitionLog | None]
+    topics: CompactedTopics = field(init=False)
+    metrics: CleanerMetrics = field(init=False)
+    halted: bool = False
+    uncleanable: dict[Key, PartitionLog] = field(default_factory=dict)
+    set_back: dict[Key, PartitionLog] = field(default_factory=dict)
+    _job: _Job | None = None
+    _best: tuple[Key, PartitionLog] | None = None
+    _best_rank: tuple[int, int] = (0, 0)
+    _last_run_us: int = 0
+
+    def __post_init__(self) -> None:
+        self.topics = CompactedTopics(self.broker.config.log_cleanup_policy)
+        self.metrics = CleanerMetrics.of(self.broker.metrics)
+
+    def start(self) -> None:
+        """From now on, unless ``log.cleaner.enable`` is false."""
+        if self.broker.config.log_cleaner_enable:
+            self._last_run_us = self.broker.now.mono_us
+            self._pause()
+
+    def _pause(self) -> None:
+        now_us = self.broker.now.mono_us
+        self.metrics.time_since_last_run_ms.value = (now_us - self._last_run_us) // 1000
+        self.broker.outside.set_timer(now_us + self.broker.config.log_cleaner_backoff_ms * 1000, self._look_around)
+
+    def _look_around(self) -> None:
+        self._best = None
+        self._forget_gone(self.uncleanable)
+        self._forget_gone(self.set_back)
+        self.metrics.uncleanable_partitions_count.value = len(self.uncleanable)
+        self.metrics.max_dirty_percent.value = 0
+        self.housekeeping.run(self._choose(), self._chosen)
+
+    def _forget_gone(self, logs: dict[Key, PartitionLog]) -> None:
+        """Few: what failed."""
+        for key in [key for key, log in logs.items() if self.log_of(key) is not log]:
+            del logs[key]
+
+    def _choose(self) -> Slices:
+        for number, key in enumerate(self.topics.partitions(self.broker.node_id), 1):
+            log = self.log_of(key)
+            if log is not None and key not in self.uncleanable:
+                self._consider(key, log)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield
+
+    def _consider(self, key: Key, log: PartitionLog) -> None:
+        part = cleanable(log, self.broker.now)
+        if part is None:
+            return
+        percent = self.metrics.max_dirty_percent
+        percent.value = max(percent.value, part.dirty_percent)
+        if not part.is_due(log.config.min_cleanable_dirty_ratio):
+            return
+        waits = len(self.set_back) - list(self.set_back).index(key) if key in self.set_back else len(self.set_back) + 1
+        rank = waits, part.dirty_percent
+        if self._best is None or rank > self._best_rank:
+            self._best, self._best_rank = (key, log), rank
+
+    def _chosen(self) -> None:
+        if self._best is None or self.halted:
+            self._pause()
+            return
+        key, log = self._best
+        part = cleanable(log, self.broker.now)  # The look around took some events, too.
+        if part is None or self.log_of(key) is not log:
+            self._pause()
+            return
+        now = self.broker.now
+        cleaning = Cleaning(log, part, now, self.broker.config.log_cleaner_dedupe_buffer_size)
+        self._job = _Job(key, log, cleaning, cleaning.run(), now.mono_us)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        job = self._job
+        if job is None or self.halted:
+            return
+        if self.log_of(job.key) is not job.log:  # Its topic is gone, or its replica is another node's now.
+            self._end("given_up", "the replica is gone")
+            return
+        if not job.log.config.is_compacted:
+            job.cleaning.give_up()
+            self._end("given_up", "the topic is compacted no more")
+            return
+        try:
+            step = next(job.steps)
+        except StopIteration:
+            self._cleaned(job)
+        except Overtaken as why:
+            self._end("given_up", str(why))
+        except CleaningFailed as failure:
+            self._end("failed", str(failure))
+        except InvalidRecords as damage:
+            self.uncleanable[job.key] = job.log
+            self.metrics.uncleanable_partitions_count.value = len(self.uncleanable)
+            self._end("uncleanable", damage.message)
+        else:
+            self._wait(step)
+
+    def _wait(self, step: Step) -> None:
+        """As long as ``log.cleaner.io.max.bytes.per.second`` asks for what was read and written."""
+        rate = self.broker.config.log_cleaner_io_max_bytes_per_second
+        due_us = self.broker.now.mono_us + int(step.io_bytes * 1_000_000 / rate)
+        outside = self.broker.outside
+
+        def rest() -> None:
+            outside.set_timer(max(due_us, self.broker.now.mono_us), self._go_on)
+
+        outside.sync(step.sync, rest)
+
+    def _cleaned(self, job: _Job) -> None:
+        now_us, done, metrics = self.broker.now.mono_us, job.cleaning.done, self.metrics
+        metrics.recopy_percent.value = done.written_bytes * 100 // max(done.read_bytes, 1)
+        metrics.max_buffer_utilization_percent.value = done.map_used_percent
+        metrics.max_clean_time_secs.value = (now_us - job.began_us) // 1_000_000
+        metrics.time_since_last_run_ms.value = 0
+        self._last_run_us = now_us
+        self.set_back.pop(job.key, None)
+        self._note_cleaned(job, done, now_us - job.began_us)
+        self._job = None
+        self._look_around()
+
+    def _note_cleaned(self, job: _Job, done: Cleaned, took_us: int) -> None:
+        self.broker.outside.note(
+            "log_cleaned", ("partition", job.log.directory), ("end_offset", done.end_offset),
+            ("read_bytes", done.read_bytes), ("written_bytes", done.written_bytes), ("records", done.records),
+            ("kept", done.kept), ("took_us", took_us),
+        )  # fmt: skip
+
+    def _end(self, how: str, why: str) -> None:
+        assert self._job is not None, "no pass runs"
+        job, self._job = self._job, None
+        self.set_back.pop(job.key, None)
+        self.set_back[job.key] = job.log
+        self.broker.outside.note(f"cleaning_{how}", ("partition", job.log.directory), ("reason", why))
+        self._pause()

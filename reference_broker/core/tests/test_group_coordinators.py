@@ -1,0 +1,179 @@
+"""Group coordinators of several nodes: the offsets topic, commits, and what is left when a coordinator dies."""
+
+from typing import Any
+
+import pytest
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.offset_commit.v9.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
+
+from reference_broker.coordinator.offsets_topic import OFFSETS_TOPIC, partition_of
+from reference_broker.core.tests.cluster_world import ClusterWorld
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+PARTITIONS = 4
+
+
+class GroupsWorld(ClusterWorld):
+    """Three nodes, the topic ``t`` with two partitions, four partitions of the offsets topic."""
+
+    def __init__(self, **config: str) -> None:
+        super().__init__(3, offsets_topic_num_partitions=str(PARTITIONS), **config)
+        self.ready()
+        self.create("t", 2)
+
+    def find(self, number: int, group: str) -> tuple[Error, int]:
+        body = FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
+        found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
+        return Error(int(found.error_code)), int(found.node_id)
+
+    def coordinator(self, group: str) -> int:
+        """Once there is one that a living node tells of."""
+        found: list[int] = []
+
+        def is_known() -> bool:
+            number = next(n for n, each in self.members.items() if each.alive)
+            error, node = self.find(number, group)
+            found[:] = [node]
+            if error is Error.NONE and self.members[node].alive:
+                return True
+            self.run(50)
+            return False
+
+        for _ in range(400):
+            if is_known():
+                return found[0]
+        raise AssertionError(f"{group} gets no coordinator")
+
+    def begin_commit(self, number: int, group: str, *offsets: int) -> int:
+        partitions = tuple(
+            OffsetCommitRequestPartition(
+                partition_index=at, committed_offset=one, committed_leader_epoch=0, committed_metadata=""
+            )
+            for at, one in enumerate(offsets)
+        )
+        topics = (OffsetCommitRequestTopic(name="t", partitions=partitions),)
+        return self.send(
+            number, ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+        )
+
+    def errors_of(self, token: int) -> list[Error]:
+        self.run_until(lambda: token in self.replies)
+        return [Error(int(one.error_code)) for topic in self.replies[token].topics for one in topic.partitions]
+
+    def commit(self, group: str, *offsets: int) -> None:
+        """As a client does: again until it is accepted."""
+        for _ in range(200):
+            errors = self.errors_of(self.begin_commit(self.coordinator(group), group, *offsets))
+            if errors == [Error.NONE] * len(offsets):
+                return
+            self.run(50)
+        raise AssertionError("the commit is not accepted")
+
+    def fetched(self, group: str) -> dict[int, int]:
+        """Of topic ``t``, as its coordinator says once it has loaded."""
+        asked = OffsetFetchRequestGroup(group_id=group, topics=None)
+        for _ in range(200):
+            answer: Any = self.ask(
+                self.coordinator(group), ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(asked,))
+            ).groups[0]
+            if int(answer.error_code) == 0:
+                return {
+                    int(one.partition_index): int(one.committed_offset)
+                    for topic in answer.topics
+                    for one in topic.partitions
+                }
+            self.run(50)
+        raise AssertionError("the coordinator does not answer")
+
+
+def test_the_offsets_topic_is_created_once_with_a_replica_on_each_node() -> None:
+    world = GroupsWorld()
+    for number in range(3):
+        assert world.find(number, "g")[0] is Error.COORDINATOR_NOT_AVAILABLE
+    coordinator = world.coordinator("g")
+    assert coordinator == world.leader(OFFSETS_TOPIC, partition_of("g", PARTITIONS))
+    topic = world.members[0].node.broker.loader.image.topics[OFFSETS_TOPIC]
+    assert [sorted(each.replicas) for each in topic.partitions] == [[0, 1, 2]] * PARTITIONS
+
+
+def test_only_the_coordinator_takes_commits() -> None:
+    world = GroupsWorld()
+    coordinator = world.coordinator("g")
+    world.commit("g", 5)
+    for number in range(3):
+        expected = Error.NONE if number == coordinator else Error.NOT_COORDINATOR
+        assert world.errors_of(world.begin_commit(number, "g", 6)) == [expected]
+    assert world.fetched("g") == {0: 6}
+
+
+def test_commits_survive_their_coordinator() -> None:
+    world = GroupsWorld()
+    groups = [f"group-{number}" for number in range(8)]
+    for number, group in enumerate(groups):
+        world.commit(group, number, 100 + number)
+    first = world.coordinator(groups[0])
+    world.kill(first)
+    assert world.coordinator(groups[0]) != first
+    for number, group in enumerate(groups):
+        assert world.fetched(group) == {0: number, 1: 100 + number}
+    world.commit(groups[0], 7)
+    world.start(first)
+    world.ready()
+    assert world.fetched(groups[0]) == {0: 7, 1: 100}
+
+
+@pytest.mark.parametrize("delay_us", range(0, 1200, 150))
+def test_an_acknowledged_commit_is_never_lost_and_an_unacknowledged_one_is_whole_or_not_there(delay_us: int) -> None:
+    """The coordinator dies so long after the commit came."""
+    world = GroupsWorld()
+    world.commit("g", 1, 1)
+    coordinator = world.coordinator("g")
+    token = world.begin_commit(coordinator, "g", 2, 2)
+    end_us = world.mono_us + delay_us
+    world.run_until(lambda: world.mono_us >= end_us or token in world.replies)
+    acknowledged = token in world.replies
+    world.kill(coordinator)
+    found = world.fetched("g")
+    assert found in ([{0: 2, 1: 2}] if acknowledged else [{0: 1, 1: 1}, {0: 2, 1: 2}])
+
+
+def test_a_coordinator_cut_off_from_the_others_acknowledges_nothing() -> None:
+    """It does not know that another one has taken over."""
+    world = GroupsWorld(replica_lag_time_max_ms="30000")
+    world.commit("g", 1)
+    old = world.coordinator("g")
+    for other in range(3):
+        if other != old:
+            world.sever(old, other)
+    token = world.begin_commit(old, "g", 2)
+    world.run_until(
+        lambda: any(
+            n != old and each.node.broker.loader.image.topics[OFFSETS_TOPIC].partitions[
+                partition_of("g", PARTITIONS)
+            ].leader not in (old, -1)
+            for n, each in world.members.items()
+        )
+    )  # fmt: skip
+    assert world.errors_of(token) in ([Error.COORDINATOR_NOT_AVAILABLE], [Error.NOT_COORDINATOR])
+    world.heal()
+    world.run(5000)
+    world.commit("g", 3)
+    assert world.fetched("g") == {0: 3}
+    assert world.errors_of(world.begin_commit(old, "g", 4)) in ([Error.NOT_COORDINATOR], [Error.NONE])
+
+
+def test_offsets_are_the_same_after_all_nodes_have_stopped() -> None:
+    world = GroupsWorld()
+    world.commit("g", 5, 6)
+    for number in range(3):
+        world.kill(number)
+    for number in range(3):
+        world.start(number)
+    world.ready()
+    assert world.fetched("g") == {0: 5, 1: 6}

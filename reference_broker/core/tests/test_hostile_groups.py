@@ -1,0 +1,174 @@
+"""Whatever clients say of groups, in whatever order and version: each request is answered or waits, each answer can be
+written, and the node goes on."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+
+from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.core.tests.test_groups_of_a_node import coordinated
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import Error
+from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_response
+from reference_broker.wire.schema import SchemaField, schema_fields
+
+APIS = (
+    ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_DELETE,
+)  # fmt: skip
+LONG = "\u00fc" * 20_000
+"""More bytes than texts may have in versions that are not flexible."""
+SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
+
+
+class Sender:
+    """Knows the member IDs that the node gave out."""
+
+    def __init__(self, world: NodeWorld) -> None:
+        self.world = world
+        self.member_ids = ["nobody", ""]
+
+    def send(self, key: ApiKey, version: int, body: Any, connection: int) -> Any:
+        """The answer as a client reads it, None if it waits."""
+        number = self.world.send(key, version, body, connection)
+        self.world.settle()
+        return self.read(key, number)
+
+    def read(self, key: ApiKey, number: int) -> Any:
+        reply = self.world.replies.get(number)
+        if reply is None or reply.body is None:
+            return None
+        frame = memoryview(b"".join(encode_response(key, reply.api_version, 9, reply.body)))[4:]
+        body: Any = decode_response(key, reply.api_version, frame)[1]
+        if key is ApiKey.JOIN_GROUP and body.member_id not in ("", LONG):
+            self.member_ids.append(body.member_id)
+        return body
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[ApiKey, int, dict[str, Any]]:
+    key = draw(st.sampled_from(APIS + (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) * 4))
+    version = draw(st.integers(*VERSIONS[key]))
+    schema = load_request_schema(key, version)
+    said = draw(values(schema, schema.__flexible__))
+    names = {each.name for each in schema_fields(schema)}
+    good = {name: value for name, value in GOOD.items() if name in names}
+    return key, version, {**said, **good} if draw(st.sampled_from([True] * 7 + [False])) else said
+
+
+def values(schema: type, is_flexible: bool) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({each.name: value(each, is_flexible) for each in schema_fields(schema)})
+
+
+def value(each: SchemaField, is_flexible: bool) -> st.SearchStrategy[Any]:
+    if each.struct is not None:
+        one: st.SearchStrategy[Any] = values(each.struct, is_flexible)
+    elif each.kind == "string":
+        one = st.sampled_from(KNOWN.get(each.name, ["g", "h", "t", "", "range", "consumer"]))
+        if is_flexible:
+            one = st.one_of(one, one, one, one, one, st.just("long"))
+    elif each.kind.startswith(("int", "uint")):
+        least = 0 if each.kind.startswith("u") else -2
+        bits = int(each.kind.removeprefix("u").removeprefix("int"))
+        ends = st.sampled_from([-(2 ** (bits - 1)) * (least < 0), 2 ** (bits - 1) - 1])
+        few = st.sampled_from([1, 1, 2, -1]) if "generation" in each.name else st.integers(least, 2)
+        one = st.one_of(few, few, few, few, ends)
+    elif each.kind == "bytes":
+        one = st.sampled_from([b"", SUBSCRIPTION, SUBSCRIPTION[:-5], b"\xff" * 9])
+    elif each.kind == "bool":
+        one = st.booleans()
+    else:
+        assert each.kind in ("timedelta_i32", "timedelta_i64"), each.kind
+        one = st.sampled_from([6000, 10_000, 0, -1, 2**31 - 1, -(2**31)]).map(lambda ms: timedelta(milliseconds=ms))
+    if each.is_array:
+        one = st.lists(one, max_size=3)
+    return st.one_of(one, one, st.none()) if each.nullable else one
+
+
+KNOWN = {
+    "group_id": ["g", "h", ""],
+    "protocol_type": ["consumer", "consumer", "", "connect"],
+    "protocol_name": ["range", "other"],
+    "member_id": ["0", "0", "0", "1", "2", "3", "4"],
+    "group_instance_id": ["i", "j"],
+}
+"""A member's ID stands for the one that was given out as the so-manieth last."""
+GOOD: dict[str, Any] = {
+    "group_id": "g", "session_timeout": timedelta(seconds=10), "rebalance_timeout": timedelta(seconds=10),
+    "protocol_type": "consumer", "protocol_name": "range", "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+}  # fmt: skip
+"""Most requests say so."""
+
+
+def built(schema: type, said: dict[str, Any], member_ids: list[str]) -> Any:
+    found: dict[str, Any] = {}
+    for each in schema_fields(schema):
+        one = said[each.name]
+        if each.name == "member_id" and one in KNOWN["member_id"]:
+            one = member_ids[-1 - int(one) % len(member_ids)]
+        elif one == "long":
+            one = LONG
+        elif each.struct is not None and one is not None and each.is_array:
+            one = tuple(built(each.struct, item, member_ids) for item in one)
+        elif each.is_array and one is not None:
+            one = tuple(LONG if item == "long" else item for item in one)
+        found[each.name] = one
+    return schema(**found)
+
+
+@given(st.lists(st.tuples(requests(), st.sampled_from([0, 0, 0, 1, 3000, 30_000])), min_size=20, max_size=40))
+@settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+def test_any_requests_in_any_order_are_answered_and_the_node_goes_on(
+    steps: list[tuple[tuple[ApiKey, int, dict[str, Any]], int]],
+) -> None:
+    world = coordinated()
+    world.create("t", 2)
+    sender = Sender(world)
+    waiting: list[tuple[ApiKey, int]] = []
+    for connection, ((key, version, said), pause_ms) in enumerate(steps, 100):
+        schema = load_request_schema(key, version)
+        out = bytearray(write_request_header(RequestHeader(key, version, 9, "c")))
+        encoder(schema, schema)(out, built(schema, said, sender.member_ids))
+        frame = memoryview(bytes(out))
+        body = decode_request(key, version, frame, read_request_header(frame)[1])
+        if sender.send(key, version, body, connection) is None:
+            waiting.append((key, world.correlation_id))
+        world.advance(pause_ms)
+    world.advance(320_000)
+    for key, number in waiting:
+        assert number in world.replies or world.node.broker.groups.membership.counts.groups
+        sender.read(key, number)
+    assert ask(world, ApiKey.LIST_GROUPS).error_code == Error.NONE
+
+
+def ask(world: NodeWorld, key: ApiKey, version: int | None = None, **said: Any) -> Any:
+    number = VERSIONS[key][1] if version is None else version
+    return Sender(world).send(key, number, filled(body_class(key, "request"), said), 7)
+
+
+@pytest.mark.parametrize(
+    "more", [{"group_instance_id": LONG}, {"protocol_type": LONG}, {"protocols": [{"name": LONG, "metadata": b""}]}]
+)
+def test_texts_that_older_versions_cannot_tell_do_not_come_into_a_group(more: dict[str, Any]) -> None:
+    world = coordinated()
+    said = {
+        "group_id": "g", "session_timeout": timedelta(seconds=10), "rebalance_timeout": timedelta(seconds=10),
+        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}], **more,
+    }  # fmt: skip
+    joined = ask(world, ApiKey.JOIN_GROUP, **said)
+    assert joined.error_code == Error.INVALID_REQUEST
+    assert ask(world, ApiKey.DESCRIBE_GROUPS, 4, groups=("g",)).groups[0].group_state == "Dead"
+    assert ask(world, ApiKey.LIST_GROUPS, 0).groups == ()
+
+
+def test_a_group_id_that_no_record_can_hold_has_no_coordinator() -> None:
+    answer = ask(coordinated(), ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=(LONG, "g"))
+    assert [one.error_code for one in answer.coordinators] == [Error.INVALID_GROUP_ID, Error.NONE]

@@ -1,0 +1,189 @@
+"""The cleaner on a whole node: which logs it takes, when, and what becomes of a pass that something crosses."""
+
+from typing import Any
+
+import pytest
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.static.primitive import i8
+
+from reference_broker.core.effects import Note, SetTimer
+from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
+from reference_broker.log.cleaner.tests.cleaner_world import contents
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+
+BACKOFF_MS = 15_000
+
+
+def a_world(**config: str) -> NodeWorld:
+    world = NodeWorld(log_segment_bytes="2000", **config)
+    world.create("t", cleanup_policy="compact")
+    return world
+
+
+def log_of(world: NodeWorld, topic: str = "t") -> PartitionLog:
+    return world.node.broker.partitions.by_name[topic, 0].log
+
+
+def fill(world: NodeWorld, rounds: int = 40, topic: str = "t") -> None:
+    for number in range(rounds):
+        record = Record(timestamp_ms=START_WALL_MS, key=b"k%d" % (number % 5), value=b"v%d" % number * 20)
+        world.produce(topic, 0, build([record]))
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    return [record.offset for _, record in contents(log)]
+
+
+def notes(world: NodeWorld, what: str) -> list[dict[str, Any]]:
+    return [dict(effect.fields) for effect in world.effects if isinstance(effect, Note) and effect.what == what]
+
+
+def gauge(world: NodeWorld, kind: str, name: str) -> int:
+    return world.node.metrics.gauge("kafka.log", kind, name).value
+
+
+def test_a_dirty_log_is_cleaned_after_the_backoff_and_then_left_alone() -> None:
+    world = a_world()
+    fill(world)
+    log = log_of(world)
+    assert len(log.segments) > 2
+    closed = log.bases[-1]
+    world.advance(BACKOFF_MS)
+    found = offsets(log)
+    assert len([offset for offset in found if offset < closed]) == 5
+    assert [offset for offset in found if offset >= closed] == list(range(closed, 40))
+    [note] = notes(world, "log_cleaned")
+    assert (note["partition"], note["end_offset"]) == ("t-0", closed)
+    assert 0 < gauge(world, "LogCleaner", "cleaner-recopy-percent") < 50
+    timers = len([effect for effect in world.effects if isinstance(effect, SetTimer)])
+    world.advance(10 * BACKOFF_MS)
+    assert len(notes(world, "log_cleaned")) == 1
+    assert len([effect for effect in world.effects if isinstance(effect, SetTimer)]) < timers + 10 * 40
+    assert gauge(world, "LogCleanerManager", "time-since-last-run-ms") >= 9 * BACKOFF_MS
+
+
+def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
+    world = a_world(log_cleaner_min_cleanable_ratio="0.7")
+    world.create("u", cleanup_policy="compact")
+    world.create("never", cleanup_policy="delete")
+    fill(world)
+    world.advance(BACKOFF_MS)
+    fill(world, 60)
+    fill(world, 60, "u")
+    fill(world, 60, "never")
+    world.advance(BACKOFF_MS)
+    assert [note["partition"] for note in notes(world, "log_cleaned")] == ["t-0", "u-0", "t-0"]
+    fill(world, 20)
+    world.advance(BACKOFF_MS)
+    assert len(notes(world, "log_cleaned")) == 3
+    assert 0 < gauge(world, "LogCleanerManager", "max-dirty-percent") < 70
+
+
+def test_switched_off_nothing_is_cleaned() -> None:
+    world = a_world(log_cleaner_enable="false")
+    fill(world)
+    world.advance(4 * BACKOFF_MS)
+    assert offsets(log_of(world)) == list(range(40))
+
+
+def test_a_topic_that_becomes_compacted_is_cleaned_from_then_on() -> None:
+    world = NodeWorld(log_segment_bytes="2000")
+    world.create("t")
+    fill(world)
+    world.advance(BACKOFF_MS)
+    assert offsets(log_of(world)) == list(range(40))
+    set_policy(world, "t", "compact")
+    world.advance(BACKOFF_MS)
+    assert len(offsets(log_of(world))) < 20
+
+
+def set_policy(world: NodeWorld, topic: str, policy: str) -> None:
+    setting = AlterableConfig(name="cleanup.policy", config_operation=i8(0), value=policy)
+    resource = AlterConfigsResource(resource_type=i8(2), resource_name=topic, configs=(setting,))
+    world.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    )
+
+
+def test_a_damaged_log_is_noted_once_and_left_alone() -> None:
+    world = a_world()
+    fill(world)
+    world.disk.files[log_of(world).segments[0].path][100] ^= 1
+    world.advance(10 * BACKOFF_MS)
+    [note] = notes(world, "cleaning_uncleanable")
+    assert note["partition"] == "t-0"
+    assert "CRC" in note["reason"]
+    assert gauge(world, "LogCleanerManager", "uncleanable-partitions-count") == 1
+    assert notes(world, "log_cleaned") == []
+
+
+def test_a_full_disk_is_no_reason_to_end() -> None:
+    world = a_world()
+    fill(world)
+    before = offsets(log_of(world))
+    world.disk.fail_after = 0
+    world.advance(BACKOFF_MS)
+    assert len(notes(world, "cleaning_failed")) == 1
+    assert offsets(log_of(world)) == before
+    world.disk.fail_after = None
+    world.advance(BACKOFF_MS)
+    assert len(notes(world, "log_cleaned")) == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_goes_meanwhile_takes_the_pass_with_it(again: bool) -> None:
+    world = a_world()
+    fill(world)
+    world.hold_syncs = True
+    world.advance(BACKOFF_MS)
+    world.complete_sync()  # Of what is cleaned; the next one is of what it becomes.
+    world.advance(100)
+    assert world.syncs
+    world.hold_syncs = False
+    world.delete("t")
+    if again:
+        world.create("t", cleanup_policy="compact")
+        fill(world, 3)
+    world.advance(BACKOFF_MS)
+    assert notes(world, "cleaning_given_up")
+    assert not [path for path in world.disk.files if path.startswith("t-0/") and "cleaned" in path]
+    if again:
+        assert offsets(log_of(world)) == [0, 1, 2]
+    else:
+        assert not world.disk.exists("t-0")
+
+
+def test_io_is_throttled() -> None:
+    world = a_world(log_cleaner_io_max_bytes_per_second="1000")
+    fill(world, 100)
+    bytes_ = log_of(world).size_bytes
+    world.advance(BACKOFF_MS + bytes_ - 1000)
+    assert notes(world, "log_cleaned") == []
+    world.advance(3 * bytes_)
+    assert len(notes(world, "log_cleaned")) == 1
+
+
+def test_an_end_does_not_wait_for_a_pass_and_the_next_start_forgets_it() -> None:
+    world = a_world()
+    fill(world)
+    before = offsets(log_of(world))
+    world.hold_syncs = True
+    world.advance(BACKOFF_MS)
+    world.hold_syncs = False
+    world.shut_down()
+    world.advance(20_000)
+    assert world.node.stopped
+    world = NodeWorld(world.disk, log_segment_bytes="2000")
+    found = offsets(log_of(world))
+    assert found == before or len(found) < len(before)
+    assert not [path for path in world.disk.files if "cleaned" in path.rpartition(".")[2] or path.endswith(".swap")]
+    fill(world, 10)
+    world.advance(2 * BACKOFF_MS)
+    assert len(offsets(log_of(world))) < 40

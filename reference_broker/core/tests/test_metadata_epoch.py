@@ -1,0 +1,354 @@
+"""The metadata epoch on whole nodes: the controller commits one for each change, each broker tells clients its own."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.metadata.v13.request import MetadataRequest
+from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+from kio.static.primitive import i8, i16, i32Timedelta
+
+from reference_broker.core.tests.cluster_world import ClusterWorld
+from reference_broker.core.tests.node_world import NodeWorld, create_request, delete_request
+from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.raft.channels import Channel
+from reference_broker.raft.features import METADATA_EPOCH_FEATURE
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts import FULL_UPDATE, MetadataResponse1000
+
+
+def cluster(level: int = 1, **config: str) -> ClusterWorld:
+    world = ClusterWorld(3, crucible_bootstrap_metadata_epoch=str(level), **config)
+    world.ready()
+    return world
+
+
+def epoch(world: ClusterWorld, number: int) -> int:
+    return world.members[number].node.broker.metadata.metadata_epoch
+
+
+def epochs(world: ClusterWorld) -> list[int]:
+    return [epoch(world, number) for number, each in world.members.items() if each.alive]
+
+
+def active(world: ClusterWorld, other_than: int = -1) -> int:
+    """The active controller; one that is cut off may still believe that it is."""
+    return next(
+        number
+        for number, each in world.members.items()
+        if each.alive and number != other_than and each.node.broker.controller.is_active
+    )
+
+
+def image(world: ClusterWorld) -> MetadataImage:
+    return world.members[world.controller].node.broker.loader.image
+
+
+def agreed(world: ClusterWorld) -> None:
+    """All who live tell the newest epoch, and it says all that is true."""
+
+    def is_agreed() -> bool:
+        active = [each.node.broker.controller.is_active for each in world.living]
+        return sum(active) == 1 and epochs(world) == [image(world).metadata_epoch] * len(world.living) and all(
+            tells(world, number) for number, each in world.members.items() if each.alive
+        )  # fmt: skip
+
+    world.run_until(is_agreed)
+
+
+def tells(world: ClusterWorld, number: int) -> bool:
+    """What a broker tells clients is what the image says."""
+    cache, truth = world.members[number].node.broker.metadata, image(world)
+    told = {
+        name: (topic.topic_id, [(one.leader, one.leader_epoch, one.isr) for one in topic.partitions])
+        for name, topic in cache.topics.items()
+    }
+    wanted = {
+        name: (topic.topic_id, [(one.leader, one.leader_epoch, one.isr) for one in topic.partitions])
+        for name, topic in truth.topics.items()
+    }
+    live = [broker_id for broker_id, broker in sorted(truth.brokers.items()) if not broker.fenced]
+    return told == wanted and [broker.broker_id for broker in cache.live_brokers()] == live
+
+
+def asked(world: ClusterWorld, number: int) -> Any:
+    body = MetadataRequest(
+        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    return world.ask(number, ApiKey.METADATA, 1000, body)
+
+
+def updates(world: ClusterWorld) -> list[tuple[int, Any]]:
+    return [(here, send) for here, send in world.sends if send.api_key == ApiKey.UPDATE_METADATA]
+
+
+def finalize(world: ClusterWorld, level: int, upgrade_type: int = 1) -> Any:
+    key = FeatureUpdateKey(
+        feature=METADATA_EPOCH_FEATURE, max_version_level=i16(level), upgrade_type=i8(upgrade_type)
+    )
+    body = UpdateFeaturesRequest(timeout=i32Timedelta.parse(timedelta(seconds=5)), feature_updates=(key,))
+    return world.ask(world.controller, ApiKey.UPDATE_FEATURES, 2, body)
+
+
+def notes_of(world: ClusterWorld, number: int, what: str) -> list[dict[str, int | str]]:
+    return [dict(note.fields) for note in world.members[number].notes if note.what == what]
+
+
+@pytest.mark.clause("M-2")
+@pytest.mark.clause("M-4")
+def test_each_change_of_what_clients_are_told_gets_the_next_epoch_on_every_broker() -> None:
+    world = cluster()
+    agreed(world)
+    before = epoch(world, 0)
+    assert before >= 1
+    world.create("t", 3)
+    agreed(world)
+    assert epochs(world) == [before + 1] * 3
+    for number in world.members:
+        answer = asked(world, number)
+        assert isinstance(answer, MetadataResponse1000)
+        assert (answer.metadata_epoch, answer.controller_id) == (before + 1, world.controller)
+        assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", 3)]
+    world.run(2000)
+    assert epochs(world) == [before + 1] * 3  # The epoch's own record led to no other.
+
+
+@pytest.mark.clause("M-3")
+def test_a_deleted_topic_is_told_as_deleted_and_only_what_changed_is_sent() -> None:
+    world = cluster()
+    for name in ("kept", "gone"):
+        world.create(name, 2)
+    agreed(world)
+    world.sends.clear()
+    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request("gone"))
+    agreed(world)
+    sent = [send.body for _, send in updates(world)]
+    assert len(sent) == 2  # To two other brokers; itself it tells by a short cut.
+    for body in sent:
+        assert [(one.topic, one.partition, one.leader) for one in body.partition_states] == [
+            ("gone", 0, -2), ("gone", 1, -2),
+        ]  # fmt: skip
+        assert len(body.live_brokers) == 3
+    assert all(send.channel is Channel.METADATA for _, send in updates(world))
+
+
+@pytest.mark.clause("M-2")
+def test_every_epoch_is_committed_before_it_is_sent_and_none_is_sent_with_two_contents() -> None:
+    world = cluster()
+    for number in range(4):
+        world.create(f"t{number}")
+        if number == 1:
+            world.kill(world.controller)
+            world.run_until(lambda: any(each.node.broker.controller.is_active for each in world.living))
+    world.run(3000)
+    agreed(world)
+    written = world.notes("metadata_epoch")
+    numbers = [int(note["epoch"]) for note in written]
+    assert len(set(numbers)) == len(numbers)  # Never repeated, by either controller.
+    contents: dict[tuple[int, int], set[str]] = {}
+    for here, send in updates(world):
+        body = send.body
+        assert any(note["epoch"] == body.metadata_epoch for note in written)
+        if body.type == FULL_UPDATE:
+            said = repr((body.partition_states, body.live_brokers))
+            contents.setdefault((body.metadata_epoch, here), set()).add(said)
+    assert contents
+    assert all(len(said) == 1 for said in contents.values())
+    assert len({number for number, _ in contents}) == len(contents)
+
+
+@pytest.mark.clause("M-3")
+def test_a_broker_cut_from_the_controller_tells_what_it_knows_and_delays_nobody() -> None:
+    world = cluster(broker_session_timeout_ms="60000")
+    world.create("t")
+    agreed(world)
+    cut = next(number for number in world.members if number != world.controller)
+    old = epoch(world, cut)
+    for other in world.members:
+        if other != cut:
+            world.sever(cut, other)
+    world.ask(active(world, cut), ApiKey.CREATE_TOPICS, 7, create_request("new"))
+    others = [number for number in world.members if number != cut]
+    world.run_until(lambda: all(epoch(world, number) > old and tells(world, number) for number in others), 2000)
+    assert epoch(world, cut) == old
+    assert asked(world, cut).metadata_epoch == old
+    world.heal()
+    agreed(world)
+
+
+@pytest.mark.clause("M-2")
+@pytest.mark.clause("M-3")
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_controller_that_dies_before_it_sent_its_epoch_leaves_none_that_is_said_twice(committed: bool) -> None:
+    world = cluster(broker_session_timeout_ms="60000")
+    world.create("t")
+    agreed(world)
+    first, old = world.controller, epoch(world, 0)
+    others = [number for number in world.members if number != first]
+    world.send(first, ApiKey.CREATE_TOPICS, 7, create_request("new"))
+    if committed:
+        known = world.members[first].node.broker.loader
+        world.run_until(lambda: known.image.metadata_epoch > old)
+    else:
+        known = world.members[first].node.broker.controller
+        world.run_until(lambda: known.latest.metadata_epoch > old)
+    assert [epoch(world, number) for number in others] == [old, old]
+    world.kill(first)
+    world.run_until(lambda: any(is_active(world, number) for number in others))
+    agreed(world)
+    first_of_the_next = min(int(note["epoch"]) for note in notes_of(world, world.controller, "metadata_epoch"))
+    assert first_of_the_next == old + 1 + committed
+    world.start(first)
+    world.ready()
+    agreed(world)
+
+
+def is_active(world: ClusterWorld, number: int) -> bool:
+    return world.members[number].node.broker.controller.is_active
+
+
+@pytest.mark.clause("M-3")
+def test_a_restarted_broker_says_minus_one_until_it_is_told_and_then_everything() -> None:
+    world = cluster()
+    world.create("t", 2)
+    agreed(world)
+    number = next(each for each in world.members if each != world.controller)
+    world.kill(number)
+    world.run(500)
+    world.sends.clear()
+    world.start(number)
+    assert epoch(world, number) == -1
+    world.ready()
+    agreed(world)
+    sent = [send.body for _, send in updates(world) if send.peer == number]
+    assert sent[0].type == FULL_UPDATE
+    assert len(sent[0].partition_states) == 2
+
+
+@pytest.mark.clause("M-14")
+def test_at_level_0_no_update_is_sent_and_brokers_tell_their_own_image() -> None:
+    world = cluster(level=0)
+    world.create("t")
+    world.run(500)
+    assert updates(world) == []
+    assert image(world).metadata_epoch == 0
+    assert [asked(world, number).metadata_epoch for number in world.members] == [-1] * 3
+    assert all(tells(world, number) for number in world.members)
+
+
+@pytest.mark.clause("M-14")
+def test_the_feature_is_switched_on_and_off_and_on_again_while_the_cluster_serves() -> None:
+    world = cluster(level=0)
+    world.create("t")
+    assert finalize(world, 1).error_code == 0
+    agreed(world)
+    on = epoch(world, 0)
+    assert on >= 1
+    assert finalize(world, 0, upgrade_type=1).error_code == 95  # Not without saying that it goes down.
+    assert finalize(world, 0, upgrade_type=2).error_code == 0
+    world.run_until(lambda: epochs(world) == [-1] * 3)
+    world.sends.clear()
+    world.create("u")
+    assert all(tells(world, number) for number in world.members)
+    assert updates(world) == []
+    assert finalize(world, 1).error_code == 0
+    agreed(world)
+    assert epoch(world, 0) > on
+
+
+@pytest.mark.clause("M-14")
+def test_the_switch_is_refused_while_a_registered_broker_does_not_know_it() -> None:
+    world = cluster(level=0)
+    number = next(each for each in world.members if each != world.controller)
+    world.kill(number)
+    world.start(number, crucible_metadata_epoch_enable="false")
+    world.ready()
+    assert finalize(world, 1).error_code == 95
+    world.kill(number)
+    world.start(number)
+    world.ready()
+    assert finalize(world, 1).error_code == 0
+    agreed(world)
+    world.kill(number)
+    world.run(2000)
+    world.start(number, crucible_metadata_epoch_enable="false")
+    world.run(2000)
+    assert not world.members[number].node.ready  # Its registration is refused.
+    assert {note["error"] for note in notes_of(world, number, "registration_refused")} == {35}
+
+
+@pytest.mark.clause("M-2")
+def test_while_a_transaction_is_written_no_epoch_is_and_none_is_sent_and_its_end_causes_one() -> None:
+    world = cluster(crucible_metadata_batch_max_bytes="512")
+    agreed(world)
+    before = epoch(world, 0)
+    number = next(each for each in world.members if each != world.controller)
+    world.shut_down(number)
+    world.send(world.controller, ApiKey.CREATE_TOPICS, 7, create_request("large", 60))
+    world.start(number)
+    world.ready()
+    agreed(world)
+    inside, seen = False, 0
+    for note in world.members[world.controller].notes:
+        fields = dict(note.fields)
+        if note.what == "metadata_appended":
+            inside = fields["kind"] in ("begin", "batch")
+            seen += fields["kind"] == "begin"
+            assert not (inside and fields["kind"] == "single")
+        elif note.what in ("metadata_epoch", "update_metadata_sent"):
+            assert not inside
+    assert seen >= 1
+    assert epoch(world, 0) > before
+
+
+@pytest.mark.clause("M-1")
+def test_a_node_that_starts_from_a_snapshot_knows_the_epoch() -> None:
+    world = cluster(metadata_log_max_record_bytes_between_snapshots="1024")
+    for number in range(6):
+        world.create(f"t{number}")
+    agreed(world)
+    newest = max(epochs(world))
+    for number in list(world.members):
+        assert world.members[number].node.broker.snapshots.latest is not None
+        world.kill(number)
+    for number in range(3):
+        world.start(number)
+    world.ready()
+    agreed(world)
+    assert epoch(world, 0) > newest
+
+
+@pytest.mark.clause("D-3")
+@pytest.mark.clause("M-14")
+def test_a_node_that_has_the_epoch_switched_off_answers_none_of_its_drafts() -> None:
+    body = MetadataRequest(
+        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    on = NodeWorld()
+    assert on.ask(ApiKey.METADATA, 1000, body).metadata_epoch == -1
+    off = NodeWorld(crucible_metadata_epoch_enable="false")
+    token = off.send(ApiKey.METADATA, 1000, body)
+    off.settle()
+    assert "is not served" in off.closed[1]
+    assert token not in off.replies
+
+
+@pytest.mark.clause("M-14")
+def test_an_update_that_was_on_its_way_when_the_epoch_was_switched_off_is_not_told_any_more() -> None:
+    world = cluster()
+    world.create("t")
+    agreed(world)
+    number = next(each for each in world.members if each != world.controller)
+    world.kill(number)
+    world.slow[Channel.METADATA] = 800_000
+    world.start(number)
+    world.run_until(lambda: any(send.peer == number for _, send in updates(world)[-3:]))
+    world.ready()
+    assert finalize(world, 0, upgrade_type=2).error_code == 0
+    world.run(3000)
+    assert epochs(world) == [-1] * 3
+    world.create("u")
+    assert all(tells(world, number) for number in world.members)
+    world.slow.clear()
+    assert finalize(world, 1).error_code == 0
+    agreed(world)

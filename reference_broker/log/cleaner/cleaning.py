@@ -1,0 +1,296 @@
+"""One pass of the cleaner over one log, in slices (Kafka's Cleaner): note the newest offset of each key in the dirty
+part, then write every segment up to its end anew, without what is superseded."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from reference_broker.log.cleaner.cleanable import Cleanable
+from reference_broker.log.cleaner.last_batches import LastBatches
+from reference_broker.log.cleaner.offset_map import OffsetMap
+from reference_broker.log.cleaner.record_rows import plain_records, rows
+from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
+from reference_broker.log.cleaner.swapping import cleaned_segment, swap
+from reference_broker.log.cleaner.transactions import CleanedTransactions
+from reference_broker.log.disk import DiskError
+from reference_broker.log.now import Now
+from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, InvalidRecords, read_header
+from reference_broker.wire.errors import Error
+
+if TYPE_CHECKING:
+    from reference_broker.log.partition_log import PartitionLog
+
+CHUNK_BYTES = 128 * 1024
+"""Read in one go, and written in one."""
+
+SEGMENTS_PER_GROUP = 16
+"""At most so many become one in one event."""
+
+
+class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the pass is given up
+    """The log lost records that the pass relied on (truncation, retention, deletion). Nothing is half-done."""
+
+
+class CleaningFailed(Exception):  # noqa: N818 - the name says what happened
+    """The disk failed before anything of the log had changed; its message says how."""
+
+
+class Step(NamedTuple):
+    """The end of a slice. ``io_bytes``: read and written in it. ``sync``: the pass goes on once these are durable."""
+
+    io_bytes: int
+    sync: tuple[str, ...] = ()
+
+
+Steps: TypeAlias = Generator[Step, None, None]
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a pass did. Bytes of segments; ``records`` were judged, ``kept`` stayed."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    records: int = 0
+    kept: int = 0
+    map_used_percent: int = 0
+    end_offset: int = 0
+
+
+@dataclass(slots=True)
+class Cleaning:
+    """``run`` yields at the end of each slice and expects nothing; between slices the log may change as it likes.
+    ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``; what does not fit is left to the next pass."""
+
+    log: "PartitionLog"
+    part: Cleanable
+    now: Now
+    buffer_bytes: int
+    done: Cleaned = field(default_factory=Cleaned)
+    _cuts: int = 0
+    _io_bytes: int = 0
+    _records: int = 0
+    _swapping: bool = False
+    _unfinished: str | None = None
+    """Path of a new segment that does not count yet."""
+
+    def run(self) -> Steps:
+        """Raises Overtaken, CleaningFailed, InvalidRecords (the log is damaged); and DiskError when the log on the disk
+        is half-way to its new shape: the node must end then, and the next start finishes it."""
+        self._cuts = self.log.durability.last_cut
+        try:
+            yield from self._run()
+        except DiskError as failure:
+            if self._swapping:
+                raise
+            raise CleaningFailed(str(failure)) from failure
+
+    def give_up(self) -> None:
+        """Between two slices, of which there is no further one then."""
+        if self._unfinished is not None:
+            with suppress(DiskError):  # A start deletes it, too.
+                self.log.disk.delete(self._unfinished)
+            self._unfinished = None
+
+    def _run(self) -> Steps:
+        log = self.log
+        newest, last_batches = OffsetMap(self.buffer_bytes), LastBatches(log.producers)
+        yield from self._fill(newest, last_batches)
+        if newest.latest_offset < self.part.first_dirty_offset:
+            raise Overtaken(f"{log.directory} has no dirty segment any more")
+        yield from self._make_durable()
+        transactions = CleanedTransactions(log.producers.aborted)
+        last_batches.latest_offset = newest.latest_offset
+        retention = Retention(newest, transactions, last_batches, self.now.wall_ms, log.config.delete_retention_ms)
+        end = newest.latest_offset + 1
+        for group in groups(log, end):
+            yield from self._rewrite(group, retention)
+            _forget_aborted(log, transactions)
+        self.done.records, self.done.kept = retention.records, retention.kept
+        self.done.map_used_percent, self.done.end_offset = newest.used_percent, end
+        log.note_cleaned(end)
+
+    def _make_durable(self) -> Steps:
+        """A power loss must not take a record away for which an older one, durable long since, went."""
+        log = self.log
+        segments = log.segments[: log.segment_index_of(self.part.end_offset)]
+        unsynced = tuple(segment.path for segment in segments if segment.path in log.durability.dirty)
+        if unsynced:
+            yield self._step(unsynced)
+            self._check(segments)
+
+    def _fill(self, newest: OffsetMap, last_batches: LastBatches) -> Steps:
+        log, part = self.log, self.part
+        transactions = CleanedTransactions(log.producers.aborted, part.first_dirty_offset)
+        first, last = log.segment_index_of(part.first_dirty_offset), log.segment_index_of(part.end_offset)
+        for segment in log.segments[first:last]:
+            self._check((segment,))
+            for header, batch in self._batches(segment, segment.position_of(log.disk, part.first_dirty_offset)):
+                if not (yield from self._note(newest, transactions, segment, header, batch)):
+                    return
+                last_batches.note(header)
+                newest.latest_offset = header.last_offset
+                yield from self._pause((segment,))
+
+    def _note(
+        self,
+        newest: OffsetMap,
+        transactions: CleanedTransactions,
+        segment: Segment,
+        header: BatchHeader,
+        batch: memoryview,
+    ) -> Generator[Step, None, bool]:
+        """False: the map is full."""
+        check_crc(header, batch)
+        if header.is_control:
+            transactions.of_control(header, batch)
+            return True
+        if transactions.of_data(header) or header.record_count == 0:
+            return True
+        plain = plain_records(header, batch)
+        position = 0
+        while position < len(plain):
+            found, position = rows(plain, position, RECORDS_PER_SLICE)
+            check_offsets(header, found)
+            self._records += len(found)
+            for row in found:
+                offset = header.base_offset + row.offset_delta
+                if row.key is not None and offset >= self.part.first_dirty_offset and not newest.put(row.key, offset):
+                    return False
+            if position < len(plain):
+                yield self._step()
+                self._check((segment,))
+        return True
+
+    def _rewrite(self, group: Sequence[Segment], retention: Retention) -> Steps:
+        """The new segment is readable by its own offsets before anything is asked of its indexes' files."""
+        log = self.log
+        self._check(group)
+        cleaned = cleaned_segment(log.directory, group)
+        retention.group_end = group[-1].next_offset
+        self._unfinished = cleaned.path
+        try:
+            log.disk.write(cleaned.path, b"")
+            yield from self._copy(group, cleaned, retention)
+            yield self._step((cleaned.path,))
+            self._check(group)
+        except (DiskError, Overtaken, InvalidRecords):
+            self.give_up()
+            raise
+        self._unfinished = None
+        self._swapping = True
+        swap(log, group, cleaned)
+        self._swapping = False
+        for path in cleaned.write_indexes(log.disk):
+            log.durability.changed(path)
+
+    def _copy(self, group: Sequence[Segment], cleaned: Segment, retention: Retention) -> Steps:
+        out: list[Buffer] = []
+        waiting = 0
+        for segment in group:
+            for header, batch in self._batches(segment, 0):
+                kept = yield from self._judged(retention.keep(header, batch))
+                self._records += header.record_count
+                if kept is not None:
+                    out.append(kept)
+                    waiting += len(kept)
+                    self._add(cleaned, read_header(kept))
+                if waiting >= CHUNK_BYTES:
+                    self._write(cleaned, out, waiting)
+                    out, waiting = [], 0
+                yield from self._pause(group)
+            self._check(group)
+        self._write(cleaned, out, waiting)
+
+    def _judged(self, judging: Generator[None, None, Buffer | None]) -> Generator[Step, None, Buffer | None]:
+        """A large batch takes several slices."""
+        while True:
+            try:
+                next(judging)
+            except StopIteration as end:
+                kept: Buffer | None = end.value
+                return kept
+            yield self._step()
+
+    def _add(self, cleaned: Segment, header: BatchHeader) -> None:
+        cleaned.add(header, header.base_offset, header.max_timestamp_ms, self.log.config.index_interval_bytes)
+
+    def _write(self, cleaned: Segment, out: list[Buffer], size: int) -> None:
+        if out:
+            self.log.disk.append(cleaned.path, out)
+            self._io_bytes += size
+            self.done.written_bytes += size
+
+    def _batches(self, segment: Segment, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Whole batches. Raises InvalidRecords (CORRUPT_MESSAGE) where something else stands."""
+        disk, end, path = self.log.disk, segment.size_bytes, segment.path
+        chunk, chunk_at = memoryview(b""), position
+        while position < end:
+            at = position - chunk_at
+            size = read_header(chunk, at).size_bytes if at + HEADER_BYTES <= len(chunk) else CHUNK_BYTES
+            if at + size > len(chunk):
+                chunk = memoryview(disk.read(path, position, min(max(size, CHUNK_BYTES), end - position)))
+                at, chunk_at = 0, position
+                self._io_bytes += len(chunk)
+                self.done.read_bytes += len(chunk)
+            header = read_header(chunk, at)
+            size = header.size_bytes
+            if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
+                raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: no batch at byte {position}")
+            if at + size <= len(chunk):
+                yield header, chunk[at : at + size]
+                position += size
+
+    def _pause(self, relied_on: Sequence[Segment]) -> Steps:
+        """If the slice is long enough."""
+        if self._records >= RECORDS_PER_SLICE or self._io_bytes >= 2 * CHUNK_BYTES:
+            yield self._step()
+            self._check(relied_on)
+
+    def _step(self, sync: tuple[str, ...] = ()) -> Step:
+        step = Step(self._io_bytes, sync)
+        self._io_bytes = self._records = 0
+        return step
+
+    def _check(self, relied_on: Sequence[Segment]) -> None:
+        """Raises Overtaken if the log lost records at its end, or these segments."""
+        log = self.log
+        at = log.segment_index_of(relied_on[0].base_offset)
+        there = log.segments[at : at + len(relied_on)]
+        if log.durability.last_cut != self._cuts or len(there) != len(relied_on):
+            raise Overtaken(f"{log.directory} was truncated")
+        if any(one is not other for one, other in zip(there, relied_on, strict=True)):
+            raise Overtaken(f"{log.directory} lost segments")
+
+
+def groups(log: "PartitionLog", end_offset: int) -> list[list[Segment]]:
+    """Neighbours that fit one segment together, of all segments that begin before ``end_offset``."""
+    found: list[list[Segment]] = []
+    size = entries = 0
+    config = log.config
+    for segment in log.segments:
+        if segment.base_offset >= end_offset:
+            break
+        fits = (
+            found
+            and size + segment.size_bytes <= config.segment_bytes
+            and (entries + len(segment.offsets)) * 8 <= config.segment_index_bytes
+            and segment.next_offset - 1 - found[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+            and len(found[-1]) < SEGMENTS_PER_GROUP
+        )
+        if not fits:
+            found.append([])
+            size = entries = 0
+        found[-1].append(segment)
+        size += segment.size_bytes
+        entries += len(segment.offsets)
+    return found
+
+
+def _forget_aborted(log: "PartitionLog", transactions: CleanedTransactions) -> None:
+    """A reader that heard of an aborted transaction would wait for its marker."""
+    dropped = transactions.dropped_markers
+    if dropped:
+        log.producers.aborted = [entry for entry in log.producers.aborted if entry[1] not in dropped]

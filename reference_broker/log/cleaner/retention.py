@@ -1,0 +1,176 @@
+"""What of a batch stays: the newest record of each key, tombstones until their horizon, and what producers, leader
+epochs and offsets need (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534)."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from reference_broker.log.cleaner.last_batches import LastBatches
+from reference_broker.log.cleaner.offset_map import OffsetMap, short
+from reference_broker.log.cleaner.record_rows import Row, plain_records, rows, shifted
+from reference_broker.log.cleaner.transactions import CleanedTransactions
+from reference_broker.records.batch import (
+    COMPRESSION_MASK,
+    CRC_FROM,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    InvalidRecords,
+    checksum,
+    write_header,
+)
+from reference_broker.records.compression import Compression, compress
+from reference_broker.wire.errors import Error
+
+RECORDS_PER_SLICE = 1000
+"""Judging so many takes some 2 ms."""
+
+NO_EPOCH_YET = -2
+
+
+@dataclass(slots=True)
+class Retention:
+    """Judges the batches of one pass, in the log's order. ``now_ms``: when the pass began; ``delete_retention_ms``: how
+    long a tombstone stays from its first cleaning on; ``group_end``: one past the last offset of the segments that
+    become one. ``records``: judged; ``kept``: of them.
+
+    Besides what Kafka keeps, the last batch of each new segment and the first of each leader epoch stay, emptied if
+    need be: a segment then says where it ends, so that a lost tail is told from a hole, and epochs are found again in
+    the batches with their first offsets.
+    """
+
+    newest: OffsetMap
+    transactions: CleanedTransactions
+    last_batches: LastBatches
+    now_ms: int
+    delete_retention_ms: int
+    group_end: int = 0
+    records: int = 0
+    kept: int = 0
+    _last_epoch: int = NO_EPOCH_YET
+
+    def keep(self, header: BatchHeader, batch: memoryview) -> Generator[None, None, Buffer | None]:
+        """What stays of a batch; None: nothing. Yields about every RECORDS_PER_SLICE records. Raises InvalidRecords
+        (CORRUPT_MESSAGE) for damage."""
+        must_stay = self._must_stay(header)
+        may_go = (self.transactions.of_control if header.is_control else self._of_data)(header, batch)
+        horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
+        if header.record_count == 0:
+            return batch if must_stay else None
+        is_due = horizon_ms is not None and horizon_ms <= self.now_ms
+        if may_go and (is_due or not header.is_control):
+            self.records += header.record_count
+            return _emptied(header) if must_stay else None
+        check_crc(header, batch)
+        if header.is_control:
+            self.records += header.record_count
+            self.kept += header.record_count
+            if not may_go or horizon_ms is not None:
+                return batch
+            plain = plain_records(header, batch)
+            return _rebuilt(header, plain, rows(plain, 0, header.record_count)[0], self._horizon_ms)
+        return (yield from self._keep_records(header, batch, horizon_ms, must_stay))
+
+    @property
+    def _horizon_ms(self) -> int:
+        """What is seen to be deletable now goes then."""
+        return self.now_ms + self.delete_retention_ms
+
+    def _of_data(self, header: BatchHeader, _: memoryview) -> bool:
+        return self.transactions.of_data(header)
+
+    def _must_stay(self, header: BatchHeader) -> bool:
+        begins_epoch = header.leader_epoch != self._last_epoch
+        self._last_epoch = header.leader_epoch
+        if begins_epoch or header.last_offset + 1 == self.group_end:
+            return True
+        return self.last_batches.must_stay(header)
+
+    def _keep_records(
+        self, header: BatchHeader, batch: memoryview, horizon_ms: int | None, must_stay: bool
+    ) -> Generator[None, None, Buffer | None]:
+        plain = plain_records(header, batch)
+        kept: list[Row] = []
+        position = count = 0
+        tombstones_go = horizon_ms is not None and self.now_ms >= horizon_ms
+        while position < len(plain):
+            found, position = rows(plain, position, RECORDS_PER_SLICE)
+            check_offsets(header, found)
+            count += len(found)
+            kept += self._newest_of(header.base_offset, found, tombstones_go)
+            if position < len(plain):
+                yield
+        if count != header.record_count:
+            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{count} records in a batch that claims {header.record_count}")
+        self.records += count
+        self.kept += len(kept)
+        if not kept:
+            return _emptied(header) if must_stay else None
+        needs_horizon = horizon_ms is None and not all(row.has_value for row in kept)
+        if len(kept) == count and not needs_horizon:
+            return batch
+        return _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None)
+
+    def _newest_of(self, base_offset: int, found: list[Row], tombstones_go: bool) -> list[Row]:
+        """Records without a key, from before the topic was compacted, go, as in Kafka."""
+        offsets, latest = self.newest.offsets, self.newest.latest_offset
+        kept = []
+        for row in found:
+            offset = base_offset + row[3]
+            if offset <= latest:
+                key = row[4]
+                if key is None or offsets.get(key if len(key) < 16 else short(key), -1) > offset:
+                    continue
+                if tombstones_go and not row[5]:
+                    continue
+            kept.append(row)
+        return kept
+
+
+def check_crc(header: BatchHeader, batch: memoryview) -> None:
+    """Damage must not get a new, right CRC. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    if checksum(batch[CRC_FROM : header.size_bytes]) != header.crc:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} has a wrong CRC")
+
+
+def check_offsets(header: BatchHeader, found: list[Row]) -> None:
+    """A record that claims an offset beyond its batch would supersede records that come after it: clients' records are
+    judged only where the topic is compacted already. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    deltas = [row[3] for row in found]
+    if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
+        raise InvalidRecords(
+            Error.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} has records at offsets that are not its"
+        )
+
+
+def _rebuilt(header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int | None) -> bytes:
+    """The batch with ``kept`` alone: offsets, epoch, producer and sequence stay. A horizon stands in the base
+    timestamp (KIP-534), from which the records then count theirs."""
+    if horizon_ms is None:
+        base_ms, attributes = header.base_timestamp_ms, header.attributes
+        body = b"".join([plain[row.start : row.end] for row in kept])
+    else:
+        base_ms, attributes = horizon_ms, header.attributes | DELETE_HORIZON
+        by = header.base_timestamp_ms - horizon_ms
+        body = b"".join([shifted(plain, row, row.timestamp_delta + by) for row in kept])
+    max_ms = header.max_timestamp_ms
+    if not header.is_log_append_time:
+        max_ms = max(row.timestamp_delta for row in kept) + header.base_timestamp_ms
+    new = header._replace(
+        attributes=attributes, base_timestamp_ms=base_ms, max_timestamp_ms=max_ms, record_count=len(kept)
+    )
+    return _written(new, compress(Compression(header.compression), body))
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    """The batch without a record: offsets, epoch, producer and last sequence stay known."""
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
+    return _written(header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b"")
+
+
+def _written(header: BatchHeader, body: bytes) -> bytes:
+    header = header._replace(batch_length=HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES)
+    covered = write_header(header)[CRC_FROM:] + body
+    return write_header(header._replace(crc=checksum(covered)))[:CRC_FROM] + covered

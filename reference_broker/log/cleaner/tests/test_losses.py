@@ -1,0 +1,100 @@
+"""What a log loses at its end, by a power loss or a truncation, must not take more with it than that end."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.log.cleaner.cleaning import Cleaning, Overtaken
+from reference_broker.log.cleaner.tests.cleaner_world import (
+    BUFFER_BYTES,
+    COMPACTED,
+    cleaned,
+    dirty,
+    fresh,
+    put,
+    rolled,
+    sync_all,
+    texts,
+)
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import NOW, opened, refused, sent
+
+
+def newest(log: PartitionLog) -> dict[str, str | None]:
+    return {key: value for _, key, value in texts(log)}
+
+
+def test_a_durable_record_goes_only_for_one_that_is_durable_too() -> None:
+    """The disk loses all that was never synced, after each slice of a pass."""
+    passes = 0
+    for slices in range(100):
+        log, disk = fresh()
+        put(log, *((f"k{number}", "old") for number in range(8)))
+        rolled(log)
+        sync_all(log, disk)
+        for number in range(8):
+            put(log, (f"k{number}", "new" * 20))
+        rolled(log)
+        steps = Cleaning(log, dirty(log), NOW, BUFFER_BYTES).run()
+        for _ in range(slices):
+            step = next(steps, None)
+            if step is None:
+                passes += 1
+                break
+            disk.sync(step.sync)
+        assert len(newest(opened(disk.after_power_loss(), COMPACTED, clean=False))) == 8
+        if passes:
+            break
+    assert passes
+
+
+@pytest.mark.parametrize("later", [1, 7])
+@pytest.mark.parametrize("clean_before", [False, True])
+def test_a_producer_stays_known_whose_newer_batches_are_cut_off(later: int, clean_before: bool) -> None:
+    """The log remembers five batches: the one that counts after the cut may not be among them."""
+    log, disk = fresh()
+    put(log, ("a", "1"), producer=(7, 0))
+    put(log, ("a", "2"), producer=(7, 1))
+    put(log, ("a", "3"))
+    rolled(log)
+    if clean_before:
+        cleaned(log, disk)
+        put(log, ("b", "1"))
+        rolled(log)
+    end = log.log_end_offset
+    for number in range(later):
+        put(log, ("c", str(number)), producer=(7, 2 + number))
+        rolled(log)
+    log.high_watermark = end
+    cleaned(log, disk)
+    log.truncate_to(end)
+    assert log.producers.by_id[7].last_sequence == 1
+    assert sent(log, 7, 1).duplicate
+    assert not sent(log, 7, 2).duplicate
+
+
+def test_a_batch_that_no_cut_can_need_does_not_stay() -> None:
+    log, disk = fresh()
+    for number in range(6):
+        put(log, ("a", str(number)), producer=(7, number))
+    put(log, ("a", "end"))
+    rolled(log)
+    put(log, ("a", "later"), producer=(7, 6))
+    cleaned(log, disk)
+    again = opened(disk, replace(COMPACTED, cleanup_policy="delete", retention_ms=-1), clean=False)
+    sequences = [mark.first_sequence for mark in again.producers.by_id[7].marks]
+    assert sequences[-2:] == [5, 6], sequences
+    assert len(sequences) <= 4  # Others end segments, or begin epochs.
+    assert refused(again, 7, 9)
+
+
+def test_a_large_batch_that_is_cut_off_while_it_is_looked_at_is_no_damage() -> None:
+    log, _ = fresh(replace(COMPACTED, segment_bytes=1 << 24))
+    put(log, *((f"k{number}", "x" * 200) for number in range(1500)))
+    put(log, *((f"k{number}", "x" * 200) for number in range(900)))
+    rolled(log)
+    steps = Cleaning(log, dirty(log), NOW, 1 << 24).run()
+    next(steps)
+    log.truncate_to(0)
+    with pytest.raises(Overtaken):
+        list(steps)
