@@ -13,15 +13,18 @@ from reports.jobs import (
     availability,
     broker_internals,
     controller_failover,
+    coordinators,
     facts,
     fault_log,
     fetch_costs,
     generator,
+    groups,
     latency_distribution,
     latency_heatmap,
     latency_over_time,
     latency_percentiles,
     leadership,
+    mirror,
     offered_load,
     recovery,
     snapshot_transfers,
@@ -69,16 +72,34 @@ _SERIES: Mapping[str, Callable[[Tables, JobConfig], DataFrame]] = {
     "costs_by_size": fetch_costs.by_partitions_sent,
     "recoveries": recovery.transform,
     "sent_again": recovery.sent_again,
+    "groups": groups.transform,
+    "rebalances": groups.rebalances,
+    "ownerless": groups.ownerless,
+    "coordinators": coordinators.transform,
+    "mirrors": mirror.transform,
+    "mirrored": mirror.positions,
+    "mirror_rewinds": mirror.rewinds,
+    "mirror_source": mirror.source_ends,
+    "mirror_targets": mirror.targets,
 }
 
-_NEEDS: Mapping[str, str] = {
-    "generator": "load",
-    "leadership": "trace",
-    "leaderships": "trace",
-    "costs": "fetch_costs",
-    "costs_by_size": "fetch_costs",
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "generator": ("load",),
+    "leadership": ("trace",),
+    "leaderships": ("trace",),
+    "costs": ("fetch_costs",),
+    "costs_by_size": ("fetch_costs",),
+    "groups": ("memberships",),
+    "rebalances": ("memberships",),
+    "ownerless": ("memberships",),
+    "coordinators": ("commits",),
+    "mirrors": ("copies",),
+    "mirrored": ("copies",),
+    "mirror_rewinds": ("copies",),
+    "mirror_source": ("copies",),
+    "mirror_targets": ("target_runs",),
 }
-"""The table without which there is nothing to measure."""
+"""The tables without which there is nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,15 @@ class Findings:
     costs_by_size: Sequence[Row] = ()
     recoveries: Sequence[Row] = ()
     sent_again: Sequence[Row] = ()
+    groups: Sequence[Row] = ()
+    rebalances: Sequence[Row] = ()
+    ownerless: Sequence[Row] = ()
+    coordinators: Sequence[Row] = ()
+    mirrors: Sequence[Row] = ()
+    mirrored: Sequence[Row] = ()
+    mirror_rewinds: Sequence[Row] = ()
+    mirror_source: Sequence[Row] = ()
+    mirror_targets: Sequence[Row] = ()
 
 
 def collect(
@@ -135,11 +165,12 @@ def collect(
 
 def _can_be_judged(one: Guarantee, tables: Tables, runs: int) -> bool:
     """A query costs its planning even over nothing."""
-    return any(tables.has(run, *one.needs) for run in range(runs))
+    needs = (*one.needs, one.found_in) if one.found_in else one.needs
+    return any(tables.has(run, *needs) for run in range(runs))
 
 
 def _can_be_measured(name: str, tables: Tables, runs: int) -> bool:
-    return name not in _NEEDS or any(tables.has(run, _NEEDS[name]) for run in range(runs))
+    return name not in _NEEDS or any(tables.has(run, *_NEEDS[name]) for run in range(runs))
 
 
 def _breaches(one: Guarantee, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:

@@ -1,4 +1,5 @@
-"""Runs of one scenario in several revisions of the fetch session, laid beside each other on one page.
+"""Runs of one scenario in several revisions of the fetch session, laid beside each other on one page; or, where a
+mirror copied, with metadata epochs and without.
 
 The runs had the same load, faults and seed and were played one after the other. Each is judged by itself; the page
 says what sessions cost and spared: bytes, partitions sent again, time to recover from a lost answer, the node's time.
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from reports.collect import Findings, Row
 
-COMPARISON_VERSION = 2
+COMPARISON_VERSION = 3
 ORDER = ("final", "first", "none")
 PAGE_NAME = "comparison.html"
 NUMBERS_NAME = "comparison.json"
@@ -86,14 +87,16 @@ def compare_runs(
     Raises ManifestError and SetupError as ``judge`` does.
     """
     from reports.page.comparison import write_comparison
+    from reports.page.mirror_comparison import numbers_of, write_mirror_comparison
 
     found = judge_whole(run_dirs, None, None, spark, progress)
     judged = sorted(found, key=lambda one: _place(one.manifest.revision))
     measured = tuple(measure(_name(one), one.findings) for one in judged)
     out.mkdir(parents=True, exist_ok=True)
-    page = write_comparison(out, judged, measured)
+    mirrors = [numbers_of(_name(one), one) for one in judged if one.manifest.variant and one.findings.mirrors]
+    page = write_mirror_comparison(out, judged, mirrors) if mirrors else write_comparison(out, judged, measured)
     numbers = {"version": COMPARISON_VERSION, "scenario": judged[0].manifest.scenario, "seed": judged[0].manifest.seed,
-               "runs": [asdict(one) for one in measured]}  # fmt: skip
+               "runs": [asdict(one) for one in measured], "mirrors": [asdict(one) for one in mirrors]}  # fmt: skip
     (out / NUMBERS_NAME).write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return Compared(page, tuple(one.verdict for one in judged), measured)
 
@@ -103,7 +106,7 @@ def _place(revision: str) -> int:
 
 
 def _name(one: Judged) -> str:
-    return one.manifest.revision or one.manifest.run_id or one.manifest.scenario
+    return one.manifest.variant or one.manifest.revision or one.manifest.run_id or one.manifest.scenario
 
 
 def measure(revision: str, findings: "Findings") -> Measured:

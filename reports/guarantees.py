@@ -6,19 +6,26 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from reports.jobs import (
+    commit_regression,
     corrupt_value,
     duplicate,
     eviction_rules,
     fetch_gap,
+    group_skip,
     inconsistent_offsets,
     lost_metadata,
     lost_write,
+    mirror_complete,
+    no_fetch_before_epoch,
+    nonmonotonic_metadata_epoch,
     nonmonotonic_poll,
     nonmonotonic_send,
     one_abort_per_begin,
     one_leader_per_epoch,
     one_partition_leader_per_epoch,
     poll_skip,
+    redelivery,
+    rewinds,
     session_epoch_order,
     session_lost,
     snapshot_transfer_bounded,
@@ -33,6 +40,7 @@ from reports.read_tables import Tables
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """``needs``: tables without which it is not checked. ``evidence``: the fact that says how much was looked at.
+    ``found_in``: a table in which every breach has a row; where it is absent there is none, and nothing to compute.
     ``about``: a run that exercises none of these clauses may leave nothing to judge; empty: every run must."""
 
     name: str
@@ -43,6 +51,7 @@ class Guarantee:
     transform: Callable[[Tables, JobConfig], DataFrame]
     always: bool = False  # required of every run, whatever the scenario lists
     about: tuple[str, ...] = ()
+    found_in: str = ""
 
 
 REPLICATION = ("F-22",)
@@ -97,4 +106,24 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("snapshot-transfer-bounded", "A download fetched again what it held already.",
               ("trace",), "download_chunks", "chunks of snapshots received", snapshot_transfer_bounded.transform,
               about=("S-8", "S-11")),
+    Guarantee("nonmonotonic-metadata-epoch", "A client or a node took metadata older than what it had, or an epoch was "
+              "committed twice.", ("metadata_epochs",), "metadata_epochs", "metadata answers taken",
+              nonmonotonic_metadata_epoch.transform),
+    Guarantee("commit-regression", "A committed offset, its metadata epoch or its generation went back.",
+              ("operations", "commits"), "offsets_committed", "offsets committed", commit_regression.transform),
+    Guarantee("no-fetch-before-epoch", "A consumer fetched before its metadata was as new as its offset's epoch.",
+              ("operations", "positions", "commits", "metadata_epochs"), "epochs_learnt",
+              "offsets learnt with a metadata epoch", no_fetch_before_epoch.transform, about=("M-9", "M-13")),
+    Guarantee("rewinds", "A position was called out of range, though nothing was truncated or deleted there.",
+              ("operations", "positions", "commits"), "positions", "partition answers", rewinds.transform,
+              found_in="resets"),
+    Guarantee("redelivery", "A partition's next owner read records again that the group had committed.",
+              ("operations", "runs", "commits", "memberships"), "partitions_given", "partitions given to members",
+              redelivery.transform),
+    Guarantee("group-skip", "A group left out records of a partition between two that it read.",
+              ("operations", "runs", "memberships"), "partitions_given", "partitions given to members",
+              group_skip.transform),
+    Guarantee("mirror-complete", "A record of the source is not in the cluster that its mirror copied to.",
+              ("operations", "runs", "ends", "target_runs"), "records_at_target", "records read at the target",
+              mirror_complete.transform),
 )  # fmt: skip

@@ -59,6 +59,7 @@ class Manifest:
     run_id: str = ""
     target: str = "reference"  # "reference" or HOST:PORT
     revision: str = ""  # of the fetch sessions: final, first or none; empty: not chosen for the run
+    variant: str = ""  # what else was chosen where runs are compared, e.g. "with metadata epochs"
     mutant: str = ""  # name of the planted defect, empty if none
     mutant_calls: int = -1  # how often the patched function ran; -1 unknown, 0 makes the run INVALID
     command: str = ""  # the command that was typed

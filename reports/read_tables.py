@@ -38,6 +38,12 @@ class Tables:
     ends: DataFrame
     changes: DataFrame
     metadata_reads: DataFrame
+    commits: DataFrame
+    memberships: DataFrame
+    metadata_epochs: DataFrame
+    resets: DataFrame
+    copies: DataFrame
+    target_runs: DataFrame
     faults: DataFrame
     trace: DataFrame
     latency: DataFrame

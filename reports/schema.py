@@ -272,9 +272,117 @@ BROKER = Table(
     ),
 )
 
+COMMITS = Table(
+    "commits",
+    "history/commits*.parquet",
+    "Committed offsets as a group's members wrote and read them: one row a partition of each OffsetCommit and "
+    "OffsetFetch answer.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation it belongs to"),
+        Column("kind", "string", "commit, fetched: to and from the coordinator; stored, loaded: kept outside"),
+        Column("group", "string", "the group's ID"),
+        Column("generation", "int64", "commit: in the request; fetched: the member's own; -1 none"),
+        Column("member_id", "string", "as generation; empty: none"),
+        Column("topic", "string", ""),
+        Column("partition", "int64", ""),
+        Column("offset", "int64", "the next offset to read; fetched: -1 if nothing is committed"),
+        Column("leader_epoch", "int64", "as sent or answered, -1 none"),
+        Column("metadata_epoch", "int64", "as sent or answered, -1 none (always in versions without the field)"),
+        Column("draft", "bool", "a draft version, which has the field metadata_epoch"),
+        Column("error", "string", "the partition's error name, or timeout / disconnected; null if none", True),
+        Column("at_us", "int64", "when the answer came; without one, when the client gave up"),
+    ),
+)
+
+MEMBERSHIPS = Table(
+    "memberships",
+    "history/memberships*.parquet",
+    "What members of groups lived through: a row a join, a row a partition that was given or taken away.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("group", "string", "the group's ID"),
+        Column("member_id", "string", "as the coordinator gave it"),
+        Column("generation", "int64", "joined, assigned: the new one; others: the one that it was in"),
+        Column("event", "string", "joined: in the generation with its part known; assigned; revoked: given up as the "
+               "protocol asks; lost: taken without that; left: what it does from then on, it does as a new client"),
+        Column("topic", "string", "assigned, revoked, lost: of the partition; else empty"),
+        Column("partition", "int64", "assigned, revoked, lost; else -1"),
+        Column("at_us", "int64", "when the member knew it"),
+        Column("since_us", "int64", "joined: when it began to ask; revoked, lost: when the partition was assigned; "
+               "else = at_us"),
+    ),
+)  # fmt: skip
+
+METADATA_EPOCHS = Table(
+    "metadata_epochs",
+    "history/metadata_epochs*.parquet",
+    "The metadata epochs that Metadata answers of draft versions carried, and whether the client took the answer.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation it belongs to"),
+        Column("node", "int64", "who answered"),
+        Column("metadata_epoch", "int64", "as answered; -1: the node has had no update yet"),
+        Column("accepted", "bool", "false: dropped whole, since an answer before it had a greater one"),
+        Column("at_us", "int64", "when the answer came"),
+    ),
+)
+
+RESETS = Table(
+    "resets",
+    "history/resets*.parquet",
+    "Positions that moved without a record read: where a fetcher was and where it went on.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation whose answer led to it"),
+        Column("topic", "string", ""),
+        Column("partition", "int64", ""),
+        Column("from_offset", "int64", "the position before, -1 none"),
+        Column("to_offset", "int64", "the position after; -1: not known yet"),
+        Column("reason", "string", "what led to it: OFFSET_OUT_OF_RANGE; truncated: the leader's log ends below it "
+               "(KIP-320); no_offset: nothing was committed"),
+        Column("metadata_epoch", "int64", "of the last accepted metadata, -1 none"),
+        Column("at_us", "int64", "when the position was moved"),
+    ),
+)  # fmt: skip
+
+COPIES = Table(
+    "copies",
+    "history/copies*.parquet",
+    "What a mirror wrote to the target cluster: runs of consecutive source offsets and of one writer's sequences, "
+    "acknowledged by the target at consecutive offsets.",
+    (
+        Column("process", "string", "as in operations"),
+        Column("index", "int64", "the operation that wrote it"),
+        Column("topic", "string", "of the source"),
+        Column("partition", "int64", "of the source, and of the target"),
+        Column("source_offset", "int64", "of the run's first record"),
+        Column("count", "int64", "records in the run, >= 1"),
+        Column("target_offset", "int64", "where the first was written; -1 if not acknowledged"),
+        Column("writer", "string", "who made the values, as in runs"),
+        Column("first_sequence", "int64", "that writer's number of the first value"),
+        Column("at_us", "int64", "when it was acknowledged"),
+    ),
+)
+
+TARGET_RUNS = Table(
+    "target_runs",
+    "history/target_runs*.parquet",
+    "What the cluster that a mirror copied to holds at the end: runs of consecutive offsets and of one writer's "
+    "sequences.",
+    (
+        Column("topic", "string", "of both clusters"),
+        Column("partition", "int64", "of both clusters"),
+        Column("first_offset", "int64", "of the run, in the target"),
+        Column("count", "int64", "records in the run; 0: the partition was read to its end, which is first_offset"),
+        Column("writer", "string", "who made the values, as in runs"),
+        Column("first_sequence", "int64", "that writer's number of the first value"),
+    ),
+)
+
 TABLES: tuple[Table, ...] = (
-    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, CHANGES, METADATA_READS, FAULTS, TRACE, LATENCY, LOAD,
-    FETCH_COSTS, BROKER,
+    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, CHANGES, METADATA_READS, COMMITS, MEMBERSHIPS, METADATA_EPOCHS,
+    RESETS, COPIES, TARGET_RUNS, FAULTS, TRACE, LATENCY, LOAD, FETCH_COSTS, BROKER,
 )  # fmt: skip
 
 

@@ -59,6 +59,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
             ("sessions_created", (F.col("what") == "session_created").cast("int")),
             ("evictions", (F.col("what") == "session_evicted").cast("int")),
         ]),
+        *_of_groups(tables),
         _end(tables),
         _acked_without_end(tables),
     ]  # fmt: skip
@@ -72,6 +73,24 @@ def _counts(frame: DataFrame, facts: Sequence[tuple[str, Column]]) -> DataFrame:
     summed = frame.groupBy("run").agg(*(F.sum(value).cast("long").alias(name) for name, value in facts))
     pairs = [F.struct(F.lit(name).alias("fact"), F.col(name).alias("value")) for name, _ in facts]
     return summed.select("run", F.explode(F.array(*pairs)).alias("pair")).select("run", "pair.fact", "pair.value")
+
+
+def _of_groups(tables: Tables) -> list[DataFrame]:
+    """Only where there are such tables: a query costs its planning even over nothing."""
+    names = {name for _, name in tables.present}
+    written = (F.col("kind") == "commit") & F.col("error").isNull()
+    parts = {
+        "commits": [("offsets_committed", written.cast("int")),
+                    ("epochs_learnt", (F.col("kind").isin("fetched", "loaded") & F.col("error").isNull()
+                                       & (F.col("metadata_epoch") >= 0)).cast("int")),
+                    ("offsets_fetched", ((F.col("kind") == "fetched") & F.col("error").isNull()).cast("int"))],
+        "memberships": [("partitions_given", (F.col("event") == "assigned").cast("int"))],
+        "metadata_epochs": [("metadata_epochs", F.col("accepted").cast("int")),
+                            ("metadata_dropped", (~F.col("accepted")).cast("int"))],
+        "copies": [("records_copied", F.col("count"))],
+        "target_runs": [("records_at_target", F.col("count"))],
+    }  # fmt: skip
+    return [_counts(getattr(tables, name), counted) for name, counted in parts.items() if name in names]
 
 
 def _is_marker() -> Column:

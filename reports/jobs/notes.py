@@ -14,6 +14,10 @@ METADATA_COMMITTED: Final = "metadata_committed"
 METADATA_IMAGE: Final = "metadata_image"
 LEADS: Final = "leads"
 ISR_CHANGED: Final = "isr_changed"
+METADATA_EPOCH: Final = "metadata_epoch"
+UPDATE_METADATA_APPLIED: Final = "update_metadata_applied"
+COORDINATOR_LOADED: Final = "coordinator_loaded"
+TRUNCATED: Final = ("truncated", "truncated_below_high_watermark")
 
 
 def notes(tables: Tables, *names: str) -> DataFrame:

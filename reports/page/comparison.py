@@ -1,6 +1,6 @@
 """Writes comparison.html: one self-contained page about several runs of a scenario."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
@@ -49,7 +49,9 @@ def write_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Meas
     first = judged[0].manifest
     context = {
         "manifest": first,
-        "runs": [_head(one, run, folder) for one, run in zip(judged, runs, strict=True)],
+        "compared": "fetch sessions compared",
+        "differs": "sessions",
+        "runs": [head(one, run.revision, folder) for one, run in zip(judged, runs, strict=True)],
         "groups": table(runs),
         "notes": notes(judged, runs),
         "drawings": _drawings(folder, judged, runs),
@@ -60,11 +62,11 @@ def write_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Meas
     return page
 
 
-def _head(one: Judged, run: Measured, folder: Path) -> dict[str, Any]:
+def head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
     report = one.verdict.report
     return {
-        "revision": run.revision,
-        "meaning": MEANINGS.get(run.revision, ""),
+        "revision": name,
+        "meaning": MEANINGS.get(name, ""),
         "outcome": one.verdict.outcome.name.lower(),
         "summary": one.verdict.summary,
         "reasons": one.verdict.reasons,
@@ -78,42 +80,42 @@ def table(runs: Sequence[Measured]) -> list[tuple[str, list[Line]]]:
     client, follower = [one.clients for one in runs], [one.followers for one in runs]
     groups = [
         ("Fetchers", [
-            _line("fetches answered", [one.fetches for one in runs], words.count),
-            _line("request bytes a fetch", [one.request_bytes for one in client], words.size),
-            _line("response bytes a fetch", [one.response_bytes for one in client], words.size),
-            _line("of these without records", [one.overhead_bytes for one in client], words.size),
-            _line("partitions named a fetch", [_share(one.named, one.fetches) for one in runs], _two),
-            _line("partitions answered a fetch", [_share(one.answered, one.fetches) for one in runs], _two),
+            line_of("fetches answered", [one.fetches for one in runs], words.count),
+            line_of("request bytes a fetch", [one.request_bytes for one in client], words.size),
+            line_of("response bytes a fetch", [one.response_bytes for one in client], words.size),
+            line_of("of these without records", [one.overhead_bytes for one in client], words.size),
+            line_of("partitions named a fetch", [_share(one.named, one.fetches) for one in runs], _two),
+            line_of("partitions answered a fetch", [_share(one.answered, one.fetches) for one in runs], _two),
         ]),
         ("The node's time", [
-            _line("a fetch, mean", [one.mean_us for one in client], words.micros),
-            _line("a fetch, median of the usual kind", [one.p50_us for one in client], words.micros),
-            _line("a fetch, 99 % of the usual kind", [one.p99_us for one in client], words.micros),
-            _line("all fetches", [one.total_us or None for one in client], words.micros),
+            line_of("a fetch, mean", [one.mean_us for one in client], words.micros),
+            line_of("a fetch, median of the usual kind", [one.p50_us for one in client], words.micros),
+            line_of("a fetch, 99 % of the usual kind", [one.p99_us for one in client], words.micros),
+            line_of("all fetches", [one.total_us or None for one in client], words.micros),
         ]),
         ("Lost answers", [
-            _line("fetches whose answer did not come", [one.losses for one in runs], words.count),
-            _line("asking until the next good answer, median", [one.asking_median_us for one in runs], words.micros),
-            _line("with pauses and connecting, median", [one.recovery_median_us for one in runs], words.micros),
-            _line("bytes until then, mean", [one.recovery_bytes for one in runs], words.size),
-            _line("requests in full or sent again", [one.full_again for one in runs], words.count),
-            _line("partitions named again", [one.named_again for one in runs], words.count),
-            _line("partitions sent again", [one.sent_again for one in runs], words.count),
+            line_of("fetches whose answer did not come", [one.losses for one in runs], words.count),
+            line_of("asking until the next good answer, median", [one.asking_median_us for one in runs], words.micros),
+            line_of("with pauses and connecting, median", [one.recovery_median_us for one in runs], words.micros),
+            line_of("bytes until then, mean", [one.recovery_bytes for one in runs], words.size),
+            line_of("requests in full or sent again", [one.full_again for one in runs], words.count),
+            line_of("partitions named again", [one.named_again for one in runs], words.count),
+            line_of("partitions sent again", [one.sent_again for one in runs], words.count),
         ]),
         ("Followers", [
-            _line("fetches answered", [one.fetches or None for one in follower], words.count),
-            _line("of these in full", [one.full if one.fetches else None for one in follower], words.count),
-            _line("request bytes a fetch", [one.request_bytes for one in follower], words.size),
-            _line("response bytes a fetch without records", [one.overhead_bytes for one in follower], words.size),
-            _line("partitions named a fetch", [one.named for one in follower], _two),
-            _line("the node's time a fetch, mean", [one.mean_us for one in follower], words.micros),
+            line_of("fetches answered", [one.fetches or None for one in follower], words.count),
+            line_of("of these in full", [one.full if one.fetches else None for one in follower], words.count),
+            line_of("request bytes a fetch", [one.request_bytes for one in follower], words.size),
+            line_of("response bytes a fetch without records", [one.overhead_bytes for one in follower], words.size),
+            line_of("partitions named a fetch", [one.named for one in follower], _two),
+            line_of("the node's time a fetch, mean", [one.mean_us for one in follower], words.micros),
         ]),
     ]  # fmt: skip
     shown = [(title, [line for line in lines if line is not None]) for title, lines in groups]
     return [(title, lines) for title, lines in shown if lines]
 
 
-def _line(title: str, values: Sequence[float | None], text: Callable[[Any], str]) -> Line | None:
+def line_of(title: str, values: Sequence[float | None], text: Callable[[Any], str]) -> Line | None:
     if all(value is None for value in values):
         return None
     return Line(title, tuple(words.NONE if value is None else text(value) for value in values))
@@ -152,14 +154,21 @@ def _drawings(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) 
         "bytes": lambda: pictures.bytes_per_fetch(runs),
         "partitions": lambda: pictures.partitions(runs),
         "service": lambda: pictures.service(runs),
-        "recovery": lambda: pictures.recovery(runs),
         "growth": lambda: pictures.growth(curves),
+        "recovery": lambda: pictures.recovery(runs),
     }
+    return drawn(folder, makers, _CAPTIONS)
+
+
+def drawn(
+    folder: Path, makers: Mapping[str, Callable[[], Figure | None]], captions: Mapping[str, str]
+) -> dict[str, Drawing]:
+    """In the order of ``makers``, those that have enough samples."""
     drawings = {}
     with style.styled():
         for name, make in makers.items():
             figure = make()
             if figure is not None:
                 style.png(figure, folder / f"comparison-{name}.png")
-                drawings[name] = Drawing(name, style.svg(figure, name, _CAPTIONS[name]), _CAPTIONS[name])
+                drawings[name] = Drawing(name, style.svg(figure, name, captions[name]), captions[name])
     return drawings

@@ -10,7 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from reports.collect import Findings
 from reports.decide import generator_limits
 from reports.manifest import Manifest
-from reports.page import control_plane, words
+from reports.mirrored import mirrored, rewinds
+from reports.page import control_plane, groups, words
 from reports.page.compare import comparisons, rows_for_page
 from reports.page.impact import Impact, impacts
 from reports.page.latency_table import COLUMNS, latency_rows
@@ -26,6 +27,7 @@ _SAYS = {
     Outcome.CRASHED: "Crashed",
 }
 MOST_ANOMALIES = 500
+MOST_REWINDS = 50
 
 
 def write_page(
@@ -99,6 +101,12 @@ def _context(
         "failovers": failovers,
         "failover_summary": control_plane.summary(failovers),
         "transfers": control_plane.transfers(findings),
+        "groups": sorted(findings.groups, key=lambda row: row["group"]),
+        "rebalances": groups.rebalances(findings),
+        "rebalance_summary": groups.summary(groups.rebalances(findings)),
+        "coordinators": groups.coordinators(findings),
+        "mirrors": mirrored(findings),
+        "mirror_rewinds": rewinds(findings)[:MOST_REWINDS],
     }
 
 
@@ -129,6 +137,20 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     without = [each.without_us for each in control_plane.failovers(findings)]
     if without:
         tiles.append((words.micros(max(without)), "without controller", f"worst of {len(without)}"))
+    return tiles + _tiles_of_groups(findings)
+
+
+def _tiles_of_groups(findings: Findings) -> list[tuple[str, str, str]]:
+    tiles = []
+    free = [row["until_us"] - row["from_us"] for row in findings.ownerless]
+    if free:
+        tiles.append((words.micros(max(free)), "without an owner", "one partition, at worst"))
+    copies = mirrored(findings)
+    if copies:
+        again, records = sum(one.again for one in copies), sum(one.records for one in copies)
+        tiles.append((words.count(again), "copied twice", f"of {words.count(records)} copied"))
+        worst = max(copies, key=lambda one: one.added_us)
+        tiles.append((words.micros(worst.added_us), "lag added", f"{sum(one.rewinds for one in copies)} rewinds"))
     return tiles
 
 

@@ -7,14 +7,17 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from reports.collect import Findings
+from reports.mirrored import rewinds, tracks
 from reports.plots import (
     availability,
     broker,
     controller,
+    groups,
     heatmap,
     latency_over_time,
     leadership,
     load,
+    mirror,
     percentiles,
     style,
     throughput,
@@ -41,6 +44,10 @@ _CAPTIONS = {
     "fetched from each other.",
     "leadership": "Who led the replicated partitions that changed most, and where replicas were missing in the in-sync "
     "set; below, how many partitions changed in each second.",
+    "groups": "Each group's generations, and the time from the first member that asked to join until the last knew its "
+    "part; how many partitions nobody owned between two owners; how long commits took.",
+    "mirror": "What the source held, and how far the mirror was; where the line falls, the mirror began anew and "
+    "copied again what it had copied. Below, how old the oldest record was that it had not reached.",
     "broker": "The broker's own metrics on the same time axis.",
 }
 
@@ -57,6 +64,8 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "availability": lambda: availability.draw(findings.throughput, hits, seconds),
         "controller": lambda: controller.draw(findings.failovers, findings.transfers, hits, seconds),
         "leadership": lambda: leadership.draw(findings.leadership, findings.leaderships, hits, seconds),
+        "groups": lambda: groups.draw(findings.rebalances, findings.ownerless, findings.latency, hits, seconds),
+        "mirror": lambda: mirror.draw(tracks(findings), rewinds(findings), hits, seconds),
         "broker": lambda: broker.draw(findings.broker, hits, seconds),
     }
     drawings = {}

@@ -33,6 +33,12 @@ OPERATIONS = {
     "delete_topics": RED,
     "alter_configs": YELLOW,
     "metadata_read": SKY,
+    "offset_commit": GREEN,
+    "offset_fetch": YELLOW,
+    "join_group": PURPLE,
+    "sync_group": PURPLE,
+    "heartbeat": SKY,
+    "copy": RED,
 }
 _OTHERS = (PURPLE, SKY, YELLOW, GREEN)
 _VARIABLES = {

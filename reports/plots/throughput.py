@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.plots import style, timeline
 
+MOST_ABOVE = 5
 _ERRORS = (style.RED, style.YELLOW, style.PURPLE, style.SKY, style.MUTED)
 
 
@@ -23,7 +25,7 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
         x, *stacks, labels=names, colors=[style.color_of(name) for name in names], alpha=0.8, linewidth=0
     )
     panels[0].set_title("completed ok, operations per second")
-    panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
+    _legend(panels[0], len(names))
     if bad:
         floor = [0.0] * seconds
         for place, name in enumerate(sorted(bad, key=lambda name: -sum(bad[name].values()))):
@@ -32,8 +34,16 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
                           label=name or "unknown", linewidth=0)  # fmt: skip
             floor = [low + high for low, high in zip(floor, heights, strict=True)]
         panels[1].set_title("failed or unknown, operations per second")
-        panels[1].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
+        _legend(panels[1], len(bad))
     return figure
+
+
+def _legend(axes: Axes, entries: int) -> None:
+    """Beside the title, or where there are too many for that, beside the data."""
+    if entries <= MOST_ABOVE:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
+    else:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), ncols=1, fontsize=7.5, labelspacing=0.25)
 
 
 def _by_second(rows: Sequence[dict[str, Any]], key: str) -> dict[str, dict[int, float]]:

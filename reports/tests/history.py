@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from reports import schema
 from reports.manifest import Expectations, Manifest, write_manifest
 from reports.tests.control_plane import add_control_plane
+from reports.tests.groups import add_groups
 from reports.tests.replicas import add_replicas
 
 END = 2**63 - 1
@@ -96,6 +97,7 @@ def generate(seed: int, shape: Shape = Shape()) -> History:
     _Player(history, Random(seed)).play()
     add_control_plane(history.tables)
     add_replicas(history.tables)
+    add_groups(history.tables)
     return history
 
 

@@ -9,6 +9,7 @@ import pytest
 from reports.judge import verdicts_of
 from reports.manifest import Expectations
 from reports.tests.history import END, TOPIC, History, Row, generate
+from reports.tests.planted_groups import PLANTED_GROUPS
 from reports.tests.planted_metadata import PLANTED_METADATA
 from reports.tests.planted_replicas import planted_replicas
 from reports.verdict import Outcome, Verdict
@@ -276,6 +277,7 @@ def legal_wrap_and_untold_fetch(history: History) -> None:
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     **PLANTED_METADATA,
+    **PLANTED_GROUPS,
     **planted_replicas(plant_lost_write, plant_unseen, plant_duplicate, plant_nonmonotonic_send),
     "clean": (no_plant, set()),
     "seek": (legal_seek, set()),

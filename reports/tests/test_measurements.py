@@ -204,6 +204,8 @@ def test_the_page_stands_alone_and_holds_every_section(
         "latency",
         "faults",
         "correctness",
+        "groups",
+        "mirror",
         "broker",
         "baseline",
         "notes",
@@ -217,7 +219,8 @@ def test_the_page_stands_alone_and_holds_every_section(
     assert "<b>A & B" not in text
     for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
         assert shown in text, shown
-    figures = ("load", "percentiles", "latency", "throughput", "availability", "controller", "leadership", "broker")
+    figures = ("load", "percentiles", "latency", "throughput", "availability", "controller", "leadership", "broker",
+               "groups", "mirror")  # fmt: skip
     assert {path.name for path in tmp_path.glob("*.png")} == {f"{name}.png" for name in figures}
     assert (tmp_path / "verdict.json").exists()
     assert (tmp_path / "junit.xml").exists()

@@ -1,0 +1,53 @@
+"""mirror-complete: what the source holds at the end, its mirror's target holds too.
+
+Judged of partitions that were read to their end in both clusters. Not counted: partitions in which the mirror's
+position was moved forward (its reset policy is ``latest``, or records were deleted before it came to them). That the
+target holds a record twice is as promised (at least once) and only counted.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.anomaly import PARTITION, anomalies, sentence
+from reports.jobs.config import JobConfig
+from reports.jobs.intervals import merged, subtracted
+from reports.read_tables import Tables
+
+NAME = "mirror-complete"
+WRITER_SUFFIX = "-writer"
+"""Behind a mirror's name: its other half, which writes."""
+_VALUE = (*PARTITION, "writer")
+
+
+def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+    source = tables.reads.where((F.col("f") == "final_read") & (F.col("type") == "ok") & (F.col("writer") != ""))
+    source = source.join(F.broadcast(_judged(tables)), list(PARTITION), "left_semi")
+    there = tables.target_runs.where(F.col("count") > 0).withColumn(
+        "last_sequence", F.col("first_sequence") + F.col("count") - 1
+    )  # fmt: skip
+    wanted, found = (merged(each, _VALUE, "first_sequence", "last_sequence") for each in (source, there))
+    missing = subtracted(wanted, found, _VALUE)
+    runs = source.select(
+        *_VALUE, "process", "index", "complete_us", "shift", F.col("first_sequence").alias("low"),
+        F.col("last_sequence").alias("high"),
+    )  # fmt: skip
+    lost = F.broadcast(missing).join(runs, list(_VALUE)).where(
+        (F.col("low") <= F.col("last")) & (F.col("high") >= F.col("first"))
+    )  # fmt: skip
+    first, last = F.greatest("first", "low"), F.least("last", "high")
+    lost = lost.withColumn("from", first - F.col("shift")).withColumn("to", last - F.col("shift"))
+    detail = sentence(
+        "The source holds offsets %s to %s, written by %s; the cluster that they were copied to does not.",
+        "from", "to", "writer",
+    )  # fmt: skip
+    return anomalies(lost, NAME, detail, offset=F.col("from"))
+
+
+def _judged(tables: Tables) -> DataFrame:
+    """Partitions read to their end in both clusters, in which the mirror was never moved forward."""
+    mirrors = tables.copies.select("run", F.regexp_replace("process", f"{WRITER_SUFFIX}$", "").alias("process"))
+    resets = tables.resets.where(F.col("to_offset") > F.greatest(F.col("from_offset"), F.lit(0)))
+    moved = resets.join(F.broadcast(mirrors.distinct()), ["run", "process"], "left_semi")
+    ends = tables.ends.select(*PARTITION)
+    read = tables.target_runs.where(F.col("count") == 0).join(F.broadcast(ends), list(PARTITION), "left_semi")
+    return read.select(*PARTITION).distinct().join(F.broadcast(moved.select(*PARTITION)), list(PARTITION), "left_anti")

@@ -1,0 +1,92 @@
+"""The tables of consumer groups: rebalances, and moves of their coordinators."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from reports.collect import Findings
+
+LEAST_FOR_A_MEDIAN = 5
+_SLACK_US = 1_000_000
+"""A fault that ended so shortly before still explains what began then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """``free_us``: the longest that a partition had no owner meanwhile; None: each had one."""
+
+    group: str
+    generation: int
+    members: int
+    at_us: int
+    took_us: int
+    slowest_us: int
+    free_us: int | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """``without_us``: from the last commit at a node to the first at the next; ``loaded_us``: until it had loaded."""
+
+    group: str
+    node: int
+    next_node: int
+    at_us: int
+    without_us: int
+    loaded_us: int | None
+    records: int | None
+    failed: int
+    cause: str
+
+
+def rebalances(findings: Findings) -> list[Rebalance]:
+    rows = sorted(findings.rebalances, key=lambda row: (row["from_us"], row["group"]))
+    return [
+        Rebalance(
+            row["group"], row["generation"], row["members"], row["from_us"], row["until_us"] - row["from_us"],
+            row["slowest_us"], _longest_free(findings, row["group"], row["from_us"], row["until_us"]),
+            cause(findings, row["from_us"], row["until_us"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _longest_free(findings: Findings, group: str, from_us: int, until_us: int) -> int | None:
+    """Of the times that ended with this generation."""
+    free = [
+        row["until_us"] - row["from_us"] for row in findings.ownerless
+        if row["group"] == group and from_us <= row["until_us"] <= until_us
+    ]  # fmt: skip
+    return max(free, default=None)
+
+
+def coordinators(findings: Findings) -> list[Move]:
+    rows = sorted(findings.coordinators, key=lambda row: (row["last_us"], row["group"]))
+    return [
+        Move(
+            row["group"], row["node"], row["next_node"], row["last_us"], row["first_us"] - row["last_us"],
+            None if row["loaded_us"] is None else row["loaded_us"] - row["last_us"], row["records"], row["failed"],
+            cause(findings, row["last_us"], row["first_us"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def cause(findings: Findings, from_us: int, until_us: int) -> str:
+    """The latest fault that was in force, or had just ended, when it began or before it was over."""
+    struck = [
+        row for row in findings.fault_hits
+        if not row["kind"].startswith("preset")
+        and row["at_us"] <= until_us and row["until_us"] >= from_us - _SLACK_US
+    ]  # fmt: skip
+    last = max(struck, key=lambda row: (row["at_us"], row["name"]), default=None)
+    return "" if last is None else str(last["name"])
+
+
+def summary(found: Sequence[Rebalance]) -> str:
+    """A median needs several; fewer are told one by one in the table."""
+    if len(found) < LEAST_FOR_A_MEDIAN:
+        return ""
+    times = [each.took_us for each in found]
+    return f"Of {len(found)}, the median is {median(times) / 1e6:.3f} s and the worst {max(times) / 1e6:.3f} s."

@@ -1,0 +1,82 @@
+"""Rebalances of groups over time, partitions without an owner, and how long commits took."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.plots import style, timeline
+
+MOST_GROUPS = 8
+COMMITS = ("offset_commit", "commit")
+"""The operations that commit offsets."""
+Row = Mapping[str, Any]
+
+
+def draw(
+    rebalances: Sequence[Row], ownerless: Sequence[Row], latency: Sequence[Row], hits: Sequence[dict[str, Any]],
+    seconds: int,
+) -> Figure | None:  # fmt: skip
+    """None without groups."""
+    names = sorted({row["group"] for row in rebalances})[:MOST_GROUPS]
+    if not names or seconds < timeline.LEAST_SECONDS:
+        return None
+    commits = [row for row in latency if row["operation"] in COMMITS and row["measure"] == "response"]
+    heights = [0.36 * len(names) + 0.25, 1.0, *([1.2] if commits else [])]
+    figure, panels = timeline.frame(heights, hits, seconds)
+    _generations(panels[0], rebalances, names, seconds)
+    _without_owner(panels[1], ownerless, seconds)
+    if commits:
+        _commits(panels[2], commits, seconds)
+    return figure
+
+
+def _generations(axes: Axes, rebalances: Sequence[Row], names: Sequence[str], seconds: int) -> None:
+    for place, name in enumerate(names):
+        rows = sorted((row for row in rebalances if row["group"] == name), key=lambda row: row["generation"])
+        ends = [row["from_us"] / 1e6 for row in rows[1:]] + [float(seconds)]
+        free = 0.0
+        for row, end in zip(rows, ends, strict=True):
+            start, done = row["from_us"] / 1e6, row["until_us"] / 1e6
+            axes.broken_barh([(done, max(0.0, end - done))], (place - 0.3, 0.6), color=style.BLUE, alpha=0.25,
+                             linewidth=0)  # fmt: skip
+            axes.broken_barh([(start, max(done - start, seconds * 0.002))], (place - 0.3, 0.6), color=style.ORANGE,
+                             linewidth=0)  # fmt: skip
+            if end - done > seconds * 0.035 and done >= free:
+                axes.text(done + seconds * 0.004, place, _members(row["members"], end - done > seconds * 0.12),
+                          va="center", fontsize=8.5, color=style.INK)  # fmt: skip
+                free = done + seconds * 0.02
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.set_title("generations: members in each; orange: rebalancing")
+    style.no_lines(axes)
+
+
+def _members(count: int, wide: bool) -> str:
+    return f"{count} member{'s' * (count != 1)}" if wide else str(count)
+
+
+def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
+    """How many partitions nobody owned, of all groups, between two owners."""
+    moves = sorted(
+        [(row["from_us"] / 1e6, 1) for row in ownerless] + [(row["until_us"] / 1e6, -1) for row in ownerless]
+    )
+    x, y, now = [0.0], [0], 0
+    for at, step in moves:
+        now += step
+        x.append(at)
+        y.append(now)
+    axes.step([*x, float(seconds)], [*y, now], where="post", color=style.RED)
+    axes.fill_between([*x, float(seconds)], [*y, now], step="post", color=style.RED, alpha=0.18, linewidth=0)
+    axes.set_ylim(0, max(1, *y) * 1.08)
+    axes.set_title("partitions without an owner")
+
+
+def _commits(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
+    for name, label, colour in (("p50_us", "median", style.SKY), ("max_us", "slowest", style.BLUE)):
+        points = {row["second"]: max(1, row[name]) for row in rows if row[name] is not None}
+        axes.plot(*timeline.dense(points, seconds), "o-", color=colour, markersize=2.5, label=label)
+    style.micros_axis(axes)
+    axes.set_title("commits: response time by second")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=2, borderaxespad=0.1)

@@ -1,0 +1,70 @@
+"""A mirror's position in its source over time, with its rewinds; below, how far it was behind."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports.jobs.mirror import SLOT_US
+from reports.plots import style, timeline
+
+if TYPE_CHECKING:
+    from reports.mirrored import Place, Rewind, Track
+
+MOST_PARTITIONS = 3
+"""More lines cannot be told apart; those that were rewound come first."""
+
+
+def draw(
+    known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hits: Sequence[dict[str, Any]], seconds: int
+) -> Figure | None:
+    """None without a mirror."""
+    if not known or seconds < timeline.LEAST_SECONDS:
+        return None
+    back = {place: sum((one.topic, one.partition) == place for one in rewinds) for place in known}
+    shown = sorted(sorted(known, key=lambda place: (-back[place], place))[:MOST_PARTITIONS])
+    figure, panels = timeline.frame([*(1.5 for _ in shown), 1.2], hits, seconds)
+    for axes, place in zip(panels, shown, strict=False):
+        position(axes, known[place], [one for one in rewinds if (one.topic, one.partition) == place])
+        axes.set_title(f"{place[0]}-{place[1]}: offsets")
+    legend(panels[0])
+    lag(panels[-1], known, style.BLUE, "")
+    panels[-1].set_ylim(bottom=0)
+    panels[-1].set_title("seconds behind: age of the oldest record not reached, worst partition")
+    return figure
+
+
+def legend(axes: Axes) -> None:
+    handles = [Line2D([], [], color=style.MUTED, label="end of the source"),
+               Line2D([], [], color=style.BLUE, label="the mirror's position"),
+               Line2D([], [], color=style.RED, marker="v", linewidth=0, label="rewind")]  # fmt: skip
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+
+
+def position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
+    x = [_seconds(track.first + number) for number in range(len(track.ends))]
+    axes.step(x, track.ends, where="post", color=style.MUTED, linewidth=1.2)
+    axes.step(x, track.positions, where="post", color=style.BLUE)
+    (marks,) = axes.plot([one.at_us / 1e6 for one in rewinds], [one.to_offset for one in rewinds], "v",
+                         color=style.RED, markersize=6, clip_on=False)  # fmt: skip
+    marks.set_in_layout(False)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> None:
+    worst: dict[int, int] = {}
+    for track in known.values():
+        for number, lag_us in enumerate(track.lags_us):
+            worst[track.first + number] = max(lag_us, worst.get(track.first + number, 0))
+    in_order = sorted(worst)
+    axes.step([_seconds(slot) for slot in in_order], [worst[slot] / 1e6 for slot in in_order], where="post",
+              color=colour, label=label or None)  # fmt: skip
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} s")
+
+
+def _seconds(slot: int) -> float:
+    """The slot's end: what it holds is known by then."""
+    return (slot + 1) * SLOT_US / 1e6

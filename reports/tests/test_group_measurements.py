@@ -1,0 +1,153 @@
+"""What is told of groups and mirrors equals a plain computation over the same history; the pages show it."""
+
+from pathlib import Path
+
+import pytest
+
+from reports.collect import Findings
+from reports.comparison import compare_runs
+from reports.judge import _findings, _silent
+from reports.manifest import read_manifest
+from reports.mirrored import mirrored, rewinds, tracks
+from reports.page import groups
+from reports.tests.groups import EVERY_US, GROUP
+from reports.tests.history import History, Row, generate
+from reports.tests.test_verdict import findings
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+BACK_US, PARTITION = 3_800_000, 1
+"""The mirror begins anew then, in this partition, and is slow."""
+
+
+def _int(row: Row, key: str) -> int:
+    return int(row[key])  # type: ignore[call-overload]
+
+
+def rewound(history: History) -> int:
+    """Copies all of the partition again, and what came next after that. Returns how many records came twice."""
+    mine = sorted(history.rows("copies", partition=PARTITION), key=lambda row: _int(row, "source_offset"))
+    old = [row for row in mine if _int(row, "at_us") < BACK_US]
+    again = [{**row, "at_us": BACK_US + 30_000 * number} for number, row in enumerate(old)]
+    back_us = _int(again[-1], "at_us")
+    late = [row for row in mine if BACK_US <= _int(row, "at_us") <= back_us]
+    for number, row in enumerate(late):
+        row["at_us"] = back_us + 1 + number
+    history.tables["copies"] += again
+    held = history.rows("target_runs", partition=PARTITION)
+    end = max(_int(row, "first_offset") for row in held)
+    twice = [{**row, "first_offset": end + _int(row, "source_offset")} for row in again]
+    names = ("topic", "partition", "first_offset", "count", "writer", "first_sequence")
+    history.tables["target_runs"] += [{name: row[name] for name in names} for row in twice]
+    return sum(_int(row, "count") for row in again)
+
+
+@pytest.fixture(scope="module")
+def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Findings, Findings, int]:
+    root = tmp_path_factory.mktemp("groups")
+    clean, back = generate(12), generate(13)
+    again = rewound(back)
+    joined = clean.rows("memberships", event="joined", generation=2, process="member-1")[0]
+    clean.tables["memberships"].append({**joined, "since_us": 2_400_000, "at_us": 2_500_000})
+    folders = [clean.write(root / "clean"), back.write(root / "back")]
+    measured = _findings(folders, [read_manifest(one) for one in folders], spark, _silent)  # type: ignore[arg-type]
+    return clean, measured[0], measured[1], again
+
+
+def test_a_group_is_counted(run: tuple[History, Findings, Findings, int]) -> None:
+    history, measured, _, _ = run
+    (group,) = measured.groups
+    reads = [row for name in ("member-0", "member-1") for row in history.rows("runs", process=name)]
+    places = {
+        (row["partition"], offset)
+        for row in reads
+        for offset in range(_int(row, "first_offset"), _int(row, "first_offset") + _int(row, "count"))
+    }
+    records = sum(_int(row, "count") for row in reads)
+    assert (group["group"], group["members"], group["partitions"], group["generations"]) == (GROUP, 2, 3, 3)
+    assert (group["records"], group["again"]) == (records, records - len(places))
+    assert group["again"] > 0
+    commits = history.rows("commits", kind="commit")
+    assert group["committed"] == sum(row["error"] is None for row in commits)
+    assert (group["unknown"], group["refused"]) == (3, 0)
+
+
+def test_rebalances_last_from_the_first_who_asks_to_the_last_who_knows(
+    run: tuple[History, Findings, Findings, int],
+) -> None:
+    _, measured, _, _ = run
+    found = groups.rebalances(measured)
+    assert [(one.generation, one.members, one.at_us, one.took_us, one.free_us) for one in found] == [
+        (1, 1, 250_000, 50_000, None), (2, 2, 1_500_000, 120_000, 120_000), (3, 1, 5_000_000, 200_000, 210_000),
+    ]  # fmt: skip
+    assert [one.cause for one in found] == ["", "", ""]
+
+
+def test_a_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[History, Findings, Findings, int]) -> None:
+    history, measured, _, _ = run
+    (move,) = groups.coordinators(measured)
+    done = sorted(_int(row, "at_us") for row in history.rows("commits", kind="commit", error=None))
+    last = max(at for at in done if at < 3_000_000)
+    assert (move.node, move.next_node, move.at_us) == (0, 1, last)
+    assert move.without_us == min(at for at in done if at > 3_000_000) - last
+    assert (move.loaded_us, move.records, move.failed, move.cause) == (3_300_000 - last, 120, 3, "kill")
+
+
+def test_a_mirror_that_never_went_back_copied_nothing_twice(run: tuple[History, Findings, Findings, int]) -> None:
+    history, measured, _, _ = run
+    (found,) = mirrored(measured)
+    assert found.records == sum(_int(row, "count") for row in history.rows("copies"))
+    assert (found.again, found.rewinds, found.farthest, found.added_us) == (0, 0, 0, 0)
+    assert (found.held, found.held_twice) == (found.records, 0)
+    assert found.worst_lag_us <= 3 * EVERY_US
+
+
+def test_a_rewind_costs_copies_and_time(run: tuple[History, Findings, Findings, int]) -> None:
+    _, _, measured, again = run
+    (found,) = mirrored(measured)
+    (cost,) = rewinds(measured)
+    assert (found.again, found.rewinds, found.farthest) == (again, 1, cost.from_offset)
+    assert found.held_twice == again
+    assert (cost.partition, cost.at_us, cost.to_offset) == (PARTITION, BACK_US, 0)
+    # Its first records were half a second old and less when it first came to them, and lay 3.8 s back then.
+    assert 2_500_000 <= cost.added_us <= 4_000_000
+    assert found.added_us == cost.added_us
+    assert cost.took_us is not None
+    assert cost.took_us < 3_000_000
+
+
+def _rows(**values: int) -> dict[str, object]:
+    return {"topic": "t", "partition": 0, **values}
+
+
+def test_the_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
+    source = [_rows(slot=4, end=10), _rows(slot=6, end=20), _rows(slot=9, end=30)]
+    copied = [_rows(slot=5, position=10), _rows(slot=7, position=4), _rows(slot=11, position=30)]
+    back = [_rows(at_us=7 * 250_000 + 1, from_offset=10, to_offset=0)]
+    one = findings(mirror_source=source, mirrored=copied, mirror_rewinds=back)
+    track = tracks(one)["t", 0]
+    assert track.first == 4
+    assert track.ends == (10, 10, 20, 20, 20, 30, 30, 30)
+    assert track.positions == (0, 10, 10, 4, 4, 4, 4, 30)
+    assert [lag // 250_000 for lag in track.lags_us] == [0, 0, 0, 3, 4, 5, 6, 0]
+    (cost,) = rewinds(one)
+    assert (cost.before_us, cost.worst_us, cost.added_us) == (0, 6 * 250_000, 6 * 250_000)
+    assert cost.took_us == 5 * 250_000 - 1
+    never = findings(mirror_source=source, mirrored=copied[:2], mirror_rewinds=back)
+    assert rewinds(never)[0].took_us is None
+
+
+def test_runs_with_and_without_the_mechanism_on_one_page(spark: object, tmp_path: Path) -> None:
+    on, off = generate(12), generate(12)
+    again = rewound(off)
+    folders = [on.write(tmp_path / "on", variant="with metadata epochs"),
+               off.write(tmp_path / "off", variant="without")]  # fmt: skip
+    compared = compare_runs(folders, tmp_path / "out", spark)  # type: ignore[arg-type]
+    text = compared.page.read_text(encoding="utf-8")
+    for shown in ("a mirror compared", "with metadata epochs", "without", f">{again}<", "added by a rewind, at most"):
+        assert shown in text, shown
+    names = {path.name for path in compared.page.parent.glob("*.png")}
+    assert names == {"comparison-positions.png", "comparison-lag.png"}
+    page = (tmp_path / "off" / "report" / "index.html").read_text(encoding="utf-8")
+    for shown in ('id="groups"', 'id="mirror"', 'id="mirror-rewinds"', "copied twice", "Moves of coordinators"):
+        assert shown in page, shown
+    assert {"groups.png", "mirror.png"} <= {path.name for path in (tmp_path / "off" / "report").glob("*.png")}
