@@ -224,14 +224,15 @@ def _one_of(mutant: str | None, with_mutants: bool) -> None:
         raise click.UsageError("give --mutant or --with-mutants, not both")
 
 
-@main.command(epilog=_examples("compare fetch-revisions", "compare 1 --seed 7 --out runs/compared"))
+@main.command(epilog=_examples("compare fetch-revisions", "compare mirror --seed 7 --out runs/compared"))
 @click.argument("scenario")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
 @click.option("--seed", type=int, default=1, show_default=True)
 def compare(scenario: str, out: Path | None, seed: int) -> None:
     """A scenario in both revisions of fetch sessions and with full fetches: same load, faults and seed.
 
-    Played one after the other with real processes, judged, and laid side by side.
+    One with a mirror is played with metadata epochs and without instead. One after the other with real processes,
+    judged, and laid side by side.
     """
     from playing import command_line, find_scenarios, need_java, one_sentence, progress, run_folder, shown, tell, worst
 

@@ -40,6 +40,13 @@ def _check_load(scenario: Scenario, file: str) -> None:
             f"{file}: load.topics: {load.topics[0].replicas} replicas need so many nodes; "
             f"there are {scenario.cluster.total}"
         )
+    read = [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
+    read += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
+    for reader, topic in read:
+        if topic not in topics:
+            raise ScenarioError(
+                f"{file}: load: topic {topic!r} of {reader} is not among: {', '.join(sorted(topics))}"
+            )
     of_topic: tuple[Fetchers | Producers, ...] = (*load.fetchers, *load.producers)
     for group in of_topic:
         if isinstance(group, Producers) and group.acks == 0:
@@ -54,6 +61,19 @@ def _check_load(scenario: Scenario, file: str) -> None:
         *of_topic, *load.admins, *load.metadata_readers
     )  # fmt: skip
     _check_names([group.name for group in groups], file, "load: two groups are")
+    _check_groups(scenario, file)
+
+
+def _check_groups(scenario: Scenario, file: str) -> None:
+    load = scenario.load
+    speaks_drafts = any(each.metadata_epoch for each in load.groups) or (load.mirror and load.mirror.metadata_epoch)
+    if speaks_drafts and "drafts" not in scenario.needs:
+        raise ScenarioError(f"{file}: needs: metadata epochs are spoken under draft versions and need 'drafts'")
+    if load.mirror is not None and any(each.name == "mirror" for each in load.groups):
+        raise ScenarioError(f"{file}: load.groups: the name 'mirror' is that of the mirror's group")
+    for each in load.groups:
+        if isinstance(each.metadata_from, int) and each.metadata_from >= scenario.cluster.total:
+            raise ScenarioError(f"{file}: load.groups: node {each.metadata_from} is not in the cluster")
 
 
 def _check_revisions(scenario: Scenario, file: str) -> None:

@@ -61,6 +61,10 @@ def read_fault(reader: Reader) -> Fault:
         step_ms=reader.integer("step_ms", 0),
         cut_bytes=reader.range("cut_bytes", (0, 0), low=0),
         bytes_per_s=reader.integer("bytes_per_s", 0, low=0),
+        config=reader.table("config", required=False).pairs(),
+        between_s=reader.number("between_s", 1.0, low=0.0),
+        feature=reader.text("feature", ""),
+        level=reader.integer("level", 0, low=0),
         optional=reader.boolean("optional", False),
         either=reader.text("either", ""),
         swept=reader.boolean("swept", False),
@@ -131,5 +135,9 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("node", "means nothing beside link; give one of them")
     if fault.boot and fault.timed:
         raise reader.refusal("boot", "means nothing beside at_s, which counts from the load's start; give on")
+    if (fault.kind == "feature_finalized") != bool(fault.feature and fault.level):
+        raise reader.refusal("feature", "and level are of feature_finalized, which needs both")
+    if fault.config and fault.kind != "rolling_bounce":
+        raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
     if fault.clients and fault.kind != "node_isolated":
         raise reader.refusal("clients", f"means nothing for {fault.kind}; only for node_isolated")

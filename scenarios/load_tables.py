@@ -1,6 +1,7 @@
 """``[load]`` and the tables below it: topics, fetchers, producers, admins, readers of the metadata."""
 
 from scenarios.fields import Reader
+from scenarios.group_tables import read_groups, read_mirror
 from scenarios.model import Admins, Fetchers, Load, MetadataReaders, Producers, Topic
 from scenarios.vocabulary import ADMIN_OPERATIONS, BEHAVIOURS, FETCHER_REVISIONS
 
@@ -20,6 +21,8 @@ def read_load(reader: Reader) -> Load:
         request_timeout_ms=reader.integer("request_timeout_ms", 2000, low=1),
         admins=tuple(_admins(each) for each in reader.tables("admins")),
         metadata_readers=tuple(_metadata_readers(each) for each in reader.tables("metadata_readers")),
+        groups=tuple(read_groups(each) for each in reader.tables("groups")),
+        mirror=read_mirror(reader.table("mirror")) if reader.has("mirror") else None,
     )
     reader.end()
     return load

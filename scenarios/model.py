@@ -34,10 +34,12 @@ __all__ = [
     "Cluster",
     "Fault",
     "Fetchers",
+    "Groups",
     "Link",
     "Load",
     "Match",
     "MetadataReaders",
+    "Mirror",
     "NodeChoice",
     "Producers",
     "Range",
@@ -173,6 +175,62 @@ class MetadataReaders:
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Like members of the consumer group ``name``; several tables with one name are one group of mixed members. Client
+    IDs are ``member-<number>``, numbered through all tables.
+
+    ``protocol``: vocabulary.GROUP_PROTOCOLS; ``assigned``: without membership, each reads all partitions of ``topics``
+    and commits as a simple consumer does. ``metadata_epoch``: draft versions, the guard and the waits of the metadata
+    epoch, else the usual versions. ``leader_epochs``: sends current leader epochs (KIP-320), else -1. ``static``: with
+    a ``group.instance.id``. ``offsets``: vocabulary.OFFSET_PLACES. ``metadata_from``: a node's number, or
+    vocabulary.METADATA_SOURCES. ``stay_s``: leaves and begins anew after so long, 0: stays. ``sim_``: in the simulator.
+    """
+
+    name: str
+    count: int
+    sim_count: int
+    topics: tuple[str, ...]
+    protocol: str = "eager"
+    metadata_epoch: bool = True
+    leader_epochs: bool = False
+    reset: str = "earliest"
+    commit_interval_ms: int = 500
+    static: bool = False
+    offsets: str = "kafka"
+    metadata_from: int | str = "any"
+    metadata_interval_ms: int = 1000
+    """how often the metadata is asked for although nothing is wrong"""
+    session_timeout_ms: int = 6000
+    rebalance_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 500
+    max_wait_ms: int = 100
+    poll_interval_ms: int = 100
+    max_bytes: int = 1 << 20
+    stay_s: float = 0.0
+    sim_stay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """``count`` group members that copy ``topic`` to the topic of the same name in a second cluster of one node, by an
+    idempotent producer; what they have copied they commit to the source cluster. ``reset`` and the switches as those
+    of Groups. Client IDs are ``mirror-<number>``, the group is ``mirror``."""
+
+    topic: str
+    count: int = 1
+    sim_count: int = 1
+    metadata_epoch: bool = True
+    leader_epochs: bool = False
+    reset: str = "earliest"
+    commit_interval_ms: int = 500
+    metadata_from: int | str = "alternating"
+    metadata_interval_ms: int = 1000
+    session_timeout_ms: int = 6000
+    heartbeat_interval_ms: int = 500
+    poll_interval_ms: int = 50
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """``seconds`` live and ``sim_seconds`` in virtual time; then heal, final polls and the final read.
 
@@ -191,6 +249,8 @@ class Load:
     request_timeout_ms: int = 2000
     admins: tuple[Admins, ...] = ()
     metadata_readers: tuple[MetadataReaders, ...] = ()
+    groups: tuple[Groups, ...] = ()
+    mirror: Mirror | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +325,13 @@ class Fault:
     cut_bytes: Range = NOTHING
     """link_truncated: bytes that still pass; at a disk_write: bytes of that write that are kept"""
     bytes_per_s: int = 0
+    config: tuple[tuple[str, str], ...] = ()
+    """rolling_bounce: settings with which the nodes come back, beside or instead of what they had"""
+    between_s: float = 1.0
+    """rolling_bounce: from a node's return until the next is stopped"""
+    feature: str = ""
+    level: int = 0
+    """feature_finalized: the name, and the level to which it is raised through UpdateFeatures"""
     optional: bool = False
     """the run is valid although this fault never fired"""
     either: str = ""
@@ -316,8 +383,13 @@ class Scenario:
 
     @property
     def expected_faults(self) -> tuple[str, ...]:
-        """Without which a run shows nothing: a name for each time that a fault must fire, and the states to be set.
+        """Without which a run shows nothing: a name for each time that a fault must fire (of a rolling bounce for each
+        node), and the states to be set.
 
         Of a scenario that is drawn for a seed (``scenarios.draw``)."""
-        fired = [fault.name for fault in self.faults if not fault.optional for _ in range(fault.repeat)]
+        nodes = self.cluster.total
+        fired = [
+            fault.name for fault in self.faults if not fault.optional
+            for _ in range(nodes if fault.kind == "rolling_bounce" else fault.repeat)
+        ]  # fmt: skip
         return (*fired, *(name for name, _ in self.state))

@@ -18,8 +18,15 @@ CLIENT_GUARANTEES = (
     "fetch-gap",
     "torn-metadata",
     "lost-metadata",
+    "nonmonotonic-metadata-epoch",
+    "commit-regression",
+    "rewinds",
+    "redelivery",
+    "group-skip",
+    "mirror-complete",
+    "no-fetch-before-epoch",
 )
-"""Judged from what clients saw. Names as in Jepsen's Kafka workload; the last two judge the metadata."""
+"""Judged from what clients saw. Names as in Jepsen's Kafka workload; the last ones judge the metadata and groups."""
 
 FROM_WITHIN = (
     "session-epoch-order",
@@ -51,6 +58,14 @@ FROM_WITHIN = (
     "replicas-converge",
     "no-starvation",
     "stale-leader-epoch-fenced",
+    "one-content-per-epoch",
+    "no-committed-lost",
+    "one-group-leader",
+    "all-assigned",
+    "commits-accepted",
+    "commits-fenced",
+    "epoch-gated-by-transaction",
+    "switch-respected",
 )
 """Guarantees judged from a node's own trace, which only our broker writes."""
 
@@ -89,6 +104,7 @@ TIMED_KINDS = (
     "node_powered_off",
     "node_terminated",
     "node_isolated",
+    "node_cut_from_controller",
     "disk_slowed",
     "disk_full",
     "link_cut",
@@ -98,9 +114,14 @@ TIMED_KINDS = (
     "link_sliced",
     "link_slowed",
     "link_down",
+    "rolling_bounce",
+    "feature_finalized",
 )
 """Faults done from outside at a time (``at_s = ...``): signals, links by Toxiproxy or the simulator, and the node's
-disk. ``node_isolated``: all links between this node and the other nodes, both ways."""
+disk. ``node_isolated``: all links between this node and the other nodes, both ways. ``node_cut_from_controller``: only
+those to the node that is the active controller when it begins; other nodes and clients still reach it.
+``rolling_bounce``: each node in turn ends by SIGTERM and comes back, all with ``config``.
+``feature_finalized``: an UpdateFeatures request, which must be granted, sent until it is."""
 
 NEEDED_BY_KIND = {
     "clock_stepped": "clock",
@@ -108,6 +129,7 @@ NEEDED_BY_KIND = {
     "disk_slowed": "disk",
     "disk_full": "disk",
     "node_isolated": "proxy",
+    "node_cut_from_controller": "proxy",
 }
 """Where it is not ``interceptor`` at a state, ``signals`` or (for links) ``proxy`` at a time."""
 
@@ -125,11 +147,31 @@ ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade")
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level."""
 
+GROUP_PROTOCOLS = ("eager", "cooperative", "assigned")
+"""How members of a group rebalance: all give up all, or only what moves; assigned: there is no membership."""
+
+RESETS = ("earliest", "latest", "none")
+"""What a member does without a committed offset, or with one out of range (none: it stops)."""
+
+OFFSET_PLACES = ("kafka", "outside")
+"""Where a member keeps its offsets: committed to its coordinator, or outside, each with the metadata epoch."""
+
+METADATA_SOURCES = ("any", "alternating")
+"""Which nodes a member asks for metadata: one drawn each time, or one after the other."""
+
 API_KEYS = {
     "produce": 0,
     "fetch": 1,
     "list_offsets": 2,
     "metadata": 3,
+    "update_metadata": 6,
+    "offset_commit": 8,
+    "offset_fetch": 9,
+    "find_coordinator": 10,
+    "join_group": 11,
+    "heartbeat": 12,
+    "leave_group": 13,
+    "sync_group": 14,
     "api_versions": 18,
     "create_topics": 19,
     "delete_topics": 20,
@@ -161,6 +203,7 @@ SWARM_KINDS = (
     "node_paused",
     "node_powered_off",
     "node_isolated",
+    "node_cut_from_controller",
     "disk_slowed",
     "disk_full",
     "link_cut",

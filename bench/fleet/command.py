@@ -19,7 +19,7 @@ from bench.fleet.negotiation import UnreachableError, announces, negotiate
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.processes import LocustProcesses, WorkerDiedError
 from bench.fleet.recorder import Recorder
-from bench.fleet.spec import Fleet, FleetSpec, SpecError, address_of, make_fleet, parse_spec
+from bench.fleet.spec import Fleet, FleetSpec, SpecError, address_of, call_prelude, make_fleet, parse_spec
 from bench.fleet.web import wait_for_page
 from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
 from reference_broker.wire.apis import DRAFTS, ApiKey
@@ -68,9 +68,11 @@ class FleetRun:
         return path
 
     def _prepare(self) -> None:
-        self._drive(self.fleet.preparer)
-        if self.fleet.preparer.failure is not None:
-            raise SpecError(self.fleet.preparer.failure)
+        for preparer in (self.fleet.preparer, self.fleet.target_preparer):
+            if preparer is not None:
+                self._drive(preparer)
+                if preparer.failure is not None:
+                    raise SpecError(preparer.failure)
         if self.fleet.seeder is not None:
             self._drive(self.fleet.seeder)
 
@@ -83,12 +85,15 @@ class FleetRun:
 
     def _look_at_the_end(self) -> None:
         self._drive(self.fleet.final_reader)
+        unread = len(self.fleet.final_reader.unread)
+        if self.fleet.target_reader is not None:
+            self._drive(self.fleet.target_reader)
+            unread += len(self.fleet.target_reader.unread)
         undescribed = 0
         if self.fleet.final_describer is not None:
             self._drive(self.fleet.final_describer)
             undescribed = self.fleet.final_describer.undescribed
         self.recorder.close(clock())
-        unread = len(self.fleet.final_reader.unread)
         say("done", unread_partitions=unread, undescribed_nodes=undescribed, **self.last)
 
     def _drive(self, behaviour: Behaviour) -> None:
@@ -99,7 +104,9 @@ class FleetRun:
         locust.tell("go")
         fleet, workers = self.fleet, self.spec.workers
         clients = {"fetchers": len(fleet.fetchers), "producers": len(fleet.producers), "admins": len(fleet.admins)}
-        say("load", **clients, metadata_readers=len(fleet.metadata_readers), workers=workers)
+        clients |= {"metadata_readers": len(fleet.metadata_readers)}
+        clients |= {"members": len(fleet.members), "mirrors": len(fleet.mirrors)}
+        say("load", **clients, workers=workers)
         end_s = time.monotonic() + self.spec.seconds if self.spec.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:
             pass
@@ -169,6 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         spec = _resolved(options.spec)
+        call_prelude(spec)
         run = FleetRun(spec, options.hold, None if options.web is None else (WEB_HOST, options.web))
         run.listen()
         run.run()

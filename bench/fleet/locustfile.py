@@ -21,7 +21,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from bench.fleet.processes import BY_HAND_VARIABLE, SPEC_VARIABLE, users_needed
 from bench.fleet.shapes import clients_at
-from bench.fleet.spec import FleetSpec, parse_spec
+from bench.fleet.spec import FleetSpec, call_prelude, parse_spec
 from bench.fleet.users import FleetUser, WorkerFleet, sums
 
 __all__ = ["FleetUser"]
@@ -71,6 +71,7 @@ def on_start(environment: Any, **_: Any) -> None:
         if BY_HAND:
             start = environment.starts = getattr(environment, "starts", 0) + 1
             spec = msgspec.structs.replace(spec, process_prefix=f"{spec.process_prefix}{start}.")
+        call_prelude(spec)
         fleet = environment.fleet = WorkerFleet(environment, spec, environment.runner.worker_index, start)
         gevent.spawn(fleet.report_forever)
         gevent.spawn(fleet.tick_forever)

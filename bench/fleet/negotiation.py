@@ -26,6 +26,13 @@ _KEYS: Final = {
     "incremental_alter_configs": bodies.INCREMENTAL_ALTER_CONFIGS,
     "describe_configs": bodies.DESCRIBE_CONFIGS,
     "update_features": bodies.UPDATE_FEATURES,
+    "offset_commit": bodies.OFFSET_COMMIT,
+    "offset_fetch": bodies.OFFSET_FETCH,
+    "find_coordinator": bodies.FIND_COORDINATOR,
+    "join_group": bodies.JOIN_GROUP,
+    "heartbeat": bodies.HEARTBEAT,
+    "leave_group": bodies.LEAVE_GROUP,
+    "sync_group": bodies.SYNC_GROUP,
 }
 
 

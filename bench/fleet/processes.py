@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
+from bench.fleet.group_spec import split_by_offsets
 from bench.fleet.spec import FleetSpec
 
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
@@ -144,10 +145,13 @@ class LocustProcesses:
 
 
 def users_needed(spec: FleetSpec) -> int:
-    """Locust gives each worker the same number of users if the sum divides; surplus users stop at once."""
-    groups = (spec.producers, spec.fetchers, spec.admins, spec.metadata_readers)
+    """Locust gives each worker the same number of users if the sum divides; surplus users stop at once. One worker has
+    all members whose offsets are outside, so each must be able to."""
+    inside, outside = split_by_offsets(spec.groups)
+    mirrors = [] if spec.mirror is None else [spec.mirror]
+    groups = (spec.producers, spec.fetchers, spec.admins, spec.metadata_readers, inside, mirrors)
     counts = (sum(each.count for each in group) for group in groups)
-    return spec.workers * sum(-(-count // spec.workers) for count in counts)
+    return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))
 
 
 def _free_port() -> int:

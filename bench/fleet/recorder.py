@@ -16,14 +16,20 @@ from bench.fleet.rows import (
     END_OF_RUN_US,
     AssignmentRow,
     ChangeRow,
+    CommitRow,
+    CopyRow,
     EndRow,
     HistoryRow,
     LatencyRow,
     LoadRow,
+    MembershipRow,
+    MetadataEpochRow,
     MetadataReadRow,
     OperationRow,
     PositionRow,
+    ResetRow,
     RunRow,
+    TargetRunRow,
 )
 
 AnyRow: TypeAlias = HistoryRow | LatencyRow | LoadRow
@@ -37,12 +43,20 @@ TABLE_OF: Final[dict[type[Any], str]] = {
     EndRow: "ends",
     ChangeRow: "changes",
     MetadataReadRow: "metadata_reads",
+    CommitRow: "commits",
+    MembershipRow: "memberships",
+    MetadataEpochRow: "metadata_epochs",
+    ResetRow: "resets",
+    CopyRow: "copies",
+    TargetRunRow: "target_runs",
     LatencyRow: "latency",
     LoadRow: "load",
 }
 """Row class to table of reports/schema.py."""
 
-_CLOCK_COLUMNS: Final = frozenset({"intended_us", "invoke_us", "complete_us", "from_us", "until_us", "end_us"})
+_CLOCK_COLUMNS: Final = frozenset(
+    {"intended_us", "invoke_us", "complete_us", "from_us", "until_us", "end_us", "at_us", "since_us"}
+)
 _SECOND_US: Final = 1_000_000
 
 

@@ -125,7 +125,109 @@ class MetadataReadRow:
     final: bool = False
 
 
-HistoryRow: TypeAlias = OperationRow | RunRow | PositionRow | AssignmentRow | EndRow | ChangeRow | MetadataReadRow
+@dataclass(slots=True)
+class CommitRow:
+    """Table commits: an offset that a commit wrote (``commit``) or that an OffsetFetch brought (``fetched``).
+
+    ``generation`` -1 and an empty ``member_id``: no group protocol (offsets outside: kinds ``stored`` and ``loaded``).
+    ``draft``: in a version that has the metadata epoch. ``at_us``: when the answer was known.
+    """
+
+    process: str
+    index: int
+    kind: str
+    group: str
+    generation: int
+    member_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata_epoch: int
+    draft: bool
+    error: str | None
+    at_us: int
+
+
+@dataclass(slots=True)
+class MembershipRow:
+    """Table memberships: joined, assigned, revoked, lost, left. ``since_us``: of ``joined`` when the first request for
+    this generation was sent, of ``revoked`` and ``lost`` when the partition was assigned, else ``at_us``. ``topic`` is
+    empty and ``partition`` -1 where the event is about the member."""
+
+    process: str
+    group: str
+    member_id: str
+    generation: int
+    event: str
+    topic: str
+    partition: int
+    at_us: int
+    since_us: int
+
+
+@dataclass(slots=True)
+class MetadataEpochRow:
+    """Table metadata_epochs: the epoch of one Metadata answer, and whether the client took it."""
+
+    process: str
+    index: int
+    node: int
+    metadata_epoch: int
+    accepted: bool
+    at_us: int
+
+
+@dataclass(slots=True)
+class ResetRow:
+    """Table resets: a position that moved without records. ``reason``: OFFSET_OUT_OF_RANGE or NO_OFFSET.
+    ``metadata_epoch``: of the client's metadata then, -1 none."""
+
+    process: str
+    index: int
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    reason: str
+    metadata_epoch: int
+    at_us: int
+
+
+@dataclass(slots=True)
+class CopyRow:
+    """Table copies: source records written to the target cluster. ``partition``: of both topics; ``target_offset``: of
+    the first of them. ``at_us``: when the target acknowledged them."""
+
+    process: str
+    index: int
+    topic: str
+    partition: int
+    source_offset: int
+    count: int
+    target_offset: int
+    writer: str
+    first_sequence: int
+    at_us: int
+
+
+@dataclass(slots=True)
+class TargetRunRow:
+    """Table target_runs: records that the cluster holds at the end to which a mirror copied. ``count`` 0: the partition
+    was read to its end, which is ``first_offset``."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    count: int
+    writer: str
+    first_sequence: int
+
+
+HistoryRow: TypeAlias = (
+    OperationRow | RunRow | PositionRow | AssignmentRow | EndRow | ChangeRow | MetadataReadRow
+    | CommitRow | MembershipRow | MetadataEpochRow | ResetRow | CopyRow | TargetRunRow
+)  # fmt: skip
 """What behaviours record. LATENCY and LOAD rows are derived from operations by the recorder."""
 
 

@@ -4,25 +4,44 @@ Unknown keys are refused. ``make_fleet`` turns it into behaviours; both worlds c
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from random import Random
 
 import msgspec
 
 from bench.fleet.behaviours.admin import OPERATIONS, Admin, AdminPlan
 from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader, MetadataReaderPlan
+from bench.fleet.behaviours.mirror import Mirror
+from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.preparer import TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, TopicPartition, Versions
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
+from bench.fleet.behaviours.target_reader import TargetReader
+from bench.fleet.group_spec import (
+    MemberGroup,
+    MirrorGroup,
+    SpecError,
+    check_groups,
+    dealt,
+    member_plans,
+    mirror_plans,
+)
 from bench.fleet.runs import BatchReader
 from bench.fleet.shapes import KINDS, LoadShape
 from bench.fleet.values import smallest_size_bytes
 
+__all__ = [
+    "AdminGroup", "FetcherGroup", "Fleet", "FleetSpec", "MemberGroup", "MetadataReaderGroup", "MirrorGroup",
+    "ProducerGroup", "SpecError", "address_of", "call_prelude", "check", "hot_partitions", "idle_partitions",
+    "make_fleet", "parse_spec", "settings_of",
+]  # fmt: skip
 
-class SpecError(Exception):
-    """One sentence that says what is wrong with the spec."""
+REPLICAS_OF_TARGET = 1
+"""The second cluster has one node."""
 
 
 class FetcherGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +102,8 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     process name (and client ID). ``seconds``: load, 0: until told to stop. ``workers``: Locust worker processes.
     ``shape``: when which share of the clients lives (shapes.py), None: all from the start; needs ``seconds``.
     ``reach_ms``: how long to wait for a broker to answer. ``dial``: "host:port" that a node advertises to the one to
-    connect to instead, for a proxy in front of a broker that does not know of it.
+    connect to instead, for a proxy in front of a broker that does not know of it. ``prelude``: "module:function",
+    called with ``prelude_words`` in each process before it makes clients, for who wants to change something about them.
     """
 
     bootstrap: list[str]
@@ -93,6 +113,8 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     producers: list[ProducerGroup] = []
     admins: list[AdminGroup] = []
     metadata_readers: list[MetadataReaderGroup] = []
+    groups: list[MemberGroup] = []
+    mirror: MirrorGroup | None = None
     out_dir: str = ""
     seed: int = 1
     topic: str = "hot"
@@ -110,6 +132,8 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, int] = {}
     shape: LoadShape | None = None
     dial: dict[str, str] = {}
+    prelude: str = ""
+    prelude_words: list[str] = []
 
 
 def check(spec: FleetSpec) -> None:
@@ -142,6 +166,7 @@ def check(spec: FleetSpec) -> None:
         _check_admins(admins)
     if any(each.count < 1 or each.poll_interval_ms < 1 for each in spec.metadata_readers):
         raise SpecError("A group of metadata readers needs count and poll_interval_ms of at least 1.")
+    check_groups(spec.groups, spec.mirror, spec.partitions)
 
 
 def _check_shape(shape: LoadShape, seconds: int) -> None:
@@ -192,9 +217,10 @@ def settings_of(spec: FleetSpec) -> ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The behaviours in the order of a run: ``preparer``, then ``seeder``, then ``load`` (``writers`` and ``readers``,
-    together, until Stopping), then ``final_reader`` and ``final_describer``. Writers get Stopping first; readers when
-    those have finished. None where there is nothing to do.
+    """The behaviours in the order of a run: ``preparer`` and ``target_preparer`` (of the cluster that a mirror copies
+    to), then ``seeder``, then ``load`` (``writers`` and ``readers``, together, until Stopping), then ``final_reader``,
+    ``target_reader`` and ``final_describer``. Writers get Stopping first; readers when those have finished.
+    None where there is nothing to do.
     """
 
     preparer: TopicPreparer
@@ -205,6 +231,10 @@ class Fleet:
     admins: tuple[Admin, ...] = ()
     metadata_readers: tuple[MetadataReader, ...] = ()
     final_describer: FinalDescriber | None = None
+    members: tuple[GroupMember, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
+    target_preparer: TopicPreparer | None = None
+    target_reader: TargetReader | None = None
 
     @property
     def writers(self) -> tuple[Behaviour, ...]:
@@ -212,11 +242,23 @@ class Fleet:
 
     @property
     def readers(self) -> tuple[Behaviour, ...]:
-        return (*self.fetchers, *self.metadata_readers)
+        return (*self.fetchers, *self.members, *self.mirrors, *self.metadata_readers)
 
     @property
     def load(self) -> tuple[Behaviour, ...]:
         return (*self.writers, *self.readers)
+
+
+def call_prelude(spec: FleetSpec) -> None:
+    """:raises SpecError: there is no such function."""
+    if not spec.prelude:
+        return
+    module, _, name = spec.prelude.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"The prelude {spec.prelude!r} cannot be called: {error}.") from error
+    function(*spec.prelude_words)
 
 
 def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
@@ -247,8 +289,48 @@ def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
     final = FinalReader(name, settings, _random(spec, name), everything, reader, limit_us)
     return Fleet(
         preparer, seeding, tuple(fetchers), tuple(producers), final, tuple(admins), tuple(metadata_readers),
-        _final_describer(spec, settings),
+        _final_describer(spec, settings), *_groups(spec, settings, reader, share), _target_preparer(spec, settings),
+        _target_reader(spec, settings),
     )  # fmt: skip
+
+
+def _groups(
+    spec: FleetSpec, settings: ClientSettings, reader: BatchReader, share: tuple[int, int]
+) -> tuple[tuple[GroupMember, ...], tuple[Mirror, ...]]:
+    hot, prefix, (first, step) = hot_partitions(spec), spec.process_prefix, share
+    stores: dict[str, OutsideStore] = {}
+    members = tuple(
+        GroupMember(
+            plan, settings, _random(spec, plan.process), reader, stores.setdefault(plan.store, OutsideStore())
+        )
+        for plan in dealt(list(member_plans(spec.groups, hot, prefix)), share)
+    )
+    plans = list(mirror_plans(spec.mirror, hot, prefix, _target_settings(spec, settings)))
+    mirrors = tuple(Mirror(plan, settings, _random(spec, plan.member.process), reader) for plan in plans[first::step])
+    return members, mirrors
+
+
+def _target_settings(spec: FleetSpec, settings: ClientSettings) -> ClientSettings:
+    """How the cluster is reached that a mirror copies to."""
+    bootstrap = spec.mirror.target if spec.mirror is not None else []
+    return replace(settings, bootstrap=tuple(address_of(each) for each in bootstrap), dial={})
+
+
+def _target_preparer(spec: FleetSpec, settings: ClientSettings) -> TopicPreparer | None:
+    if spec.mirror is None:
+        return None
+    name = f"{spec.process_prefix}target-preparer"
+    return TopicPreparer(
+        name, _target_settings(spec, settings), _random(spec, name), {spec.topic: spec.partitions}, REPLICAS_OF_TARGET
+    )
+
+
+def _target_reader(spec: FleetSpec, settings: ClientSettings) -> TargetReader | None:
+    if spec.mirror is None:
+        return None
+    name, limit_us = f"{spec.process_prefix}target-reader", spec.final_read_ms * 1000
+    target = _target_settings(spec, settings)
+    return TargetReader(name, target, _random(spec, name), hot_partitions(spec), BatchReader(), limit_us)
 
 
 def _final_describer(spec: FleetSpec, settings: ClientSettings) -> FinalDescriber | None:

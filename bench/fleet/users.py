@@ -35,6 +35,11 @@ _REQUEST_TYPES: Final = {
     "alter_configs": "ADMIN",
     "describe": "ADMIN",
     "metadata_read": "METADATA",
+    "offset_commit": "GROUP",
+    "offset_fetch": "GROUP",
+    "join_group": "GROUP",
+    "sync_group": "GROUP",
+    "copy": "PRODUCE",
 }
 """Fixed and few: Locust keeps statistics for each (type, name)."""
 
@@ -54,7 +59,9 @@ class WorkerFleet:
         fleet = make_fleet(spec, (index, spec.workers))
         self.sink = ParquetSink(Path(spec.out_dir), self.name)
         self.recorder = Recorder(self.sink, self.name, spec.start_mono_us)
-        kinds = (fleet.producers, fleet.admins, fleet.fetchers, fleet.metadata_readers)
+        kinds: tuple[Sequence[Behaviour], ...] = (
+            fleet.producers, fleet.admins, fleet.fetchers, fleet.metadata_readers, fleet.members, fleet.mirrors
+        )  # fmt: skip
         self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
         share_metadata([*fleet.fetchers, *fleet.producers])
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())

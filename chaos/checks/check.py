@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.fleet.rows import (
     AssignmentRow,
     ChangeRow,
+    CommitRow,
+    CopyRow,
     EndRow,
     HistoryRow,
+    MembershipRow,
+    MetadataEpochRow,
     MetadataReadRow,
     OperationRow,
     PositionRow,
+    ResetRow,
     RunRow,
+    TargetRunRow,
 )
 from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect
@@ -27,6 +33,7 @@ from reference_broker.core.events import Event
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
+OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
 """A check keeps so many; one is enough to fail a run."""
 
@@ -79,20 +86,30 @@ class History:
     ends: list[EndRow] = field(default_factory=list)
     changes: list[ChangeRow] = field(default_factory=list)
     metadata_reads: list[MetadataReadRow] = field(default_factory=list)
+    commits: list[CommitRow] = field(default_factory=list)
+    memberships: list[MembershipRow] = field(default_factory=list)
+    metadata_epochs: list[MetadataEpochRow] = field(default_factory=list)
+    resets: list[ResetRow] = field(default_factory=list)
+    copies: list[CopyRow] = field(default_factory=list)
+    target_runs: list[TargetRunRow] = field(default_factory=list)
     writes_promised: bool = True
     unpromised: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
 
     def without(self, places: Sequence[tuple[str, int]]) -> "History":
-        """The same without what was read and written in these partitions (topic and index)."""
+        """The same without what was read and written in these partitions (topic and index); without all
+        commits, if one of them holds committed offsets."""
         if not places:
             return self
+        offsets_lost = any(topic == OFFSETS_TOPIC for topic, _ in places)
         return replace(
             self,
+            commits=[] if offsets_lost else self.commits,
             runs=[row for row in self.runs if (row.topic, row.partition) not in places],
             positions=[row for row in self.positions if (row.topic, row.partition) not in places],
             assignments=[row for row in self.assignments if (row.topic, row.partition) not in places],
             ends=[row for row in self.ends if (row.topic, row.partition) not in places],
+            resets=[row for row in self.resets if (row.topic, row.partition) not in places],
         )
 
     def add(self, rows: Sequence[HistoryRow]) -> None:
@@ -112,6 +129,18 @@ class History:
                     self.changes.append(row)
                 case MetadataReadRow():
                     self.metadata_reads.append(row)
+                case CommitRow():
+                    self.commits.append(row)
+                case MembershipRow():
+                    self.memberships.append(row)
+                case MetadataEpochRow():
+                    self.metadata_epochs.append(row)
+                case ResetRow():
+                    self.resets.append(row)
+                case CopyRow():
+                    self.copies.append(row)
+                case TargetRunRow():
+                    self.target_runs.append(row)
 
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
         """Operations by process and index."""

@@ -11,13 +11,19 @@ class FetchGap(Check):
     def end(self, history: History) -> None:
         ends = {(row.topic, row.partition): row.high_watermark for row in history.ends}
         positions: dict[tuple[str, Place], int] = {}
+        begun_us: dict[tuple[str, Place], int] = {}
         for row in history.assignments:
             if row.until_us == END_OF_RUN_US:
                 positions[row.process, (row.topic, row.partition)] = row.from_offset
+                begun_us[row.process, (row.topic, row.partition)] = row.from_us
         last = dict.fromkeys(positions, -1)
+        operations = history.operation_of()
         for position in history.positions:
             key = (position.process, (position.topic, position.partition))
-            if key in positions and position.index > last[key]:
+            if key not in positions or position.index <= last[key]:
+                continue
+            operation = operations.get((position.process, position.index))
+            if operation is None or operation.complete_us >= begun_us[key]:
                 last[key] = position.index
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():

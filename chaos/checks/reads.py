@@ -36,7 +36,7 @@ class Pair:
 def pairs(history: History) -> Iterator[Pair]:
     """All neighbouring runs of successful fetches, in the order of reading."""
     operations = history.operation_of()
-    known = _known_offsets(history)
+    known = known_offsets(history)
     starts: dict[tuple[str, Place], list[int]] = {}
     for row in history.assignments:
         starts.setdefault((row.process, (row.topic, row.partition)), []).append(row.from_us)
@@ -63,7 +63,7 @@ def _pair(before: RunRow, after: RunRow, known: list[int]) -> Pair:
     return Pair(before, after, before.index == after.index, max(skipped, 0), after.first_offset < following)
 
 
-def _known_offsets(history: History) -> dict[Place, list[int]]:
+def known_offsets(history: History) -> dict[Place, list[int]]:
     """Offsets at which somebody saw or was promised a record, sorted."""
     found: dict[Place, dict[int, None]] = {}
     for run in history.runs:

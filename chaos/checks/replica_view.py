@@ -1,8 +1,8 @@
 """What the checks know about all replicas of the load's partitions: looked at after every event, kept beyond a node's
 death.
 
-After an event a few numbers of each log are compared; batches are read once a replica, when its high watermark passes
-them. Partitions with one replica are left out.
+After an event a few numbers are compared of each log that it touched, or whose role it may have changed; batches are
+read once a replica, when its high watermark passes them. Partitions with one replica are left out.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from chaos.checks.batches import Batch, batches_of
+from chaos.checks.compacted import Compacted
+from chaos.checks.touched_logs import TouchedLogs
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.model.metadata_delta import MetadataDelta
 from reference_broker.model.metadata_image import MetadataImage, PartitionImage
@@ -25,13 +27,15 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 
 
 class Held(NamedTuple):
-    """A node's replica at one moment. ``leader_epoch`` -1: it does not lead."""
+    """A node's replica at one moment. ``leader_epoch`` -1: it does not lead. ``cleaned_offset``: up to where a pass
+    of the cleaner over it has ended."""
 
     incarnation: int
     leader_epoch: int
     start_offset: int
     high_watermark: int
     end_offset: int
+    cleaned_offset: int = 0
 
 
 @dataclass(slots=True)
@@ -63,6 +67,8 @@ class Replicated:
     tainted: dict[int, None] = field(default_factory=dict)
     excused: bool = False
     ever_excused: bool = False
+    compacted: Compacted | None = None
+    """what is known of its records, if its topic is compacted"""
     leader_epoch: int = -1
     leaders: dict[int, int] = field(default_factory=dict)
     """node by leader epoch"""
@@ -71,18 +77,27 @@ class Replicated:
 class ReplicaView:
     """``partitions``: all that have several replicas, by topic ID and index. ``min_insync``: of the load's topics;
     ``flushed``: each append is synced before it is answered, so that a power loss loses nothing that counts;
-    ``expected``: whether there will be such partitions at all."""
+    ``expected``: whether there will be such partitions at all; ``touched``: logs that changed since it was asked
+    last, None if nobody notes them."""
 
     def __init__(
-        self, trouble: "Trouble", min_insync: int = 1, flushed: bool = False, expected: bool = True
-    ) -> None:
+        self, trouble: "Trouble", min_insync: int = 1, flushed: bool = False, expected: bool = True,
+        touched: TouchedLogs | None = None,
+    ) -> None:  # fmt: skip
         self.expected = expected
+        self._touched = touched
+        self._published: dict[int, dict[PartitionKey, None]] = {}
+        """by node: partitions whose role there may be another one since it was looked at"""
+        self._unsettled: dict[int, None] = {}
+        """nodes that start, or carry out a large publication"""
         self.trouble = trouble
         self.min_insync = min_insync
         self._flushed = flushed
         self.partitions: dict[PartitionKey, Replicated] = {}
         self._checks: list[ReplicaCheck] = []
         self._excused: dict[tuple[str, int], None] = {}
+        self._deleted: dict[bytes, None] = {}
+        """IDs of topics: a node that starts publishes what it reads of them again"""
 
     def join(self, check: "ReplicaCheck") -> None:
         self._checks.append(check)
@@ -100,14 +115,24 @@ class ReplicaView:
             after = change.after
             if after is None:
                 if change.before is not None:
+                    self._deleted[change.before.topic_id] = None
                     for index in range(len(change.before.partitions)):
                         self.partitions.pop((change.before.topic_id, index), None)
                 continue
             for index in change.partitions:
                 self._state(at_us, after.name, (after.topic_id, index), after.partitions[index])
 
+    def published(self, node_id: int, delta: MetadataDelta) -> None:
+        """This node is about to act upon the delta, or has done so in this event."""
+        if self._touched is not None:
+            pending = self._published.setdefault(node_id, {})
+            for change in delta.topics:
+                topic = change.after or change.before
+                if topic is not None:
+                    pending.update(((topic.topic_id, index), None) for index in change.partitions)
+
     def _state(self, at_us: int, topic: str, key: PartitionKey, state: PartitionImage) -> None:
-        if len(state.replicas) < 2:
+        if len(state.replicas) < 2 or key[0] in self._deleted:
             return
         known = self.partitions.get(key)
         if known is None:
@@ -151,28 +176,66 @@ class ReplicaView:
             if copy is not None:
                 copy.log = None
 
-    def look(self, at_us: int, incarnation: int, node: "Node") -> None:
-        """After one event of this node."""
+    def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
+        """After one event of this node. ``thorough``: at all its logs, whatever the event touched. Raises
+        AssertionError if a change went unnoticed until then."""
+        touched = self._touched.taken() if self._touched is not None else ()
         if not self.partitions:
             return
         node_id = node.broker.node_id
+        if self._touched is not None and node_id not in self._unsettled and _is_settled(node):
+            keys = self._published.pop(node_id, {})
+            keys.update((_key_of(log), None) for log in touched)
+            for key in keys:
+                self._look_at(at_us, incarnation, node, key)
+            assert not (thorough and self._look_at_all(at_us, incarnation, node)), "a log changed and nobody noticed"
+            return
+        self._look_at_all(at_us, incarnation, node)
+        if self._touched is not None:
+            self._published.pop(node_id, None)
+            self._unsettled.pop(node_id, None)
+            if not _is_settled(node):
+                self._unsettled[node_id] = None
+
+    def _look_at(self, at_us: int, incarnation: int, node: "Node", key: PartitionKey) -> None:
+        replicated = self.partitions.get(key)
+        if replicated is None:
+            return
+        partition = node.broker.partitions.by_id.get(key)
+        log = node._publisher.log_of(key) if partition is None else partition.log
+        if log is not None:
+            epoch = -1 if partition is None else partition.leader_epoch
+            self._compare(at_us, incarnation, node.broker.node_id, replicated, epoch, log)
+
+    def _look_at_all(self, at_us: int, incarnation: int, node: "Node") -> bool:
+        """Whether any had changed."""
+        changed = False
         for epoch, log, key in _logs_of(node):
-            partition = self.partitions.get(key)
-            if partition is None:
-                continue
-            copy = partition.copies.get(node_id)
-            if copy is not None:
-                held = copy.held
-                if (
-                    held.end_offset == log.log_end_offset
-                    and held.high_watermark == log.high_watermark
-                    and held.leader_epoch == epoch
-                    and copy.log is log
-                    and held.start_offset == log.log_start_offset
-                ):
-                    continue
-            now = Held(incarnation, epoch, log.log_start_offset, log.high_watermark, log.log_end_offset)
-            self._changed(at_us, partition, node_id, log, now)
+            replicated = self.partitions.get(key)
+            if replicated is not None:
+                changed |= self._compare(at_us, incarnation, node.broker.node_id, replicated, epoch, log)
+        return changed
+
+    def _compare(
+        self, at_us: int, incarnation: int, node_id: int, partition: Replicated, epoch: int, log: PartitionLog
+    ) -> bool:
+        copy = partition.copies.get(node_id)
+        if copy is not None:
+            held = copy.held
+            if (
+                held.end_offset == log.log_end_offset
+                and held.high_watermark == log.high_watermark
+                and held.leader_epoch == epoch
+                and copy.log is log
+                and held.start_offset == log.log_start_offset
+                and held.cleaned_offset == log.cleaned_offset
+            ):
+                return False
+        now = Held(
+            incarnation, epoch, log.log_start_offset, log.high_watermark, log.log_end_offset, log.cleaned_offset
+        )
+        self._changed(at_us, partition, node_id, log, now)
+        return True
 
     def _changed(self, at_us: int, partition: Replicated, node_id: int, log: PartitionLog, now: Held) -> None:
         copy = partition.copies.get(node_id)
@@ -190,7 +253,10 @@ class ReplicaView:
             partition.leader_epoch = now.leader_epoch
         trusted = not partition.ever_excused or now.leader_epoch == partition.leader_epoch
         if now.high_watermark > partition.committed_end and trusted and not partition.excused:
-            self._commit(partition, log, now)
+            self._commit(at_us, partition, log, now)
+        if partition.compacted is not None:
+            note_cleanable(partition)
+            partition.compacted.cleanings += now.cleaned_offset > before.cleaned_offset and before.incarnation >= 0
         for check in self._checks:
             check.copy_changed(at_us, partition, copy, before, now)
 
@@ -199,15 +265,22 @@ class ReplicaView:
         """All in-sync replicas had lost power: what this leader holds is all that there is."""
         partition.committed.clear()
         partition.committed_end = 0
+        if partition.compacted is not None:
+            partition.compacted.begin_anew()
         partition.tainted.clear()
         partition.excused = False
         for copy in partition.copies.values():
             copy.equal_to = 0
 
     @staticmethod
-    def _commit(partition: Replicated, log: PartitionLog, now: Held) -> None:
-        for batch in read_batches(log, max(partition.committed_end, now.start_offset), now.high_watermark):
+    def _commit(at_us: int, partition: Replicated, log: PartitionLog, now: Held) -> None:
+        if partition.committed_end == 0 and log.config.is_compacted and partition.compacted is None:
+            partition.compacted = Compacted(log.config.delete_retention_ms * 1000)
+        begin = max(partition.committed_end, now.start_offset)
+        for batch, data in read_batches(log, begin, now.high_watermark):
             partition.committed[batch.base_offset] = batch
+            if partition.compacted is not None:
+                partition.compacted.commit(data, at_us)
         partition.committed_end = now.high_watermark
 
     def end(self, at_us: int) -> None:
@@ -215,14 +288,35 @@ class ReplicaView:
             check.quiet(at_us)
 
 
-def read_batches(log: PartitionLog, offset: int, end: int) -> Iterator[Batch]:
-    """Of [offset, end), from the bytes."""
+def read_batches(log: PartitionLog, offset: int, end: int) -> Iterator[tuple[Batch, bytes]]:
+    """Of [offset, end), from the bytes, with them."""
     while offset < end:
-        read = [batch for batch, _, _ in batches_of(bytes(log.read(offset, READ_BYTES, end)))]
-        if not read:
+        data = bytes(log.read(offset, READ_BYTES, end))
+        last = offset - 1
+        for batch, begin, stop in batches_of(data):
+            yield batch, data[begin:stop]
+            last = batch.last_offset
+        if last < offset:
             return
-        yield from read
-        offset = read[-1].last_offset + 1
+        offset = last + 1
+
+
+def note_cleanable(partition: Replicated) -> None:
+    """What the cleaners of its replicas may have touched until now."""
+    compacted = partition.compacted
+    if compacted is not None:
+        ends = [min(each.log.bases[-1], each.log.high_watermark)
+                for each in partition.copies.values() if each.log is not None and each.log.bases]  # fmt: skip
+        compacted.cleanable_end = max(compacted.cleanable_end, *ends, 0)
+
+
+def _is_settled(node: "Node") -> bool:
+    """What it does with its logs stands in its events."""
+    return node.ready and not node._publisher.is_behind
+
+
+def _key_of(log: PartitionLog) -> PartitionKey:
+    return log.topic_id, int(log.directory.rpartition("-")[2])
 
 
 def _logs_of(node: "Node") -> Iterator[tuple[int, PartitionLog, PartitionKey]]:
@@ -230,4 +324,4 @@ def _logs_of(node: "Node") -> Iterator[tuple[int, PartitionLog, PartitionKey]]:
     for key, partition in node.broker.partitions.by_id.items():
         yield partition.leader_epoch, partition.log, key
     for log in node._publisher.resting_logs():
-        yield -1, log, (log.topic_id, int(log.directory.rpartition("-")[2]))
+        yield -1, log, _key_of(log)

@@ -1,10 +1,15 @@
 """replicas-equal: below its high watermark each replica holds the very batches that were committed, byte for byte.
 
 A new leader must hold all of them, whatever its own high watermark still is: what is committed never vanishes.
+
+Of a compacted partition each record is as it was committed, at its offset; those that a replica lacks are superseded by
+a newer one of their key, or tombstones past their time, and none of them stood where no cleaner may work; below what a
+replica has cleaned there is one record of each key.
 """
 
+from chaos.checks.compacted import Compacted, records_of
 from chaos.checks.replica_check import Copy, Held, ReplicaCheck, Replicated
-from chaos.checks.replica_view import read_batches
+from chaos.checks.replica_view import note_cleanable, read_batches
 
 
 class ReplicasEqual(ReplicaCheck):
@@ -21,7 +26,18 @@ class ReplicasEqual(ReplicaCheck):
                 f"{partition.name}: node {copy.node_id} leads in epoch {now.leader_epoch} with a log that ends at "
                 f"{now.end_offset}, below {partition.committed_end}, which is committed",
             )
+        if now.cleaned_offset > before.cleaned_offset and now.incarnation == before.incarnation:
+            self._cleaned(at_us, partition, copy, now)
         self._compare(at_us, partition, copy, now, partition.committed_end if newly_leads else now.high_watermark)
+
+    def _cleaned(self, at_us: int, partition: Replicated, copy: Copy, now: Held) -> None:
+        copy.equal_to = 0  # All of it may be another.
+        if now.cleaned_offset > now.high_watermark:
+            self.violated(
+                at_us,
+                f"{partition.name} on node {copy.node_id} was cleaned up to {now.cleaned_offset}; what is below "
+                f"{now.high_watermark} is committed",
+            )
 
     def quiet(self, at_us: int) -> None:
         """All that each replica holds, from its beginning."""
@@ -37,11 +53,57 @@ class ReplicasEqual(ReplicaCheck):
         if begin >= end or copy.log is None:
             return
         copy.equal_to = end
-        for batch in read_batches(copy.log, begin, end):
+        found = self._unlike_batch if partition.compacted is None else self._unlike_record
+        story = found(at_us, partition, copy, begin, end)
+        if story:
+            self.violated(at_us, f"{partition.name} on node {copy.node_id} {story}")
+
+    @staticmethod
+    def _unlike_batch(at_us: int, partition: Replicated, copy: Copy, begin: int, end: int) -> str:  # noqa: ARG004
+        assert copy.log is not None, "nothing to compare"
+        for batch, _ in read_batches(copy.log, begin, end):
             committed = partition.committed.get(batch.base_offset)
             if committed != batch:
                 there = "no batch" if committed is None else committed.named
-                self.violated(
-                    at_us, f"{partition.name} on node {copy.node_id} has {batch.named} where {there} is committed"
+                return f"has {batch.named} where {there} is committed"
+        return ""
+
+    def _unlike_record(self, at_us: int, partition: Replicated, copy: Copy, begin: int, end: int) -> str:
+        compacted = partition.compacted
+        assert copy.log is not None, "nothing to compare"
+        assert compacted is not None, "a partition that is not compacted"
+        note_cleanable(partition)
+        here: dict[int, None] = {}
+        for batch, data in read_batches(copy.log, begin, end):
+            if partition.committed.get(batch.base_offset) == batch:
+                here.update((offset, None) for offset in compacted.between(batch.base_offset, batch.last_offset + 1))
+                continue
+            for offset, record in records_of(data, at_us):
+                committed = compacted.records.get(offset)
+                if committed is None and partition.ever_excused:
+                    continue  # It was read from a leader that had cleaned it away.
+                if committed is None or not committed.equals(record):
+                    there = "none" if committed is None else f"{committed[:-1]}"
+                    return f"has the record {record[:-1]} at offset {offset} where {there} is committed"
+                here[offset] = None
+        return self._wrongly_cleaned(at_us, compacted, here, (begin, end), min(copy.held.cleaned_offset, end))
+
+    @staticmethod
+    def _wrongly_cleaned(
+        at_us: int, compacted: Compacted, here: dict[int, None], bounds: tuple[int, int], cleaned_offset: int
+    ) -> str:
+        kept: dict[bytes, int] = {}
+        for offset in compacted.between(*bounds):
+            if offset in here:
+                key = compacted.records[offset].key
+                if key is not None and offset < cleaned_offset:
+                    older = kept.setdefault(key, offset)
+                    if older != offset:
+                        return f"is cleaned up to {cleaned_offset}, and has offset {older}, which {offset} supersedes"
+            elif not compacted.may_lack(offset, at_us):
+                newer = compacted.next_of_key(offset)
+                return f"lacks the record at offset {offset}, which " + (
+                    "is the newest of its key" if newer is None
+                    else f"only that at {newer} supersedes; cleaners may work below {compacted.cleanable_end}"
                 )
-                return
+        return ""

@@ -89,7 +89,7 @@ class Watching:
                 look(at_us, incarnation, node, event, thorough)
         self.view.look(at_us, incarnation, node, thorough)
         if self.replicas.partitions:
-            self.replicas.look(at_us, incarnation, node)
+            self.replicas.look(at_us, incarnation, node, thorough)
             if self._acked is not None:
                 self._acked.judge(at_us, node)
 

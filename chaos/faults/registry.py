@@ -7,6 +7,7 @@ from typing import TypeAlias
 from chaos.faults import (
     disk_full,
     disk_slowed,
+    feature_finalized,
     link_cut,
     link_delayed,
     link_down,
@@ -14,10 +15,12 @@ from chaos.faults import (
     link_sliced,
     link_slowed,
     link_truncated,
+    node_cut_from_controller,
     node_isolated,
     node_killed,
     node_paused,
     node_terminated,
+    rolling_bounce,
 )
 from chaos.faults.timed import End, Place
 from chaos.live.targets import Target
@@ -26,7 +29,8 @@ Begin: TypeAlias = Callable[[Place, Target], End]
 
 _MODULES: tuple[ModuleType, ...] = (
     link_cut, link_delayed, link_down, link_reset, link_sliced, link_slowed, link_truncated,
-    node_isolated, node_killed, node_paused, node_terminated, disk_full, disk_slowed,
+    node_isolated, node_cut_from_controller, node_killed, node_paused, node_terminated, disk_full, disk_slowed,
+    rolling_bounce, feature_finalized,
 )  # fmt: skip
 
 LIVE: Mapping[str, Begin] = {module.KIND: module.begin for module in _MODULES}

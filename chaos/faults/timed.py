@@ -16,15 +16,28 @@ SHORTEST_PROBE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """``evidence`` says what shows that the fault happened; empty: nothing does, and the fault counts as not fired."""
+class Blow:
+    """One of several that a fault dealt: times in microseconds of the run."""
 
+    target: str
+    at_us: int
+    until_us: int
     evidence: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """``evidence`` says what shows that the fault happened; empty: nothing does, and the fault counts as not fired.
+    ``blows``: of one that strikes several times by itself, each of which counts."""
+
+    evidence: str
+    blows: tuple[Blow, ...] = ()
+
+
 Probes: TypeAlias = list[tuple[str, BackgroundProbe]]
-End: TypeAlias = Callable[[], Ended]
-"""Undoes the fault."""
+End: TypeAlias = Callable[[], Ended | None]
+"""Undoes the fault. None: it is not through yet and wants to be looked at again soon; once ``is_over`` it never says
+so."""
 
 
 class Place(Protocol):
@@ -35,8 +48,29 @@ class Place(Protocol):
 
     def child(self, node: int) -> Child: ...
 
+    @property
+    def is_over(self) -> bool:
+        """The load is: what goes on by itself ends now."""
+        ...
+
+    def now_us(self) -> int:
+        """Since the run's start."""
+        ...
+
+    def addresses(self) -> tuple[str, ...]:
+        """HOST:PORT of each node by its number, without a proxy before it."""
+        ...
+
     def restart(self, node: int) -> None:
         """Starts the node's next incarnation, if the one before has ended."""
+        ...
+
+    def reconfigure(self, node: int, config: dict[str, str]) -> None:
+        """The node's next incarnations have these settings, beside or instead of what they had."""
+        ...
+
+    def is_ready(self, node: int) -> bool:
+        """It serves."""
         ...
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:

@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chaos.checks.check import Check, Violation
+from chaos.checks.commits_fenced import CommitsFenced
+from chaos.checks.epoch_gated_by_transaction import EpochGatedByTransaction
 from chaos.checks.fetch_model import FetchCheck, FetchModel
 from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.checks.metrics_exact import MetricsExact
 from chaos.checks.no_starvation import NoStarvation
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import QuorumView
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
+from chaos.checks.switch_respected import SwitchRespected
+from chaos.checks.trouble import Trouble
 from chaos.live.evidence import BROKEN, LOOKED, Evidence
 from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect
@@ -25,7 +31,12 @@ from reports.manifest import Check as Judged
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-CHECKS: tuple[type[Check], ...] = (NoStarvation, StaleLeaderEpochFenced, FullAnswerExact, MetricsExact)
+CHECKS: tuple[type[Check], ...] = (
+    NoStarvation, StaleLeaderEpochFenced, FullAnswerExact, MetricsExact, CommitsFenced, SwitchRespected,
+    EpochGatedByTransaction,
+)  # fmt: skip
+MOST_NODES = 10
+"""Their numbers are smaller. Of the quorum's members a node's process sees its own only."""
 MAX_STORY = 1000
 """Characters: a line of evidence stays shorter than PIPE_BUF."""
 
@@ -40,7 +51,9 @@ class ChecksInside:
         self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence
     ) -> None:
         wanted = frozenset(guarantees)
-        self._checks = [each() for each in CHECKS if each.guarantee in wanted]
+        self._view: QuorumView | None = None
+        self._checks = [self._made(each) for each in CHECKS if each.guarantee in wanted]
+        self._actors = [each for each in self._checks if type(each).acted is not Check.acted]
         self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
         self._incarnation = incarnation
         self._origin_us = origin_us
@@ -49,6 +62,15 @@ class ChecksInside:
         self._node: Node | None = None
         self._told = 0
         self._looked = 0
+
+    def _made(self, check: type[Check]) -> Check:
+        if check is SwitchRespected:
+            return SwitchRespected(alone=True)
+        if issubclass(check, QuorumCheck):
+            if self._view is None:
+                self._view = QuorumView(MOST_NODES, 0, Trouble())
+            return check(self._view)
+        return check()
 
     def built(self, node: "Node") -> None:
         self._node = node
@@ -75,8 +97,12 @@ class ChecksInside:
                 self._evidence.tell(LOOKED, [self._incarnation, self._looked])
             for each in self._of_fetches:
                 each.answered(at_us, answer)
+        for check in self._actors:
+            check.acted(at_us, node, event, effects)
         for check in self._checks:
             check.node(at_us, self._incarnation, node, event, False)
+        if self._view is not None:
+            self._view.look(at_us, self._incarnation, node, False)
         self._tell([each for check in self._checks for each in check.violations])
 
     def _tell(self, found: Sequence[Violation]) -> None:

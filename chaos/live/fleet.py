@@ -25,6 +25,8 @@ from bench.fleet.spec import (
     idle_partitions,
     settings_of,
 )
+from chaos.group_load import groups_of, mirror_of
+from chaos.live.client_mutant import PRELUDE, reached, words_for
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.run_folder import RunFolder
 from chaos.seeds import number_for, random_for
@@ -41,12 +43,13 @@ WORKERS = 2
 @dataclass(frozen=True, slots=True)
 class Way:
     """How to reach the brokers. ``bootstrap``: HOST:PORT of each; ``topic_prefix``: before the names of the run's
-    topics; ``versions`` and ``dial``: see FleetSpec."""
+    topics; ``versions`` and ``dial``: see FleetSpec. ``target``: HOST:PORT of the cluster that a mirror copies to."""
 
     bootstrap: tuple[str, ...]
     topic_prefix: str = ""
     versions: Mapping[str, int] = field(default_factory=dict)
     dial: Mapping[str, str] = field(default_factory=dict)
+    target: tuple[str, ...] = ()
 
 
 def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: int) -> FleetSpec:
@@ -78,6 +81,8 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
             for each in load.admins
         ],
         metadata_readers=[MetadataReaderGroup(each.count, each.poll_interval_ms) for each in load.metadata_readers],
+        groups=groups_of(load, simulated=False),
+        mirror=mirror_of(load, way.target, simulated=False),
         out_dir=str(folder),
         seed=number_for(seed, "fleet"),
         topic=f"{way.topic_prefix}{topic.name}",
@@ -96,12 +101,18 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
 
 
 class Fleet:
-    """One fleet process. Its stdout brings events (bench/fleet/README.md), its stdin takes commands."""
+    """One fleet process. Its stdout brings events (bench/fleet/README.md), its stdin takes commands. ``mutant``: of the
+    client's side, empty for none."""
 
-    def __init__(self, scenario: Scenario, folder: RunFolder, way: Way, origin_us: int, seed: int) -> None:
+    def __init__(
+        self, scenario: Scenario, folder: RunFolder, way: Way, origin_us: int, seed: int, mutant: str = ""
+    ) -> None:
         self._origin_us = origin_us
+        self._folder = folder
         self._log = folder.logs / "fleet.log"
-        self._spec = spec_of(scenario, folder.path, way, origin_us, seed)
+        spec = spec_of(scenario, folder.path, way, origin_us, seed)
+        prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
+        self._spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
         spec_file = folder.logs / "fleet-spec.json"
         spec_file.write_bytes(msgspec.json.encode(self._spec))
         self._events: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -119,6 +130,11 @@ class Fleet:
         """When (microseconds since the run's start) the fleet said so; None: not yet."""
         found = self._events.get(event)
         return None if found is None else found[0]
+
+    @property
+    def mutant_reached(self) -> bool:
+        """Whether one of its processes came to where its client is changed."""
+        return reached(self._folder)
 
     def load_begins(self) -> None:
         """Idle partitions get their append from now on."""

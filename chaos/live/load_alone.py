@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 from bench.fleet.shapes import LoadShape
 from bench.fleet.spec import FleetSpec
 from chaos.live import identity
-from chaos.live.cluster import ClusterPlan, started
+from chaos.live.cluster import ClusterPlan, Member, started
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.fleet import Way, spec_of
 from chaos.live.run_folder import RunFolder
@@ -92,8 +92,18 @@ def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[W
         yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
         return
     cluster = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))
-    with started(cluster) as members:
-        yield Way(tuple(member.advertised for member in members))
+    with started(cluster) as members, ExitStack() as stack:
+        target = [] if scenario.load.mirror is None else stack.enter_context(started(_second_cluster(folder)))
+        yield Way(_where(members), target=_where(target))
+
+
+def _second_cluster(folder: RunFolder) -> ClusterPlan:
+    """That a mirror copies to."""
+    return ClusterPlan(folder.data / "target")
+
+
+def _where(members: Sequence[Member]) -> tuple[str, ...]:
+    return tuple(member.advertised for member in members)
 
 
 def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start_us: int) -> FleetSpec:

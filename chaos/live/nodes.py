@@ -35,13 +35,14 @@ class NodePlan:
 @dataclass(slots=True)
 class LiveNode:
     """``child`` is None before the first start. ``introduction``: what it is told of its quorum, beside its plan's
-    config. ``is_ready``: of the incarnation that runs."""
+    config. ``changes``: settings since then, for the next start. ``is_ready``: of the incarnation that runs."""
 
     plan: NodePlan
     listen: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     metrics: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     advertised: str | None = None
     introduction: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
     incarnation: int = -1
     child: Child | None = None
     is_ready: bool = False
@@ -72,7 +73,7 @@ class LiveNode:
             evidence_fd=pipe.write_end,
             advertised=self.advertised,
             metrics_listen=self.metrics,
-            config={**plan.config, **self.introduction},
+            config={**plan.config, **self.changes, **self.introduction},
             scenario=plan.scenario,
             revision=plan.revision,
             load_from_us=self.load_from_us if self.armed else NOT_YET,

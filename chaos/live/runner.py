@@ -3,6 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
+from chaos.live.cluster import ClusterPlan, Member, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.fleet import Fleet, Way
@@ -29,6 +32,7 @@ from scenarios.revisions import revision_of
 
 TICK_S = 0.01
 CONVERGES = "quorum-converges"
+TARGET_FOLDER = "target"
 SETUP_LIMIT_S = 90.0
 DRAIN_LIMIT_S = 120.0
 """After the load: heal, final polls and the final read; a fleet that takes longer has hung."""
@@ -44,8 +48,10 @@ def play(
     mutant: str = "",
     command: str = "",
     progress: Progress = lambda _: None,
+    variant: str = "",
 ) -> RunFolder:
     """Plays it and leaves the run's folder at ``out``, to be judged by reports. Raises SetupError (exit code 2).
+    ``variant``: what was chosen for it where runs are compared, for the manifest.
 
     A node that ends itself over its metadata breaks quorum-converges, as in the simulator, and ends the run. Another
     unexpected death of a node or of the fleet, or a failure of the suite itself, is no exception: it stands in the
@@ -55,7 +61,7 @@ def play(
     scenario = cast(scenario, seed)
     folder = RunFolder(out)
     folder.make()
-    run = LiveRun(scenario, folder, seed, target, mutant, progress)
+    run = LiveRun(scenario, folder, seed, target, mutant, progress, variant)
     crash = ended = ""
     try:
         try:
@@ -100,8 +106,7 @@ def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = ""
         _check_target(scenario, target, mutant)
     if mutant:
         try:
-            if by_name(mutant).side == "client":
-                raise SetupError(f"{mutant} changes the reference client: run `crucible sim` instead.")
+            by_name(mutant)
         except MutantError as wrong:
             raise SetupError(str(wrong)) from wrong
 
@@ -133,8 +138,16 @@ class LiveRun:
     """One run. ``rows``: what fired, so far."""
 
     def __init__(
-        self, scenario: Scenario, folder: RunFolder, seed: int, target: str, mutant: str, progress: Progress
+        self,
+        scenario: Scenario,
+        folder: RunFolder,
+        seed: int,
+        target: str,
+        mutant: str,
+        progress: Progress,
+        variant: str = "",
     ) -> None:
+        self._variant = variant
         self._scenario = scenario
         self._folder = folder
         self._seed = seed
@@ -144,7 +157,10 @@ class LiveRun:
         self._origin_us = time.monotonic_ns() // 1000
         self._start_wall_us = time.time_ns() // 1000
         self._toxiproxy: ToxiproxyServer | None = None
-        self._crew = Crew(scenario, folder, seed, mutant, self._origin_us)
+        self._changes_client = self._mutant is not None and self._mutant.side == "client"
+        self._crew = Crew(scenario, folder, seed, "" if self._changes_client else mutant, self._origin_us)
+        self._target_cluster = ExitStack()
+        self._target_nodes: list[Member] = []
         self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
         self._sampler: Sampler | None = None
@@ -159,7 +175,10 @@ class LiveRun:
         links = Links(self._toxiproxy.client)
         strikes = self._strikes = Strikes(self._scenario, self._crew, links, self.now_us, self._progress)
         way = self._start_nodes(links) if self._target == REFERENCE else self._reach_target(links)
-        fleet = self._fleet = Fleet(self._scenario, self._folder, way, self._origin_us, self._seed)
+        if self._scenario.load.mirror is not None:
+            way = replace(way, target=self._start_target())
+        mutant = self._mutant.name if self._mutant is not None and self._changes_client else ""
+        fleet = self._fleet = Fleet(self._scenario, self._folder, way, self._origin_us, self._seed, mutant)
         load_start_us = self._await(fleet, "load", SETUP_LIMIT_S)
         fleet.load_begins()
         for node in self._crew.nodes:
@@ -189,6 +208,7 @@ class LiveRun:
         if self._sampler is not None:
             self._sampler.end()
         self._crew.close(self._evidence_line)
+        self._target_cluster.close()
         if self._toxiproxy is not None:
             self._toxiproxy.stop()
 
@@ -205,11 +225,12 @@ class LiveRun:
         foreign = self._target != REFERENCE
         planted = f" --mutant {self._mutant.name}" if self._mutant else ""
         planted += f" --target {self._target}" if foreign else ""
-        reached = -1 if self._mutant is None else int(self._strikes is not None and self._strikes.mutant_reached)
+        asked = "compare" if self._variant else "run"
+        reached = -1 if self._mutant is None else int(self._reached_mutant())
         return Manifest(
             scenario=scenario.name, seed=self._seed, world="live", number=scenario.number or 0, title=scenario.title,
-            repeat_command=f"./crucible run {typed(scenario)} --seed {self._seed}{planted}",
-            run_id=self._folder.path.name, target=self._target, revision=revision_of(scenario),
+            repeat_command=f"./crucible {asked} {typed(scenario)} --seed {self._seed}{planted}",
+            run_id=self._folder.path.name, target=self._target, revision=revision_of(scenario), variant=self._variant,
             mutant=self._mutant.name if self._mutant else "", mutant_calls=reached,
             command=command or " ".join(sys.argv), commit=commit, dirty=dirty, start_wall_us=self._start_wall_us,
             duration_us=self._duration_us, clauses=scenario.clauses, crash=crash, versions=identity.versions(),
@@ -223,6 +244,11 @@ class LiveRun:
                 guarantees=_judgeable(scenario) if foreign else scenario.guarantees,
             ),
         )  # fmt: skip
+
+    def _reached_mutant(self) -> bool:
+        if self._changes_client:
+            return self._fleet is not None and self._fleet.mutant_reached
+        return self._strikes is not None and self._strikes.mutant_reached
 
     def _checked(self) -> tuple[Check, ...]:
         """By the checks inside the nodes; there are none in a foreign target's."""
@@ -251,6 +277,12 @@ class LiveRun:
         self._sampler.start()
         return Way(bootstrap)
 
+    def _start_target(self) -> tuple[str, ...]:
+        """The cluster that a mirror copies to: one node without proxies, that no fault strikes."""
+        plan = ClusterPlan(self._folder.data / TARGET_FOLDER, 1)
+        self._target_nodes = self._target_cluster.enter_context(started(plan))
+        return tuple(node.advertised for node in self._target_nodes)
+
     def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
         """Until the fleet says that this happened; when it did, microseconds since the run's start."""
         deadline_us = self.now_us() + int(limit_s * 1e6)
@@ -264,6 +296,9 @@ class LiveRun:
         assert self._strikes is not None
         self._strikes.do_due()
         self._crew.look(self._evidence_line)
+        for node in self._target_nodes:
+            if node.child is not None:
+                node.child.check()
         if self._fleet is not None:
             self._fleet.check()
         if self._toxiproxy is not None and self._toxiproxy.died() is not None:
@@ -295,6 +330,13 @@ def _load_words(scenario: Scenario) -> dict[str, str]:
         each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
         for each in scenario.load.fetchers
     }
+    for group in scenario.load.groups:
+        told = words.get(group.name)
+        members = f"{group.count} {group.protocol} members{'' if group.metadata_epoch else ' without metadata epochs'}"
+        words[group.name] = f"{told}, {members}" if told else members
+    if scenario.load.mirror is not None:
+        guard = "with" if scenario.load.mirror.metadata_epoch else "without"
+        words["mirror"] = f"{scenario.load.mirror.count} members that mirror the topic, {guard} metadata epochs"
     for each in scenario.load.producers:
         words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
     return words

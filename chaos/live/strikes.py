@@ -5,7 +5,7 @@ from typing import Any
 
 from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
-from chaos.faults.timed import End
+from chaos.faults.timed import Blow, End
 from chaos.live.agenda import Agenda
 from chaos.live.checks_inside import Findings
 from chaos.live.crew import Crew
@@ -19,6 +19,8 @@ ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits for somebody to have the role that it is for."""
 RESTARTED = ("node_killed", "node_terminated")
+BY_THEMSELVES = ("rolling_bounce", "feature_finalized")
+"""Kinds that know when they are through."""
 
 
 class Strikes:
@@ -51,6 +53,24 @@ class Strikes:
     def restart(self, node: int) -> None:
         self._progress(f"node-{node} is started again")
         self._crew.restart(node)
+
+    @property
+    def is_over(self) -> bool:
+        return self._over
+
+    def now_us(self) -> int:
+        return self._now_us()
+
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(node.listen for node in self._crew.nodes)
+
+    def reconfigure(self, node: int, config: dict[str, str]) -> None:
+        struck = self._crew.nodes[node]
+        struck.changes = {**struck.changes, **config}
+
+    def is_ready(self, node: int) -> bool:
+        struck = self._crew.nodes[node]
+        return struck.running and struck.is_ready
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:
         self._disk_struck = {key: what for key, what in self._disk_struck.items() if key[0] != node}
@@ -108,14 +128,20 @@ class Strikes:
         at_us = self._now_us()
         end = LIVE[fault.kind](self, target)
         lasts_s = fault.restart_after_s if fault.kind in RESTARTED else fault.duration_s
-        self._agenda.add(at_us + int(max(lasts_s, 0.0) * 1e6), lambda: self._end(target, hit, at_us, end))
+        until_us = at_us if fault.kind in BY_THEMSELVES else at_us + int(max(lasts_s, 0.0) * 1e6)
+        self._agenda.add(until_us, lambda: self._end(target, hit, at_us, end))
 
     def _end(self, target: Target, hit: int, at_us: int, end: End) -> None:
         ended, fault = end(), target.fault
+        if ended is None:
+            self._agenda.add(self._now_us() + int(ASK_AGAIN_S * 1e6), lambda: self._end(target, hit, at_us, end))
+            return
         self._progress(f"fault {fault.name} ends: {ended.evidence or 'no sign that it had an effect'}")
         if ended.evidence:
-            row = FaultRow(fault.name, fault.kind, at_us, self._now_us(), target.told, hit, detail=ended.evidence)
-            self.rows.append(row)
+            blows = ended.blows or (Blow(target.told, at_us, self._now_us(), ended.evidence),)
+            for number, each in enumerate(blows, hit):
+                when = (each.at_us, each.until_us)
+                self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=each.evidence))
 
     # Faults at states.
 

@@ -82,7 +82,11 @@ class Roles:
         node = self.node(fault.node)
         if node is None:
             return None
-        hit = links_around(node, links, fault.clients) if fault.kind == "node_isolated" else ()
+        hit: tuple[Link, ...] = ()
+        if fault.kind == "node_isolated":
+            hit = links_around(node, links, fault.clients)
+        elif fault.kind == "node_cut_from_controller":
+            hit = links_to_voters(node, self._voters, links)
         return Target(replace(fault, node=node), hit, f"node-{node}")
 
     def _aim_at_links(self, fault: Fault, links: Links) -> Target | None:
@@ -149,3 +153,10 @@ def links_around(node: int, links: Links, clients: bool) -> tuple[Link, ...]:
         for link in links.by_name.values()
         if node in (link.dialler, link.node) and (clients or link.dialler != "client")
     )
+
+
+def links_to_voters(node: int, voters: int, links: Links) -> tuple[Link, ...]:
+    """Both ways between this node and each voter but itself, whichever of them leads the quorum now or later."""
+    others = [each for each in range(voters) if each != node]
+    found = [links.between(*ends) for each in others for ends in ((node, each), (each, node))]
+    return tuple(link for link in found if link is not None)

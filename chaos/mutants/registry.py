@@ -1,6 +1,17 @@
 """All mutants, and which scenarios catch each (read from the scenario files)."""
 
-from chaos.mutants import acknowledgements, fetch_sessions, first_revision, quorum, replication, snapshots, transactions
+from chaos.mutants import (
+    acknowledgements,
+    cleaning,
+    fetch_sessions,
+    first_revision,
+    groups,
+    metadata_epochs,
+    quorum,
+    replication,
+    snapshots,
+    transactions,
+)
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
 from scenarios.model import Scenario
@@ -10,7 +21,8 @@ def all_mutants() -> tuple[Mutant, ...]:
     """Every mutant, in the order of the scenarios' numbers."""
     sessions = (*fetch_sessions.MUTANTS, *first_revision.MUTANTS)
     metadata = (*snapshots.MUTANTS, *transactions.MUTANTS, *quorum.MUTANTS)
-    return (*sessions, *metadata, *acknowledgements.MUTANTS, *replication.MUTANTS)
+    epochs = (*metadata_epochs.MUTANTS, *groups.MUTANTS, *cleaning.MUTANTS)
+    return (*sessions, *metadata, *acknowledgements.MUTANTS, *replication.MUTANTS, *epochs)
 
 
 def by_name(name: str) -> Mutant:

@@ -23,7 +23,12 @@ NOTES = (
     "download_started", "download_chunk", "download_finished", "broker_fenced",
 )  # fmt: skip
 REPLICA_NOTES = ("leads", "isr_changed", "truncated", "high_watermark", "hw_checkpoint")
+GROUP_NOTES = (
+    "group_state", "group_member", "offset_committed", "coordinator_loaded", "coordinator_unloaded", "metadata_epoch",
+    "update_metadata_sent", "update_metadata_applied", "log_cleaned",
+)  # fmt: skip
 METADATA_FILES = "__cluster_metadata-0/*"
+GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 STATE_WINDOW_S = 5.0
 """A fault at a state strikes in this window, if its state comes."""
@@ -54,6 +59,10 @@ class _Drawing:
         self._replicated = scenario.load.topics[0].replicas > 1
         self._roles += PARTITION_ROLES if self._replicated else ()
         self._notes = (*NOTES, *REPLICA_NOTES) if self._replicated else NOTES
+        self._files = (METADATA_FILES, *REPLICA_FILES) if self._replicated else (METADATA_FILES,)
+        if scenario.load.groups:
+            self._notes = (*self._notes, *GROUP_NOTES)
+            self._files = (*self._files, *GROUP_FILES)
         on = [kind for kind in swarm.kinds if random.random() < ON_SHARE]
         self._kinds = on or [random.choice(swarm.kinds)]
         self._weights = [random.randint(1, 8) for _ in self._kinds]
@@ -85,7 +94,7 @@ class _Drawing:
         if random.random() < 0.5:
             match = Match(note=random.choice(self._notes))
             return replace(struck, on="note", match=match, nth=_once(random.randint(1, 4)))
-        match = Match(path=random.choice((METADATA_FILES, *REPLICA_FILES)) if self._replicated else METADATA_FILES)
+        match = Match(path=random.choice(self._files) if len(self._files) > 1 else METADATA_FILES)
         cut = Range(0, random.choice((0, 20, 100, 1000)))
         return replace(struck, on="disk_write", match=match, nth=_once(random.randint(1, 6)), cut_bytes=cut)
 
@@ -134,6 +143,7 @@ _MORE: dict[str, Callable[[_Drawing, Fault], Fault]] = {
     "node_terminated": _Drawing._killed,
     "node_paused": _Drawing._duration,
     "node_isolated": _Drawing._isolated,
+    "node_cut_from_controller": _Drawing._duration,
     "disk_slowed": _Drawing._slowed,
     "disk_full": _Drawing._duration,
 }

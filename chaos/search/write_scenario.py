@@ -13,7 +13,7 @@ _TOP = (
     "title", "clauses", "needs", "mutants", "guarantees", "min_fetches", "min_acked", "sim_min_fetches",
     "sim_min_acked", "max_schedule_slip_ms", "revisions",
 )  # fmt: skip
-_GROUPS = ("topics", "fetchers", "producers", "admins", "metadata_readers")
+_GROUPS = ("topics", "fetchers", "producers", "admins", "metadata_readers", "groups")
 
 
 def write_scenario(scenario: Scenario, path: Path, comment: str = "") -> Path:
@@ -50,7 +50,7 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
 def _load(load: Load) -> Iterator[str]:
     yield from ("", "[load]")
     for field in fields(load):
-        if field.name not in _GROUPS:
+        if field.name not in (*_GROUPS, "mirror"):
             yield f"{field.name} = {_value(getattr(load, field.name))}"
     for name in _GROUPS:
         for group in getattr(load, name):
@@ -60,6 +60,9 @@ def _load(load: Load) -> Iterator[str]:
                 pairs = field.name in ("config", "mix")
                 if value or not pairs:
                     yield f"{field.name} = {_table(value) if pairs else _value(value)}"
+    if load.mirror is not None:
+        yield from ("", "[load.mirror]")
+        yield from (f"{field.name} = {_value(getattr(load.mirror, field.name))}" for field in fields(load.mirror))
 
 
 def _fault(fault: Fault) -> Iterator[str]:
@@ -75,6 +78,9 @@ def _fault(fault: Fault) -> Iterator[str]:
         elif field.name == "at_s":
             if fault.timed:
                 yield f"at_s = {_value(value)}"
+        elif field.name == "config":
+            if value:
+                yield f"config = {_table(value)}"
         elif _told(field.name, fault, value, field.default):
             yield f"{field.name} = {_value(value)}"
 

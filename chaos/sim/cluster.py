@@ -18,6 +18,7 @@ from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import Network
 from chaos.sim.observer import Observer
 from chaos.sim.powers import MachinePowers
+from chaos.sim.target_cluster import target_cluster
 from chaos.sim.trace_hash import TraceHash
 from chaos.trace import TraceRow
 from reference_broker.core.events import Event
@@ -35,9 +36,9 @@ NOT_YET = 2**62
 """The load's start before it has started: only rules for the boot hit."""
 
 
-def config_of(scenario: Scenario) -> BrokerConfig:
-    """The scenario's settings; with more than one node also who the voters are."""
-    settings, cluster = dict(scenario.cluster.config), scenario.cluster
+def config_of(scenario: Scenario, over: Sequence[tuple[str, str]] = ()) -> BrokerConfig:
+    """The scenario's settings; with more than one node also who the voters are. ``over``: instead of the file's."""
+    settings, cluster = {**dict(scenario.cluster.config), **dict(over)}, scenario.cluster
     if cluster.total > 1:
         voters = ",".join(f"{number}@node-{number}:9092" for number in range(cluster.nodes))
         settings = {"crucible.cluster.id": CLUSTER_ID, **settings, "controller.quorum.voters": voters}
@@ -45,7 +46,8 @@ def config_of(scenario: Scenario) -> BrokerConfig:
 
 
 class Cluster:
-    """``watching``: the checks. ``keep``: gets every row of the trace, None: nobody wants them all."""
+    """``watching``: the checks. ``target``: the second cluster's one node, if there is a mirror. ``keep``: gets every
+    row of the trace, None: nobody wants them all."""
 
     def __init__(
         self,
@@ -59,10 +61,12 @@ class Cluster:
     ) -> None:
         self.machines = [self._machine(number, seed, agenda) for number in range(scenario.cluster.total)]
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"))
-        self.nemesis = Nemesis(scenario, seed, agenda, self.network, watching.view.trouble, self._evidence)
+        trouble = watching.view.trouble
+        self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, self._evidence, self._reconfigure)
         self._scenario = scenario
         self._seed = seed
-        self._config = config
+        self._over: list[dict[str, str]] = [{} for _ in range(scenario.cluster.total)]
+        self._configs = [config] * scenario.cluster.total
         self._agenda = agenda
         self._watching = watching
         self._hash = trace_hash
@@ -75,6 +79,9 @@ class Cluster:
         self._rules = [rules_for(scenario, number, random_for(seed, "rules")) for number in range(len(self.machines))]
         for machine in self.machines:
             machine.network = self.network
+        self.target = None
+        if scenario.load.mirror is not None:
+            self.target = target_cluster(len(self.machines), seed, agenda, self.network)
 
     @property
     def events(self) -> int:
@@ -82,11 +89,14 @@ class Cluster:
 
     @property
     def ready(self) -> bool:
-        return all(machine.ready for machine in self.machines)
+        return all(machine.ready for machine in self.machines) and (self.target is None or self.target.ready)
 
     def start(self) -> None:
+        """All that do not run."""
         for machine in self.machines:
             machine.start()
+        if self.target is not None:
+            self.target.start()
 
     def arm(self, load_from_us: int) -> None:
         """The load begins: rules count their times from here."""
@@ -126,12 +136,18 @@ class Cluster:
             disk = interceptor.watch(machine.disk)
         hooks.extend(presets)
         host, port = self.network.address(number)
-        node = Node(number, self._config, disk, number_for(self._seed, f"node-{number}-{incarnation}"), host, port)
+        random_seed = number_for(self._seed, f"node-{number}-{incarnation}")
+        node = Node(number, self._configs[number], disk, random_seed, host, port)
         for preset in presets:
             preset.built(node)
         observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._watching, self._keep)
         self._watching.view.trouble.back(number, self._agenda.now_us + STARTING_US)
         return node, hooks, observer
+
+    def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
+        """What the node is started with from now on."""
+        self._over[number] = {**self._over[number], **dict(over)}
+        self._configs[number] = config_of(self._scenario, tuple(self._over[number].items()))
 
     def _interceptor(self, machine: Machine) -> Interceptor:
         number, incarnation = machine.node_id, machine.incarnation

@@ -1,5 +1,7 @@
 """The simulator's fleet: the same behaviours as the live one, made from a scenario."""
 
+from collections.abc import Sequence
+
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.spec import (
@@ -13,6 +15,7 @@ from bench.fleet.spec import (
     make_fleet,
     settings_of,
 )
+from chaos.group_load import groups_of, mirror_of
 from chaos.seeds import number_for, random_for
 from scenarios.model import Load, Scenario
 
@@ -23,8 +26,10 @@ IDLE_RECORDS = 3
 VALUE_BYTES = 64
 
 
-def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> FleetSpec:
-    """The scenario's load at its simulated size."""
+def spec_of(
+    scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()
+) -> FleetSpec:
+    """The scenario's load at its simulated size. ``target``: the cluster that its mirror copies to."""
     load = scenario.load
     topic = load.topics[0]
     return FleetSpec(
@@ -35,6 +40,8 @@ def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> FleetSpe
         producers=_producers(load),
         admins=_admins(load),
         metadata_readers=[MetadataReaderGroup(each.sim_count, each.poll_interval_ms) for each in load.metadata_readers],
+        groups=groups_of(load, simulated=True),
+        mirror=mirror_of(load, [f"{host}:{port}" for host, port in target], simulated=True),
         seed=number_for(seed, "fleet"),
         topic=topic.name,
         topic_config=dict(topic.config),
@@ -75,14 +82,17 @@ def _admins(load: Load) -> list[AdminGroup]:
     ]  # fmt: skip
 
 
-def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address]) -> Fleet:
-    return make_fleet(spec_of(scenario, seed, bootstrap))
+def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> Fleet:
+    """``target``: as in ``spec_of``."""
+    return make_fleet(spec_of(scenario, seed, bootstrap, target))
 
 
-def idle_writer(scenario: Scenario, seed: int, bootstrap: list[Address]) -> KeyedProducer | None:
+def idle_writer(
+    scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()
+) -> KeyedProducer | None:
     """Appends once to each idle partition while the load runs; None if that is done before the load."""
     over_us = int(scenario.load.sim_idle_appends_s * 1_000_000)
-    spec = spec_of(scenario, seed, bootstrap)
+    spec = spec_of(scenario, seed, bootstrap, target)
     partitions = tuple(idle_partitions(spec))
     if not over_us or not partitions:
         return None

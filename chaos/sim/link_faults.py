@@ -12,6 +12,8 @@ from scenarios.model import Fault
 SLICE_US = (200, 3000)
 """A sliced frame arrives whole only with its last slice."""
 TYPICAL_FRAME_BYTES = 1000
+CUTS_ALL = ("node_isolated", "node_cut_from_controller")
+"""Of the links that they strike, both directions, whatever else is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def _paused(fault: Fault, place: Place) -> Heal:
 
 def _cut(fault: Fault, place: Place) -> Heal:
     # Several cuts may lie over each other: each direction counts them.
-    directions = _directions(place, "both" if fault.kind == "node_isolated" else fault.direction)
+    directions = _directions(place, "both" if fault.kind in CUTS_ALL else fault.direction)
     for _, direction in directions:
         direction.cuts += 1
 
@@ -140,6 +142,7 @@ _KINDS: dict[str, Callable[[Fault, Place], Heal]] = {
     "node_terminated": _terminated,
     "node_paused": _paused,
     "node_isolated": _cut,
+    "node_cut_from_controller": _cut,
     "disk_slowed": _disk_slowed,
     "disk_full": _disk_full,
     "link_cut": _cut,

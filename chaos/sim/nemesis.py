@@ -3,17 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.trouble import FOR_EVER_US, Trouble
 from chaos.evidence import FaultRow
 from chaos.roles import topic_of_roles
 from chaos.seeds import random_for
 from chaos.sim import link_faults
 from chaos.sim.agenda import Agenda
+from chaos.sim.client import Client
 from chaos.sim.coverage import state_of
+from chaos.sim.feature_switch import FeatureSwitch
 from chaos.sim.links import CLIENTS, Link
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
+from chaos.sim.rolling import RollingBounce
 from chaos.sim.targets import Targets
+from reference_broker.log.now import Now
 from scenarios.model import Fault, Scenario
 
 AT_SPREAD = (80, 120)
@@ -31,7 +36,8 @@ class _Struck:
 
 
 class Nemesis:
-    """``sink`` gets each row of evidence. ``coverage``: how often by (kind, role, state) of what was struck."""
+    """``sink`` gets each row of evidence. ``coverage``: how often by (kind, role, state) of what was struck.
+    ``reconfigure``: with which settings a node is started from now on; ``clients``: what plays a behaviour."""
 
     def __init__(
         self,
@@ -41,7 +47,10 @@ class Nemesis:
         network: Network,
         trouble: Trouble,
         sink: Callable[[FaultRow], None],
+        reconfigure: Callable[[int, tuple[tuple[str, str], ...]], None],
     ) -> None:
+        self.clients: Callable[[Behaviour], Client] | None = None
+        self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
         self.coverage: dict[tuple[str, str, str], int] = {}
         self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
@@ -95,6 +104,9 @@ class Nemesis:
         now_us = self._agenda.now_us
         if now_us >= self._until_us:
             return
+        if fault.kind in _BY_ITSELF:
+            _BY_ITSELF[fault.kind](self, fault, hit)
+            return
         struck = self._struck(fault)
         if struck is None:
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
@@ -124,8 +136,42 @@ class Nemesis:
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
             return None
-        around = self.targets.around(node_id, fault.clients) if fault.kind == "node_isolated" else []
+        around = self._around(fault, node_id)
+        if around is None:
+            return None
         return _Struck(machines[node_id], [links.between(*pair) for pair in around], f"node-{node_id}")
+
+    def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
+        """The links that a fault of a node cuts; None: there is no active controller now, or it is the node itself."""
+        if fault.kind == "node_cut_from_controller":
+            controller = self.targets.node("leader", self._randoms[fault.name])
+            return None if controller in (None, node_id) else [(node_id, controller), (controller, node_id)]
+        return self.targets.around(node_id, fault.clients) if fault.kind == "node_isolated" else []
+
+    # What takes its own time
+
+    def _bounce(self, fault: Fault, hit: int) -> None:  # noqa: ARG002
+        bounce = RollingBounce(fault, self._agenda, self._network.machines, self._reconfigure, self._bounced)
+        self._heals.append(bounce.stop)
+        bounce.begin()
+
+    def _bounced(self, fault: Fault, machine: Machine, number: int) -> None:
+        now_us, down_us = self._agenda.now_us, int(fault.restart_after_s * 1_000_000)
+        self._cover(fault.kind, machine.node_id)
+        self._trouble.node(machine.node_id, now_us + down_us)
+        role, target = self.targets.role(machine.node_id), f"node-{machine.node_id}"
+        self._keep(FaultRow(fault.name, fault.kind, now_us, now_us + down_us, target, number, detail=role))
+
+    def _finalize(self, fault: Fault, hit: int) -> None:
+        def granted(now: Now, node_id: int) -> None:
+            at_us, told = now.mono_us, f"{fault.feature}={fault.level}"
+            self._keep(FaultRow(fault.name, fault.kind, at_us, at_us, f"node-{node_id}", hit, detail=told))
+
+        assert self.clients is not None
+        addresses = [self._network.address(machine.node_id) for machine in self._network.machines]
+        client = self.clients(FeatureSwitch(fault.name, addresses, fault.feature, fault.level, granted))
+        self._heals.append(client.stop)
+        client.start()
 
     def _troubles(self, fault: Fault, struck: _Struck, until_us: int) -> None:
         for link in struck.links:
@@ -142,6 +188,13 @@ class Nemesis:
         if heal in self._heals:
             self._heals.remove(heal)
             heal()
+
+
+_BY_ITSELF: dict[str, Callable[[Nemesis, Fault, int], None]] = {
+    "rolling_bounce": Nemesis._bounce,
+    "feature_finalized": Nemesis._finalize,
+}
+"""Faults that are several acts in turn; each writes its evidence as it happens."""
 
 
 def _end_of(pairs: Sequence[tuple[int, int]]) -> int:

@@ -49,6 +49,11 @@ class Network:
     def address(self, node: int) -> Address:
         return Address(f"node-{node}", 9092)
 
+    def add(self, machine: Machine) -> None:
+        """One that clients reach at its number's address, but that is none of ``machines``."""
+        self._by_address[self.address(machine.node_id)] = machine
+        machine.network = self
+
     # From clients
 
     def connect(self, client: Caller, address: Address) -> Connection | None:

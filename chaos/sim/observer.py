@@ -81,6 +81,7 @@ class Observer:
 
     def _image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._watching.replicas.image(self._agenda.now_us, delta, image)
+        self._watching.replicas.published(self._node_id, delta)
 
     def _published(self, published: Published) -> None:
         fields = published.fields()

@@ -26,7 +26,9 @@ JUDGED_HERE = (
     "monotonic-epoch", "majority-high-watermark", "stable-leadership", "snapshot-at-log-start",
     "leader-never-loads-snapshot", "snapshot-equals-replay", "markers-gated", "bootstrapped", "quorum-converges",
     "no-false-fencing", "no-starvation", "stale-leader-epoch-fenced", "no-acked-lost", "replicas-equal",
-    "high-watermark-monotonic", "isr-honest", "stable-isr", "replicas-converge",
+    "high-watermark-monotonic", "isr-honest", "stable-isr", "replicas-converge", "one-content-per-epoch",
+    "no-committed-lost", "one-group-leader", "all-assigned", "commits-accepted",
+    "commits-fenced", "epoch-gated-by-transaction", "switch-respected",
 )  # fmt: skip
 """Invariants that need the node itself, promised by every scenario; all others are left to whoever judges the folder,
 from its tables alone."""
@@ -41,7 +43,8 @@ def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -
     history = world.history
     for rows in (
         history.operations, history.runs, history.positions, history.assignments, history.ends, history.changes,
-        history.metadata_reads,
+        history.metadata_reads, history.commits, history.memberships, history.metadata_epochs, history.resets,
+        history.copies, history.target_runs,
     ):  # fmt: skip
         recorder.record(rows)
     recorder.close(Now(world.agenda.now_us, START_WALL_MS + world.agenda.now_us // 1000))

@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.fleet.behaviours.protocol import Behaviour
+from bench.fleet.group_spec import MIRROR_GROUP
 from bench.fleet.rows import HistoryRow
 from bench.fleet.spec import Fleet
+from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import Settings, all_checks
 from chaos.checks.check import History
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.trouble import Trouble
+from chaos.checks.values import Place
 from chaos.checks.watching import Watching
 from chaos.evidence import FaultRow
 from chaos.presets import presets_for
@@ -25,7 +29,7 @@ from chaos.sim.trace_hash import TraceHash
 from chaos.trace import TraceRow
 from reference_broker.model.config import BrokerConfig
 from scenarios.draw import drawn
-from scenarios.model import Scenario
+from scenarios.model import Load, Scenario
 
 BOOT_US = 30_000_000
 PREPARE_US = 30_000_000
@@ -34,6 +38,9 @@ CONVERGE_US = 60_000_000
 """How long the nodes may take to agree after all is healed; then quorum-converges is broken."""
 SETTLED_FETCH_TIMEOUTS = 3
 """A voter that has not heard of its leader for one fetch timeout seeks another; elections and backoff come on top."""
+ELECTION_MS = 15_000
+"""Of a coordinator, with loading; and until all clients have found it."""
+MIRROR_REBALANCE_MS = 10_000
 REGISTRATION_US = 3_000_000
 LOOK_EVERY = 8
 """Acts between two looks at whether a phase is over."""
@@ -62,33 +69,40 @@ class World:
         self.agenda = Agenda()
         config = config_of(scenario)
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
-        self.replicas = _replica_view(scenario, view.trouble)
+        self._touched = TouchedLogs()
+        self.replicas = _replica_view(scenario, view.trouble, self._touched)
         self.checks = all_checks(_settings(scenario, config), view, self.replicas)
+        self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, view, self.replicas)
         keep = self.trace.append if keep_trace else None
         self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep)
         self.network = self.cluster.network
+        self.cluster.nemesis.clients = self._client
         (self._converges,) = (each for each in self.checks if isinstance(each, QuorumConverges))
         self._converges.expected = False
+        (self._assigned,) = (each for each in self.checks if isinstance(each, AllAssigned))
         (self._replicated,) = (each for each in self.checks if isinstance(each, ReplicasConverge))
 
     # The run
 
     def play(self) -> None:
         """All phases. Raises RunStuckError, or whatever a bug of ours raises."""
-        with shared_coding():
+        with shared_coding(), self._touched.noted():
             self._play()
 
     def _play(self) -> None:
         bootstrap = [self.network.address(machine.node_id) for machine in self.cluster.machines]
-        fleet = fleet_of(self.scenario, self.seed, bootstrap)
-        appender = idle_writer(self.scenario, self.seed, bootstrap)
+        second = [self.network.address(each.node_id) for each in (self.cluster.target,) if each is not None]
+        fleet = fleet_of(self.scenario, self.seed, bootstrap, second)
+        appender = idle_writer(self.scenario, self.seed, bootstrap, second)
         self.cluster.start()
         self._until(BOOT_US, lambda: self.cluster.ready)
         self._set_states()
-        self._phase("prepare", [fleet.preparer], PREPARE_US)
-        if fleet.preparer.failure is not None:
-            raise RunStuckError(fleet.preparer.failure)
+        preparers = [each for each in (fleet.preparer, fleet.target_preparer) if each is not None]
+        self._phase("prepare", preparers, PREPARE_US)
+        failure = next((each.failure for each in preparers if each.failure is not None), None)
+        if failure is not None:
+            raise RunStuckError(failure)
         if appender is None and fleet.seeder is not None:
             self._phase("seed", [fleet.seeder], PREPARE_US)
         readers = [self._client(each) for each in fleet.readers]
@@ -120,12 +134,14 @@ class World:
         self.agenda.run(self.load_until_us)
         self.stage = "drain"
         self.cluster.heal()
+        healed_us = self.agenda.now_us
         for clients in (writers, readers):
             for client in clients:
                 client.stop()
             self._until(DRAIN_US, lambda clients=clients: all(client.finished for client in clients))  # type: ignore[misc]
             if clients is writers:
                 self._replicas_converge()  # What no replica but the leader has yet is nothing to read.
+                self._groups_settle(healed_us)
 
     def _replicas_converge(self) -> None:
         end_us = self.agenda.now_us + CONVERGE_US
@@ -133,6 +149,15 @@ class World:
             for _ in range(LOOK_EVERY):
                 if not self.agenda.step(end_us):
                     self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
+                    return
+
+    def _groups_settle(self, healed_us: int) -> None:
+        """Members stay until each partition has an owner, for as long as the timeouts of their groups allow."""
+        end_us = max(healed_us + self._settle_us, self.agenda.now_us)
+        while not self._assigned.reached():
+            for _ in range(LOOK_EVERY):
+                if not self.agenda.step(end_us):
+                    self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
                     return
 
     def _converge(self) -> None:
@@ -143,10 +168,12 @@ class World:
             pass
 
     def _last_look(self, fleet: Fleet) -> None:
-        self._phase("final read", [fleet.final_reader], DRAIN_US)
-        if fleet.final_reader.unread:
-            names = ", ".join(f"{topic}-{partition}" for topic, partition in list(fleet.final_reader.unread)[:5])
-            raise RunStuckError(f"the final read did not reach the end of {names}")
+        for reader in (fleet.final_reader, fleet.target_reader):
+            if reader is not None:
+                self._phase(reader.process, [reader], DRAIN_US)
+                if reader.unread:
+                    names = ", ".join(f"{topic}-{partition}" for topic, partition in list(reader.unread)[:5])
+                    raise RunStuckError(f"the {reader.process} did not reach the end of {names}")
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)
             if fleet.final_describer.undescribed:
@@ -174,6 +201,7 @@ class World:
     def _record(self, client: Client, rows: Iterable[HistoryRow]) -> None:  # noqa: ARG002
         kept = tuple(rows)
         self.history.add(kept)
+        self._assigned.recorded(kept)
         if self.hash is not None:
             self.hash.history(kept)
 
@@ -191,12 +219,31 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
         session_us=config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
         in_sync_us=config.replica_lag_time_max_ms * 1000 + config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
         min_eviction_ms=config.min_incremental_fetch_session_eviction_ms,
+        subscribed=_subscribed(scenario.load),
     )
 
 
-def _replica_view(scenario: Scenario, trouble: Trouble) -> ReplicaView:
+def _subscribed(load: Load) -> dict[str, list[Place]]:
+    """The partitions that members share, by group."""
+    partitions = {topic.name: topic.partitions for topic in load.topics}
+    topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
+    if load.mirror is not None:
+        topics[MIRROR_GROUP] = (load.mirror.topic,)
+    return {group: [(name, index) for name in names for index in range(partitions[name])]
+            for group, names in topics.items()}  # fmt: skip
+
+
+def _settle_us(load: Load) -> int:
+    """From the heal until each partition must have its owner: a coordinator is elected and has loaded, the session of
+    who is gone runs out, and members that are there take part in two rebalances."""
+    slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in load.groups), default=0)
+    mirrors = 0 if load.mirror is None else load.mirror.session_timeout_ms + 2 * MIRROR_REBALANCE_MS
+    return (ELECTION_MS + max(slowest, mirrors)) * 1000
+
+
+def _replica_view(scenario: Scenario, trouble: Trouble, touched: TouchedLogs) -> ReplicaView:
     topic = scenario.load.topics[0]
-    return ReplicaView(trouble, topic.min_insync, _is_flushed(scenario), topic.replicas > 1)
+    return ReplicaView(trouble, topic.min_insync, _is_flushed(scenario), topic.replicas > 1, touched)
 
 
 def _promises_writes(scenario: Scenario) -> bool:

@@ -20,6 +20,8 @@ SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
 TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
 """The seed's fault: the controller is killed when all batches of its transaction are committed, but not its End."""
 REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated", 1)
+METADATA_EPOCH = ("19-stale-broker", "accepts_older_metadata", 1)
+GROUPS = ("coordinator-killed", "offsets_not_loaded", 1)
 AT_ONCE = 2
 
 Verdicts = Mapping[tuple[str, str], Verdict]
@@ -31,7 +33,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     runs = tmp_path_factory.mktemp("runs")
     wanted = [
         (name, planted, seed)
-        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS)
+        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS, METADATA_EPOCH, GROUPS)
         for planted in ("", mutant)
     ]  # fmt: skip
 
@@ -46,7 +48,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
 
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.clause("F-10", "F-11", "F-14", "F-20")
 def test_a_lost_response_costs_nothing_and_its_mutant_loses_records(verdicts: Verdicts) -> None:
     assert_caught(verdicts, SESSIONS, {"fetch-gap"}, "response_lost")
@@ -54,7 +56,7 @@ def test_a_lost_response_costs_nothing_and_its_mutant_loses_records(verdicts: Ve
 
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.clause("S-5", "S-10", "S-11")
 def test_a_download_begins_anew_with_a_new_snapshot_and_its_mutant_mixes_two(verdicts: Verdicts) -> None:
     assert_caught(verdicts, SNAPSHOTS, {"snapshot-transfer-bounded"}, "stalled")
@@ -62,7 +64,7 @@ def test_a_download_begins_anew_with_a_new_snapshot_and_its_mutant_mixes_two(ver
 
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.clause("T-7", "T-8")
 def test_a_transaction_is_seen_whole_and_its_mutant_shows_a_part(verdicts: Verdicts) -> None:
     # A reader sees the part, or a node that applied it finds the next controller's records contradict it and ends.
@@ -71,12 +73,29 @@ def test_a_transaction_is_seen_whole_and_its_mutant_shows_a_part(verdicts: Verdi
 
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.clause("F-19", "F-22")
 def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdicts: Verdicts) -> None:
     # What is lost is missing, and its offsets, acknowledged once, are given to other records.
     guarantees = {"lost-write", "unseen", "inconsistent-offsets", "nonmonotonic-send", "fetch-gap"}
     assert_caught(verdicts, REPLICATION, guarantees, "leader_killed")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.clause("M-3", "M-5", "M-15")
+def test_a_stale_broker_misleads_no_client_and_its_mutant_goes_back(verdicts: Verdicts) -> None:
+    # A client that believes the older metadata is sent to the old leader, which calls its position out of range.
+    assert_caught(verdicts, METADATA_EPOCH, {"nonmonotonic-metadata-epoch", "rewinds"}, "cut_from_controller")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.clause("M-8")
+def test_committed_offsets_outlive_their_coordinator_and_its_mutant_forgets_them(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, GROUPS, {"commit-regression", "redelivery"}, "killed_after_commit")
 
 
 def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantees: set[str], fault: str) -> None:

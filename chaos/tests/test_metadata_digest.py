@@ -1,5 +1,6 @@
 """The digest moved by deltas equals the whole image's, whatever way the image was reached."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -35,7 +36,10 @@ def changed(image: MetadataImage, random: Random, offset: int) -> tuple[Metadata
             value = random.choice((None, str(offset)))
             delta.set_config((TOPIC_RESOURCE, random.choice(names)), "retention.ms", value)
         else:
-            delta.put_broker(BrokerImage(random.randrange(3), offset, bytes(16), "h", 1, random.random() < 0.5))
+            features = (("f", 0, random.randrange(3)),)
+            fenced = random.random() < 0.5
+            delta.put_broker(BrokerImage(random.randrange(3), offset, bytes(16), "h", 1, fenced, features=features))
+            delta.metadata_epoch = offset
             delta.set_feature("metadata.version", random.randint(0, 3))
             delta.next_producer_id = offset
     return delta, delta.build(Provenance(offset, 1, 0))
@@ -63,3 +67,12 @@ def test_another_image_than_the_last_is_taken_whole() -> None:
     _, skipped = changed(EMPTY_IMAGE, random, 1)
     delta, image = changed(skipped, random, 2)
     assert digest.follow(delta, image).digest == digest_of(image)
+
+
+@pytest.mark.clause("M-1")
+def test_the_metadata_epoch_and_what_a_broker_announced_are_part_of_it() -> None:
+    broker = BrokerImage(1, 1, bytes(16), "h", 1, False)
+    plain = MetadataImage(brokers={1: broker})
+    announced = MetadataImage(brokers={1: replace(broker, features=(("f", 0, 1),))})
+    epochs = [replace(plain, metadata_epoch=epoch) for epoch in (1, 2)]
+    assert len({digest_of(image) for image in (plain, announced, *epochs)}) == 4

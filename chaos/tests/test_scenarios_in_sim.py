@@ -58,7 +58,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     # Clients see the half of a transaction; or a snapshot holds it, and a node that starts from there meets an End
     # without its Begin, and ends itself.
     "apply_as_read": ("torn-metadata", "quorum-converges"),
-    "high_watermark_decides_visibility": ("torn-metadata", "snapshot-equals-replay"),
+    "high_watermark_decides_visibility": ("torn-metadata", "snapshot-equals-replay", "quorum-converges"),
     "replay_ignores_markers": "snapshot-equals-replay",
     "snapshot_at_high_watermark": "quorum-converges",
     "no_epoch_check_on_append": "log-matching",
@@ -66,6 +66,23 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "abort_without_bootstrap": "bootstrapped",
     "torn_batch_kept": "leader-completeness",
     "gate_ignored": "markers-gated",
+    "accepts_older_metadata": "nonmonotonic-metadata-epoch",
+    "last_write_wins": "commit-regression",
+    "no_wait_after_offset_fetch": "no-fetch-before-epoch",
+    "no_wait_before_seek": "no-fetch-before-epoch",
+    "epoch_in_memory_only": "nonmonotonic-metadata-epoch",
+    "epoch_left_out_of_snapshot": "snapshot-equals-replay",
+    "epoch_not_loaded": "commit-regression",
+    "new_schema_before_switch": "switch-respected",
+    "epoch_written_in_transaction": "epoch-gated-by-transaction",
+    "generation_not_checked": "commits-fenced",
+    "commit_before_replicated": "commit-regression",
+    "offsets_not_loaded": "commit-regression",
+    "groups_not_loaded": "one-group-leader",
+    "generation_not_advanced": "one-group-leader",
+    "newest_record_cleaned": "replicas-equal",
+    "superseded_record_kept": "replicas-equal",
+    "cleaned_above_high_watermark": "replicas-equal",
 }
 
 
@@ -78,6 +95,7 @@ def test_control_is_green(name: str) -> None:
 
 
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-11", "F-13", "F-14", "F-15", "F-18", "F-20", "F-22")
+@pytest.mark.clause("M-1", "M-2", "M-5", "M-7", "M-8", "M-10", "M-13", "M-14", "M-15")
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-10", "G-11")
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:

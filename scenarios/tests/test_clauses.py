@@ -18,7 +18,7 @@ def test_every_behaviour_of_kafkas_tests_is_shown_by_one_of_ours_or_does_not_app
     assert len(behaviours) > 60
     assert [one.id for one in behaviours if one.status == "not proven"] == []
     assert [one.id for one in behaviours if one.unlike and one.tests] == [], "a test shows what does not apply"
-    assert all(one.text and one.path.startswith(("core/", "clients/")) for one in behaviours)
+    assert all(one.text and one.path.startswith(("core/", "clients/", "group-coordinator/")) for one in behaviours)
 
 
 def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> None:

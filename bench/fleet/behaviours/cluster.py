@@ -110,10 +110,13 @@ class ClusterScript(Script):
                 return False
             yield from self.back_off()
 
-    def earliest_offsets(self, partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, int]]:
-        """Log start offsets of partitions that this connection's node leads; only those that it answered."""
+    def bound_offsets(
+        self, partitions: Sequence[TopicPartition], at: int = EARLIEST
+    ) -> Steps[dict[TopicPartition, int]]:
+        """Log start offsets (or, LATEST, ends) of partitions that this connection's node leads; only those that it
+        answered."""
         operation = self.begin("list_offsets", self.now.mono_us)
-        body = list_offsets_request(partitions, EARLIEST)
+        body = list_offsets_request(partitions, at)
         answer = yield from self.call(LIST_OFFSETS, self.settings.versions.list_offsets, body)
         if isinstance(answer, str):
             self.end(operation, "fail", answer)

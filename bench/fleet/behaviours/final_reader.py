@@ -1,7 +1,7 @@
 """Reads everything once all is quiet: the history's own idea of what the logs hold and where they begin and end."""
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 from bench.fleet.behaviours.bodies import FETCH
 from bench.fleet.behaviours.chance import Chance
@@ -30,6 +30,7 @@ class FinalReader(ClusterScript):
     """
 
     KEEPS_CONNECTIONS = True
+    OPERATION: ClassVar[str] = "final_read"
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class FinalReader(ClusterScript):
         missing = [each for each in chosen if each not in self.consumer.positions]
         if not missing:
             return True
-        found = yield from self.earliest_offsets(missing)
+        found = yield from self.bound_offsets(missing)
         for where, offset in found.items():
             self.consumer.seek(where, offset)
         return len(found) == len(missing)
@@ -90,7 +91,7 @@ class FinalReader(ClusterScript):
         wanted = {each: self._wanted(each) for each in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
-        operation = self.begin("final_read", self.now.mono_us)
+        operation = self.begin(self.OPERATION, self.now.mono_us)
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
         request = plan.request(MAX_WAIT_MS, 0, MAX_BYTES)
         version = plan.version(self.settings.versions.fetch)

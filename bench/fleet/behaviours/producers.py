@@ -12,7 +12,7 @@ from zlib import crc32
 
 from bench.fleet.behaviours.bodies import INIT_PRODUCER_ID, PRODUCE, init_producer_id_request
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.rows import RunRow
@@ -82,6 +82,8 @@ class Slot:
     deadline_us: int
     batch: Batch | None = None
     records: bytes = b""
+    count: int = 0
+    """of its records, 0: as many as the plan says"""
 
 
 class KeyedProducer(ClusterScript):
@@ -155,6 +157,8 @@ class KeyedProducer(ClusterScript):
                         yield from self.back_off()
                         yield from self.refresh()
                     continue
+                if self.strand.failures > PATIENT_FAILURES:
+                    yield from self.refresh()  # A leader that has been replaced, and does not know, times out for ever.
             yield from self.back_off()
         if slot.batch is None:
             return Next.FAILED, error, None
@@ -179,7 +183,7 @@ class KeyedProducer(ClusterScript):
                 self.state.renew(slot.batch)
                 slot.records = self._encode(slot)
         if slot.batch is None:
-            slot.batch = self.state.add(slot.where, self.plan.records_per_request)
+            slot.batch = self.state.add(slot.where, slot.count or self.plan.records_per_request)
             slot.records = self._encode(slot)
         return True
 

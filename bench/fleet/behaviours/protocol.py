@@ -189,6 +189,13 @@ class Versions:
     incremental_alter_configs: int = 1
     describe_configs: int = 4
     update_features: int = 2
+    offset_commit: int = 9
+    offset_fetch: int = 9
+    find_coordinator: int = 6
+    join_group: int = 9
+    heartbeat: int = 4
+    leave_group: int = 5
+    sync_group: int = 5
 
 
 @dataclass(frozen=True, slots=True)

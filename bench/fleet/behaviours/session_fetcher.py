@@ -21,6 +21,7 @@ from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, H
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.rows import PositionRow
 from bench.fleet.runs import BatchReader, read_row
+from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.session_handler import (
     FetchPlan,
     Handled,
@@ -74,12 +75,14 @@ class SessionFetcher(AssignedScript):
     def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
         super().__init__(plan, settings, random)
         self.reader = reader
+        self.reading: tuple[TopicPartition, ...] = plan.partitions
         self.sessions: dict[int, NodeSession] = {}
-        self._out_of_range: list[TopicPartition] = []
+        self._out_of_range: dict[TopicPartition, int] = {}
+        """Partitions that need another position, and the operation that said so."""
         self._stale_metadata = False
         self._looking_up = False
         self._by_leader: dict[int, list[TopicPartition]] = {}
-        self._grouped_for: object = None
+        self._grouped_for: tuple[object, object] = (None, None)
         self._leaderless = False
         self._look_again_us = 0
         self._first_poll_us = 0
@@ -103,18 +106,18 @@ class SessionFetcher(AssignedScript):
     # -- leaders ------------------------------------------------------------------------------------------------
 
     def _leaders(self) -> dict[int, list[TopicPartition]]:
-        """Partitions by leader, computed again only when metadata changed."""
-        if self._grouped_for is not self.metadata:
+        """Partitions by leader, computed again only when metadata or what is read changed."""
+        if self._grouped_for[0] is not self.metadata or self._grouped_for[1] is not self.reading:
             groups: dict[int, list[TopicPartition]] = {}
-            for where in self.plan.partitions:
+            for where in self.reading:
                 node = self.metadata.leader_of(where)
                 if node is not None:
                     groups.setdefault(node.node_id, []).append(where)
             if groups != self._by_leader:
                 for session in self.sessions.values():
                     session.quiet_polls = 0
-            self._by_leader, self._grouped_for = groups, self.metadata
-            self._leaderless = sum(len(group) for group in groups.values()) < len(self.plan.partitions)
+            self._by_leader, self._grouped_for = groups, (self.metadata, self.reading)
+            self._leaderless = sum(len(group) for group in groups.values()) < len(self.reading)
         return self._by_leader
 
     def _address(self, node_id: int) -> Address:
@@ -201,24 +204,27 @@ class SessionFetcher(AssignedScript):
     def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
         """Partitions whose position the broker does not have go on at the log's start: only their leader, which is the
         node connected to, can tell it."""
-        found = yield from self.earliest_offsets(partitions)
+        found = yield from self.bound_offsets(partitions)
         for where in partitions:
             if where in found:
                 self._seek(where, found[where])
-        self._out_of_range = [each for each in self._out_of_range if each not in found]
+                self._out_of_range.pop(where, None)
         if len(found) < len(partitions):
             self._stale_metadata = True
             yield from self.back_off()
 
+    def _leader_epoch(self, where: TopicPartition) -> int:
+        """What a fetch says of it, -1 nothing."""
+        return self.metadata.topics[where.topic].partitions[where.partition].leader_epoch
+
     def _wanted(self, node_id: int) -> dict[TopicPartition, Wanted]:
         wanted: dict[TopicPartition, Wanted] = {}
-        positions, topics, max_bytes = self.consumer.positions, self.metadata.topics, self.plan.partition_max_bytes
+        positions, max_bytes = self.consumer.positions, self.plan.partition_max_bytes
         for where in self._leaders().get(node_id, ()):
             if where in self.dropped:
                 continue
-            topic = topics[where.topic]
-            epoch = topic.partitions[where.partition].leader_epoch
-            wanted[where] = Wanted(topic.topic_id, positions[where].offset, max_bytes, epoch)
+            topic_id = self.metadata.topic_id(where.topic)
+            wanted[where] = Wanted(topic_id, positions[where].offset, max_bytes, self._leader_epoch(where))
         return wanted
 
     def _poll(self, node_id: int, session: NodeSession, intended_us: int) -> Steps[None]:
@@ -290,11 +296,16 @@ class SessionFetcher(AssignedScript):
             error = error_name(data.error_code)
             self._note_error(where, data, found)
         elif data.records:
-            for run in self.reader.read(where, self.consumer.take(where, data)):
+            taken = self.consumer.take(where, data)
+            self._took(where, taken)
+            for run in self.reader.read(where, taken):
                 found.rows.append(read_row(self.process, found.index, found.runs, where, run))
                 found.runs += 1
         bounds = (data.high_watermark, data.log_start_offset)
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
+
+    def _took(self, where: TopicPartition, taken: Sequence[TakenBatch]) -> None:
+        """For those that do more with records than to write down that they came."""
 
     def _take_refused(self, handled: Handled, found: Answer) -> None:
         """An answer that does not fit moves nothing, but what it held is recorded for the judge."""
@@ -312,7 +323,7 @@ class SessionFetcher(AssignedScript):
         found.failed = True
         if data.error_code == OFFSET_OUT_OF_RANGE:
             if where not in self._out_of_range:
-                self._out_of_range.append(where)
+                self._out_of_range[where] = found.index
             return
         leader = data.current_leader
         if leader is not None and leader.leader_id >= 0:

@@ -45,8 +45,15 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.recorder import MemorySink, Recorder
+from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
 from reference_broker.records.batch import patched, read_header
-from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, LeaderIdAndEpoch, PartitionData
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    FetchResponse,
+    FetchTopicResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
 
 ADDRESS = Address("node-0", 9092)
@@ -104,6 +111,7 @@ class FakeBroker:
         self.elsewhere: dict[TopicPartition, int] = {}
         self.tells = False
         self.nodes = {0}
+        self.by_name = False
 
     def move(self, where: TopicPartition, node: int) -> None:
         self.leaders[where] = node
@@ -121,6 +129,7 @@ class FakeBroker:
 
     def handle(self, request: Request) -> object:
         self.requests.append(request)
+        self.by_name = request.api_version <= LAST_VERSION_BY_NAME
         return {
             bodies.METADATA: self.metadata,
             bodies.FETCH: self.fetch,
@@ -231,7 +240,7 @@ class FakeBroker:
 
     def fetch(self, body):
         named = {
-            TopicPartition(self.name(topic.topic_id), each.partition): [each.fetch_offset, -1]
+            TopicPartition(topic.topic or self.name(topic.topic_id), each.partition): [each.fetch_offset, -1]
             for topic in body.topics
             for each in topic.partitions
         }
@@ -252,7 +261,7 @@ class FakeBroker:
         session.partitions.update(named)
         for topic in body.forgotten:
             for each in topic.partitions:
-                session.partitions.pop(TopicPartition(self.name(topic.topic_id), each), None)
+                session.partitions.pop(TopicPartition(topic.topic or self.name(topic.topic_id), each), None)
         return FetchResponse(0, body.session_id, self.answer(session.partitions, full=False))
 
     def answer(self, partitions, full):
@@ -267,6 +276,8 @@ class FakeBroker:
                 data.records, data.current_leader = records, self.hint(where)
                 topics.setdefault(where.topic, []).append(data)
             state[1] = -1 if error else log.end
+        if self.by_name:
+            return [FetchTopicResponse(name, NO_TOPIC_ID, parts) for name, parts in topics.items()]
         return [FetchTopicResponse("", self.ids[name].bytes, parts) for name, parts in topics.items()]
 
 

@@ -56,6 +56,42 @@ def table(tmp_path, name):
 
 
 @pytest.mark.live
+def test_members_of_groups_read_everything_and_commit_it(tmp_path, bootstrap):
+    """Old clients and new ones, in both protocols, with and without membership, over two workers."""
+    settings = {"commit_interval_ms": 200, "heartbeat_interval_ms": 200}
+    groups = [
+        {"group": "eager", "count": 2, "metadata_epoch": False, **settings},
+        {"group": "cooperative", "count": 2, "protocol": "cooperative", **settings},
+        {"group": "outside", "count": 2, "protocol": "assigned", "offsets": "outside", **settings},
+    ]
+    with start(tmp_path, bootstrap, fetchers=[], groups=groups, workers=2, seconds=8) as fleet:
+        fleet.stdin.close()
+        lines = [json.loads(line) for line in fleet.stdout]
+        errors = fleet.stderr.read()
+    assert fleet.returncode == 0, errors
+    assert next(each["members"] for each in lines if each["event"] == "load") == 6
+    runs = table(tmp_path, "runs")
+    acked = Counter()
+    for each in runs:
+        if each["kind"] == "send" and each["first_offset"] >= 0:
+            acked[each["partition"]] += each["count"]
+    assert sum(acked.values()) > 300
+    groups_of = {each["process"]: each["group"] for each in table(tmp_path, "commits")}
+    read = {name: Counter() for name in ("eager", "cooperative")}
+    for each in runs:
+        if each["kind"] == "read" and groups_of.get(each["process"]) in read:
+            read[groups_of[each["process"]]][each["partition"]] += each["count"]
+    assert read == {"eager": acked, "cooperative": acked}
+    commits = [each for each in table(tmp_path, "commits") if each["kind"] in ("commit", "stored")]
+    ends = {}
+    for each in sorted(commits, key=lambda row: row["at_us"]):
+        assert each["error"] is None
+        ends[each["group"], each["partition"]] = each["offset"]
+    for group in ("eager", "cooperative", "outside"):
+        assert {where: ends[group, where] for where in range(4)} == dict(acked), group
+
+
+@pytest.mark.live
 def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_path, bootstrap):
     with start(tmp_path, bootstrap, "--hold", seconds=60) as fleet:
         events = []
@@ -73,7 +109,8 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
     assert fleet.returncode == 0, errors
     assert [each["event"] for each in events if each["event"] != "progress"] == ["load", "load_ended", "final", "done"]
     operations = table(tmp_path, "operations")
-    assert {each["type"] for each in operations if each["f"] in ("fetch", "produce")} == {"ok"}
+    sent = [each for each in operations if each["f"] in ("fetch", "produce") and each["error"] != "not_sent"]
+    assert {each["type"] for each in sent} == {"ok"}, "on a busy machine slots may be overdue when the load ends"
     assert len({each["process"] for each in operations}) == 6 + 2 + 3
     runs = table(tmp_path, "runs")
     acked = Counter()

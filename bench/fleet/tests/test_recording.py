@@ -9,7 +9,16 @@ from bench.fleet.behaviours.protocol import Now
 from bench.fleet.generator import Sample
 from bench.fleet.parquet_sink import ParquetSink, file_of
 from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
-from bench.fleet.rows import END_OF_RUN_US, AssignmentRow, EndRow, OperationRow, PositionRow, RunRow
+from bench.fleet.rows import (
+    END_OF_RUN_US,
+    AssignmentRow,
+    EndRow,
+    MembershipRow,
+    OperationRow,
+    PositionRow,
+    ResetRow,
+    RunRow,
+)
 from reports.schema import TABLES
 
 ORIGIN = 5_000_000_000
@@ -48,6 +57,14 @@ def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_pat
     assert sum(each["count"] for each in latency if each["measure"] == "service") == 5
     load = {each["second"]: each for each in pq.read_table(tmp_path / "history" / "load-worker-0.parquet").to_pylist()}
     assert (load[0]["offered"], load[1]["completed"], load[1]["cpu_permille"]) == (5, 5, 420)
+
+
+def test_times_of_groups_rows_are_since_the_start_too():
+    joined = MembershipRow("p", "g", "m", 3, "joined", "", -1, ORIGIN + 90, ORIGIN + 40)
+    columns = columns_of([joined], ORIGIN)
+    assert (columns["at_us"], columns["since_us"]) == ([90], [40])
+    reset = ResetRow("p", 1, "hot", 0, 7, 0, "OFFSET_OUT_OF_RANGE", -1, ORIGIN + 5)
+    assert columns_of([reset], ORIGIN)["at_us"] == [5]
 
 
 def test_every_table_has_its_file_where_the_schema_says(tmp_path):

@@ -53,3 +53,24 @@ def test_what_cannot_be_played_is_refused_before_anything_is(
         with pytest.raises(SetupError, match="give --out a new one"):
             comparison.compare(find("plain-load"), out, 1)
     assert played == []
+
+
+def test_a_mirror_is_played_with_metadata_epochs_and_without(
+    played: list[tuple[Scenario, Path, dict[str, Any]]], tmp_path: Path
+) -> None:
+    whole = find("mirror")
+    folders = comparison.compare(whole, tmp_path / "out", 7)
+    assert [each for each, _ in folders] == ["with-epochs", "without-epochs"]
+    assert [more["variant"] for _, _, more in played] == ["with metadata epochs", "without metadata epochs"]
+    on, off = (scenario for scenario, _, _ in played)
+    assert on.load.mirror is not None
+    assert off.load.mirror is not None
+    assert (on.load.mirror.metadata_epoch, off.load.mirror.metadata_epoch) == (True, False)
+    levels = [dict(each.cluster.config)["crucible.bootstrap.metadata.epoch"] for each in (on, off)]
+    assert levels == ["1", "0"]
+    assert replace(off.load.mirror, metadata_epoch=True) == on.load.mirror
+    assert off.faults == on.faults
+    assert off.load.producers == on.load.producers
+    assert "rewinds" in on.guarantees
+    assert not {"rewinds", "commit-regression"} & set(off.guarantees), "the failure that is shown is no broken promise"
+    assert "lost-write" in off.guarantees

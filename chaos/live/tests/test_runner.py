@@ -7,23 +7,13 @@ import pytest
 
 from chaos.live.errors import SetupError
 from chaos.live.runner import play
+from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
 
 pytestmark = pytest.mark.live
 
-SCENARIO = """
-title = "A response is lost, then the node is killed while it answers, and restarted"
-clauses = []
-needs = ["interceptor", "signals", "proxy"]
-mutants = []
-guarantees = []
-min_fetches = 10
-min_acked = 10
-sim_min_fetches = 1
-sim_min_acked = 1
-max_schedule_slip_ms = 10000
-
+LOAD = """
 [load]
 seconds = 3
 
@@ -40,14 +30,9 @@ topic = "hot"
 partitions = 2
 poll_interval_ms = 20
 
-[[load.producers]]
-name = "writers"
-count = 1
-sim_count = 1
-topic = "hot"
-rate_per_s = 100
-sim_rate_per_s = 10
+"""
 
+FAULTS = """
 [[fault]]
 name = "lost"
 kind = "response_dropped"
@@ -72,13 +57,12 @@ at_s = 2
 duration_s = 0.5
 delay_ms = 30
 """
+TITLE = "A response is lost, then the node is killed while it answers, and restarted"
 
 
 @pytest.fixture
 def scenario_file(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
-    return path
+    return written(tmp_path, "small", text_of(TITLE, 10, LOAD, 100, FAULTS))
 
 
 def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp_path: Path) -> None:
@@ -86,7 +70,7 @@ def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp
     manifest = read_manifest(folder)
     assert manifest.crash == ""
     assert manifest.expectations.faults == ("lost", "struck", "delayed")
-    faults = pq.read_table(folder / "faults.parquet").to_pylist()
+    faults = faults_of(folder)
     assert {row["name"] for row in faults} == {"lost", "struck", "delayed"}
     (struck,) = (row for row in faults if row["name"] == "struck")
     assert struck["until_us"] - struck["at_us"] >= 200_000
@@ -118,13 +102,11 @@ duration_s = 0.5
 
 
 def test_faults_of_the_disk_strike_and_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "disk.toml"
-    head = SCENARIO[: SCENARIO.index("[[fault]]")].replace('"proxy"]', '"proxy", "disk"]')
-    flushing = '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]'
-    path.write_text(head.replace("[load]", flushing) + DISK_FAULTS)
-    folder = play(load(path), tmp_path / "run", seed=3).path
+    flushing = LOAD.replace("[load]", '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]')
+    text = text_of(TITLE, 10, flushing, 100, DISK_FAULTS).replace('"proxy"]', '"proxy", "disk"]')
+    folder = play(load(written(tmp_path, "disk", text)), tmp_path / "run", seed=3).path
     assert read_manifest(folder).crash == ""
-    faults = {row["name"]: row for row in pq.read_table(folder / "faults.parquet").to_pylist()}
+    faults = {row["name"]: row for row in faults_of(folder)}
     assert faults["slow"]["detail"] == "syncs take 100 ms longer"
     assert faults["full"]["detail"].startswith("no space for")
     assert faults["full"]["target"] == "node-0"

@@ -9,23 +9,14 @@ import pytest
 
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable, play
+from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
 
 pytestmark = pytest.mark.live
 
-SCENARIO = """
-title = "The leader is killed, the next one is cut off from the others, followers of nodes and partitions are late"
-clauses = []
-needs = ["interceptor", "signals", "proxy"]
-mutants = []
-guarantees = []
-min_fetches = 1
-min_acked = 1
-sim_min_fetches = 1
-sim_min_acked = 1
-max_schedule_slip_ms = 10000
-
+TITLE = "The leader is killed, the next one is cut off from the others, followers of nodes and partitions are late"
+LOAD = """
 [cluster]
 nodes = 3
 observers = 1
@@ -39,14 +30,9 @@ partitions = 4
 replicas = 4
 config = { "min.insync.replicas" = 2 }
 
-[[load.producers]]
-name = "writers"
-count = 1
-sim_count = 1
-topic = "hot"
-rate_per_s = 50
-sim_rate_per_s = 10
+"""
 
+OTHERS = """
 [[load.admins]]
 name = "admins"
 count = 1
@@ -60,7 +46,9 @@ mix = { create = 1 }
 name = "readers"
 count = 1
 sim_count = 1
+"""
 
+FAULTS = """
 [[fault]]
 name = "late"
 kind = "response_delayed"
@@ -105,15 +93,13 @@ link = "observer>leader"
 
 @pytest.fixture
 def scenario_file(tmp_path: Path) -> Path:
-    path = tmp_path / "quorum.toml"
-    path.write_text(SCENARIO)
-    return path
+    return written(tmp_path, "quorum", text_of(TITLE, 1, LOAD, 50, OTHERS, FAULTS))
 
 
 def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_file: Path, tmp_path: Path) -> None:
     folder = play(load(scenario_file), tmp_path / "run", seed=3).path
     assert read_manifest(folder).crash == ""
-    faults = {row["name"]: row for row in pq.read_table(folder / "faults.parquet").to_pylist()}
+    faults = {row["name"]: row for row in faults_of(folder)}
     assert sorted(faults) == ["isolated", "killed", "late", "observer", "slow_follower"]
     trace = {path.stem: pq.read_table(path).to_pylist() for path in (folder / "trace").glob("node*.parquet")}
 
@@ -169,9 +155,8 @@ def followers_fetches(folder: Path) -> set[str]:
     return {row["client_id"] for row in rows if row["client_id"].startswith("node-") and row["revision"] == "final"}
 
 
-def test_a_foreign_broker_s_nodes_have_no_links_of_ours_between_them(scenario_file: Path) -> None:
-    text = scenario_file.read_text()
-    only_isolated = text[: text.index("[[fault]]")] + text[text.index('[[fault]]\nname = "isolated"') :]
-    scenario_file.write_text(only_isolated.replace('["interceptor", "signals", "proxy"]', '["proxy"]'))
+def test_a_foreign_broker_s_nodes_have_no_links_of_ours_between_them(tmp_path: Path) -> None:
+    isolated = FAULTS[FAULTS.index('[[fault]]\nname = "isolated"') :]
+    text = text_of(TITLE, 1, LOAD, 50, OTHERS, isolated).replace('["interceptor", "signals", "proxy"]', '["proxy"]')
     with pytest.raises(SetupError, match="links between nodes"):
-        check_playable(load(scenario_file), "127.0.0.1:1")
+        check_playable(load(written(tmp_path, "isolated", text)), "127.0.0.1:1")

@@ -156,3 +156,15 @@ def test_a_fault_waits_for_somebody_to_have_the_role() -> None:
     found = cluster.roles.aim(Fault("f", "node_killed", node=2), cluster.links)
     assert found is not None
     assert found.told == "node-2"
+
+
+@pytest.mark.parametrize(("node", "others"), [(3, (0, 1, 2)), (1, (0, 2))])
+def test_cut_from_the_controller_only_its_links_with_the_voters_are_hit(
+    cluster: Cluster, node: int, others: tuple[int, ...]
+) -> None:
+    """Whichever voter leads the quorum now; clients and observers still reach it."""
+    found = cluster.roles.aim(Fault("f", "node_cut_from_controller", node=node), cluster.links)
+    assert found is not None
+    assert found.told == f"node-{node}"
+    wanted = {name for each in others for name in (f"node-{node}-node-{each}", f"node-{each}-node-{node}")}
+    assert {each.name for each in found.links} == wanted

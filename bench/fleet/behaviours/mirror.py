@@ -1,0 +1,259 @@
+"""Copies a topic from the cluster of its fetchers to another one, as mirroring tools do: at least once, in order.
+
+Two scripts in one client: a member of the group ``mirror`` that reads (``MirrorReader``), and an idempotent producer
+that writes the same values to the same partitions of the target (``MirrorWriter``), with a pipe between them. The
+member commits what the target has acknowledged. A position that goes back makes it copy again what is there already:
+that is the rewind of spec M-15, and its two costs, records copied twice and time lost, are what the table ``copies``
+shows.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+from bench.fleet.behaviours import protocol
+from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.group_plans import MirrorPlan
+from bench.fleet.behaviours.member_offsets import STEP_US
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, Slot
+from bench.fleet.behaviours.protocol import (
+    Answered,
+    ClientSettings,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Started,
+    Stopping,
+    TopicPartition,
+)
+from bench.fleet.behaviours.script import Steps
+from bench.fleet.rows import CopyRow
+from bench.fleet.runs import BatchReader, Run, compress
+from bench.fleet.values import read_value
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.producer import Next
+from reference_broker.records.builder import build
+from reference_broker.records.reader import read_records
+from reference_broker.records.record import Record
+
+WRITER_SUFFIX: Final = "-writer"
+WRITER_LANES: Final = 1_000
+"""The writer's lanes are numbered from here on."""
+RECORDS_PER_BATCH: Final = 500
+MAX_WAITING: Final = 20_000
+"""Records of a partition in the pipe; beyond that it is not read from until there is room."""
+
+
+@dataclass(slots=True)
+class Pipe:
+    """``waiting``: read and not yet acknowledged, by partition. ``copied``: the source offset behind the last record
+    that the target acknowledged. ``ended``: the reader brings no more."""
+
+    waiting: dict[TopicPartition, deque[Record]] = field(default_factory=dict)
+    copied: dict[TopicPartition, int] = field(default_factory=dict)
+    ended: bool = False
+
+    def put(self, where: TopicPartition, pieces: Sequence[Record]) -> None:
+        self.waiting.setdefault(where, deque()).extend(pieces)
+
+    def first(self) -> TopicPartition | None:
+        """A partition of which something waits; in turn."""
+        for where in list(self.waiting):
+            pieces = self.waiting.pop(where)
+            if pieces:
+                self.waiting[where] = pieces
+                return where
+        return None
+
+    def take(self, where: TopicPartition) -> list[Record]:
+        """The next batch; it stays until ``settle``. The partition goes to the end of the queue."""
+        pieces = self.waiting.pop(where)
+        self.waiting[where] = pieces
+        return list(islice(pieces, RECORDS_PER_BATCH))
+
+    def settle(self, where: TopicPartition, pieces: Sequence[Record]) -> None:
+        """They are in the target. Those that were dropped meanwhile change nothing."""
+        waiting = self.waiting.get(where)
+        if waiting and waiting[0] is pieces[0]:
+            for _ in pieces:
+                waiting.popleft()
+            self.copied[where] = pieces[-1].offset + 1
+
+    def drop(self, where: TopicPartition) -> None:
+        """It is read by somebody else now, or from elsewhere."""
+        self.waiting.pop(where, None)
+        self.copied.pop(where, None)
+
+
+class MirrorReader(GroupMember):
+    """Puts what it reads into the pipe and commits what has come out of it."""
+
+    def __init__(
+        self, plan: MirrorPlan, settings: ClientSettings, random: Chance, reader: BatchReader, pipe: Pipe
+    ) -> None:
+        super().__init__(plan.member, settings, random, reader)
+        self.pipe = pipe
+
+    def _took(self, where: TopicPartition, taken: Sequence[TakenBatch]) -> None:
+        for batch in taken:
+            self.pipe.put(where, [each for each in read_records(batch.data) if each.offset >= batch.from_offset])
+
+    def _change_mind(self) -> None:
+        """Before a poll: what has too much in the pipe is left out of it."""
+        waiting = self.pipe.waiting
+        self.dropped = frozenset(each for each in self.reading if len(waiting.get(each, ())) >= MAX_WAITING)
+
+    def _progress(self, where: TopicPartition) -> tuple[int, int]:
+        offset, leader_epoch = super()._progress(where)
+        if not self.pipe.waiting.get(where):
+            return offset, leader_epoch
+        return self.pipe.copied.get(where, max(self.kept[where], 0)), leader_epoch
+
+    def _before_commit(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
+        """What has been read of them is copied first, as long as the others wait anyhow."""
+        end_us = self.now.mono_us + self.settings.request_timeout_us
+        while self.now.mono_us < end_us and any(self.pipe.waiting.get(each) for each in partitions):
+            yield from self.sleep_until(self.now.mono_us + STEP_US)
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        super()._forget(partitions)
+        for where in partitions:
+            self.pipe.drop(where)
+
+    def _settled(self) -> bool:
+        return super()._settled() and self.pipe.first() is None
+
+
+class MirrorWriter(KeyedProducer):
+    """Ends when the pipe has ended and is empty, or time is over."""
+
+    def __init__(self, plan: MirrorPlan, random: Chance, pipe: Pipe) -> None:
+        producer = ProducerPlan(
+            f"{plan.member.process}{WRITER_SUFFIX}",
+            plan.member.partitions,
+            delivery_timeout_us=plan.delivery_timeout_us,
+            request_wait_ms=plan.request_wait_ms,
+        )
+        super().__init__(producer, plan.target, random)
+        self.pipe = pipe
+        self._pieces: list[Record] = []
+
+    def run(self) -> Steps[None]:
+        if not (yield from self.find_leaders(self.plan.partitions)):
+            return
+        while not self.gives_up:
+            where = self.pipe.first()
+            if where is not None:
+                yield from self._copy(where)
+            elif self.pipe.ended:
+                return
+            else:
+                yield from self.sleep_until(self.now.mono_us + STEP_US)
+
+    def _copy(self, where: TopicPartition) -> Steps[None]:
+        self._pieces = self.pipe.take(where)
+        operation = self.begin("copy", self.now.mono_us, sent=False)
+        deadline_us = self.now.mono_us + self.plan.delivery_timeout_us
+        slot = self._pending = Slot(operation, where, 0, deadline_us, count=len(self._pieces))
+        result, error, answer = yield from self._deliver(slot)
+        self._pending = None
+        self._settle(slot, result, error, answer)
+        if result is Next.DONE:
+            self.pipe.settle(where, self._pieces)
+
+    def _settle(self, slot: Slot, result: Next, error: str | None, answer: Answered | None) -> None:
+        kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
+        rows = self._copy_rows(slot) if slot.batch is not None else ()
+        self.end(slot.operation, kind, error, answer, -1, -1 if answer is None else 1, rows)
+
+    def _copy_rows(self, slot: Slot) -> tuple[CopyRow, ...]:
+        batch = slot.batch
+        assert batch is not None, "what was never sent was not copied"
+        rows: list[CopyRow] = []
+        done = 0
+        for run in _runs(self._pieces):
+            target = batch.base_offset + done if batch.base_offset >= 0 else -1
+            rows.append(
+                CopyRow(
+                    self.process, slot.operation.index, *slot.where, run.first_offset, run.count, target, run.writer,
+                    run.first_sequence, self.now.mono_us,
+                )
+            )  # fmt: skip
+            done += run.count
+        return tuple(rows)
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        """Hard end: what is in flight may be in the target."""
+        self.now = now
+        slot, self._pending = self._pending, None
+        rows = super().close(now)
+        if slot is not None and slot.batch is not None:
+            rows.extend(self._copy_rows(slot))
+        return rows
+
+    def _encode(self, slot: Slot) -> bytes:
+        batch = slot.batch
+        assert batch is not None, "a slot is encoded before its batch is made"
+        return build(
+            self._pieces,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+        )
+
+
+class Mirror:
+    """Both of them as one behaviour. Stopping goes to the reader; once it has ended the writer finishes what is in the
+    pipe."""
+
+    def __init__(self, plan: MirrorPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
+        self.plan = plan
+        self.pipe = Pipe()
+        self.reader = MirrorReader(plan, settings, random, reader, self.pipe)
+        self.writer = MirrorWriter(plan, random, self.pipe)
+        self._open = 2
+
+    @property
+    def process(self) -> str:
+        return self.reader.process
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        if isinstance(event, Started):
+            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
+        if isinstance(event, Stopping | Leaving):
+            return self._merged(self.reader.step(now, event), [])
+        if event.lane >= WRITER_LANES:
+            return self._merged([], self.writer.step(now, replace(event, lane=event.lane - WRITER_LANES)))
+        return self._merged(self.reader.step(now, event), [])
+
+    def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
+        """Both have ended before the whole has."""
+        both = [*read, *(_shifted(each) for each in wrote)]
+        left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
+        self._open -= len(both) - len(left)
+        self.pipe.ended = self.pipe.ended or any(isinstance(each, Finished) for each in read)
+        return left if self._open or len(left) == len(both) else [*left, Finished()]
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        return [*self.reader.close(now), *self.writer.close(now)]
+
+
+def _shifted(action: FleetAction) -> FleetAction:
+    if isinstance(action, protocol.Record | Finished):
+        return action
+    return replace(action, lane=action.lane + WRITER_LANES)
+
+
+def _runs(pieces: Sequence[Record]) -> list[Run]:
+    """Consecutive in the source and in their writer's numbers."""
+    return compress(
+        Run(piece.offset, 1, -1, value.writer, value.sequence, value.valid)
+        for piece in pieces
+        for value in (read_value(piece.value),)
+    )

@@ -1,0 +1,357 @@
+"""Three nodes with consumer groups for behaviours: one coordinator, a naive classic protocol, committed offsets,
+metadata epochs, and nodes whose idea of the cluster is old."""
+
+from dataclasses import dataclass, field
+
+from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+from kio.schema.heartbeat.v4.response import HeartbeatResponse
+from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
+from kio.schema.leave_group.v5.response import LeaveGroupResponse
+from kio.schema.offset_commit.v9.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kio.schema.offset_fetch.v9.response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.member_metadata import DRAFT
+from bench.fleet.behaviours.protocol import Answered, Disconnected, Request, TimedOut, TopicPartition
+from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
+from reference_broker.wire import drafts
+
+NO_WAIT = bodies.milliseconds(0)
+DRAFT_VERSION = 1000
+INVALID_METADATA_EPOCH = 10003
+REBALANCE_US = 300_000
+"""How long a rebalance waits for members that are known."""
+
+
+@dataclass
+class FakeMember:
+    """``join`` and ``sync``: its request that waits for the others, with who sent it."""
+
+    static: str | None = None
+    metadata: bytes = b""
+    join: tuple | None = None
+    sync: tuple | None = None
+
+
+@dataclass
+class FakeGroup:
+    members: dict[str, FakeMember] = field(default_factory=dict)
+    generation: int = 0
+    leader: str = ""
+    rebalancing: bool = False
+    assignments: dict[str, bytes] = field(default_factory=dict)
+    offsets: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
+    """(offset, leader epoch, metadata epoch)"""
+    numbered: int = 0
+
+
+@dataclass
+class OldView:
+    """What a node still believes that was cut off: who leads, and what its own logs hold."""
+
+    epoch: int
+    leaders: dict[TopicPartition, int]
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+
+
+class GroupsBroker(FakeBroker):
+    """``epoch``: of the metadata. ``old``: nodes with an older idea. ``drafts``: nodes that announce the drafts."""
+
+    def __init__(self, topics: dict[str, int]) -> None:
+        super().__init__(topics)
+        self.nodes = {0, 1, 2}
+        self.coordinator = 0
+        self.epoch = 0
+        self.old: dict[int, OldView] = {}
+        self.drafts = {0, 1, 2}
+        self.groups: dict[str, FakeGroup] = {}
+        self.member_error = 0
+
+    def grow_old(self, node: int) -> None:
+        """From now on it learns nothing; what it leads it keeps as it is."""
+        logs = {where: self._copy(where) for where, leader in self.leaders.items() if leader == node}
+        self.old[node] = OldView(self.epoch, dict(self.leaders), logs)
+
+    def _copy(self, where: TopicPartition) -> Log:
+        log = self.logs[where]
+        return Log(list(log.batches), log.end, log.start)
+
+    def handle_at(self, node: int, request: Request) -> object:
+        if request.api_key == bodies.API_VERSIONS:
+            return self.api_versions(node)
+        view = self.old.get(node)
+        if view is None:
+            return self._tell_epoch(request, super().handle_at(node, request), self.epoch)
+        leaders, logs = self.leaders, self.logs
+        if request.api_key == bodies.PRODUCE:  # No replica of its own era acknowledges anything.
+            self.leaders = dict.fromkeys(leaders, -1)
+        else:
+            self.leaders, self.logs = dict(view.leaders), {**logs, **view.logs}
+        try:
+            return self._tell_epoch(request, super().handle_at(node, request), view.epoch)
+        finally:
+            self.leaders, self.logs = leaders, logs
+
+    def api_versions(self, node: int) -> ApiVersionsResponse:
+        known = (SupportedFeatureKey(name=DRAFT, min_version=0, max_version=1),) if node in self.drafts else ()
+        return ApiVersionsResponse(
+            error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
+        )
+
+    def _tell_epoch(self, request: Request, answer: object, epoch: int) -> object:
+        if request.api_key != bodies.METADATA or request.api_version != DRAFT_VERSION:
+            return answer
+        return drafts.MetadataResponse1000(
+            brokers=tuple(
+                drafts.MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port)
+                for each in answer.brokers
+            ),
+            metadata_epoch=epoch,
+            topics=tuple(
+                drafts.MetadataTopic1000(
+                    name=topic.name,
+                    partitions=tuple(
+                        drafts.MetadataPartition1000(partition_index=each.partition_index, leader_id=each.leader_id)
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in answer.topics
+            ),
+        )
+
+
+class GroupWorld(World):
+    """JoinGroup and SyncGroup wait here until the group is complete."""
+
+    def __init__(self, broker: GroupsBroker) -> None:
+        super().__init__(broker)
+        self.fake = broker
+        self.commits_take_us = 0
+        self.commits: list[tuple[int, str, TopicPartition, int, int]] = []
+        """(time, member ID, partition, offset, metadata epoch), as accepted"""
+
+    def send(self, behaviour, request: Request) -> None:
+        kind = {
+            bodies.FIND_COORDINATOR: self.find, bodies.JOIN_GROUP: self.join, bodies.SYNC_GROUP: self.sync,
+            bodies.HEARTBEAT: self.heartbeat, bodies.LEAVE_GROUP: self.leave, bodies.OFFSET_COMMIT: self.commit,
+            bodies.OFFSET_FETCH: self.offset_fetch,
+        }.get(request.api_key)  # fmt: skip
+        node, lane = self.at_node[behaviour.process, request.lane], request.lane
+        if kind is None:
+            super().send(behaviour, request)
+        elif node in self.down:
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
+        elif self.fault(request) == "lose_request":
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(lane))
+        else:
+            self.fake.requests.append(request)
+            body = kind(behaviour, node, request)
+            if body is not None and request.api_key == bodies.OFFSET_COMMIT and self.commits_take_us:
+                self.at(self.now_us + self.commits_take_us, behaviour, Answered(body, 10, 20, lane))
+            elif body is not None:
+                self.answer(behaviour, body, lane)
+
+    def run(self, seconds: float) -> None:
+        """In small steps, between which rebalances may end."""
+        end_us = self.now_us + int(seconds * 1_000_000)
+        while self.now_us < end_us:
+            super().run(min(0.02, (end_us - self.now_us) / 1e6))
+            for group in self.fake.groups.values():
+                self._end_rebalance(group)
+
+    def find(self, _behaviour, _node, request):
+        at = self.fake.coordinator
+        found = tuple(
+            Coordinator(key=key, node_id=at, host=f"node-{at}", port=ADDRESS.port, error_code=ErrorCode.none,
+                        error_message=None)
+            for key in request.body.coordinator_keys
+        )  # fmt: skip
+        return FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=found)
+
+    def _group(self, name):
+        return self.fake.groups.setdefault(name, FakeGroup())
+
+    def _refusal(self, node, body, member_id, generation):
+        if node != self.fake.coordinator:
+            return ErrorCode.not_coordinator
+        group = self._group(body.group_id)
+        if member_id and member_id not in group.members:
+            return ErrorCode.unknown_member_id
+        if member_id and generation != group.generation:
+            return ErrorCode.illegal_generation
+        return ErrorCode.none
+
+    def join(self, behaviour, node, request):
+        body, group = request.body, self._group(request.body.group_id)
+        if node != self.fake.coordinator:
+            return self._join_answer(ErrorCode.not_coordinator, "")
+        member_id = body.member_id
+        if not member_id:
+            group.numbered += 1
+            member_id = f"{behaviour.process}-{group.numbered}"
+            if body.group_instance_id is None:
+                group.members[member_id] = FakeMember()
+                return self._join_answer(ErrorCode.member_id_required, member_id)
+        member = group.members.setdefault(member_id, FakeMember())
+        member.static, member.metadata = body.group_instance_id, body.protocols[0].metadata
+        member.join, member.sync = (behaviour, request, self.now_us), None
+        if not group.rebalancing:
+            group.rebalancing = True
+        return None
+
+    def _join_answer(self, error, member_id):
+        return JoinGroupResponse(
+            throttle_time=NO_WAIT, error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
+        )
+
+    def _end_rebalance(self, group):
+        waiting = {each: member for each, member in group.members.items() if member.join is not None}
+        if not group.rebalancing or not waiting:
+            return
+        late = self.now_us - min(member.join[2] for member in waiting.values()) >= REBALANCE_US
+        if len(waiting) < len(group.members) and not late:
+            return
+        group.members = waiting
+        group.generation += 1
+        group.rebalancing, group.assignments = False, {}
+        group.leader = group.leader if group.leader in waiting else next(iter(waiting))
+        everybody = tuple(
+            JoinGroupResponseMember(member_id=each, group_instance_id=member.static, metadata=member.metadata)
+            for each, member in waiting.items()
+        )
+        for each, member in waiting.items():
+            behaviour, request, _ = member.join
+            member.join = None
+            answer = JoinGroupResponse(
+                throttle_time=NO_WAIT, error_code=ErrorCode.none, generation_id=group.generation,
+                protocol_type="consumer", protocol_name=request.body.protocols[0].name, leader=group.leader,
+                member_id=each, members=everybody if each == group.leader else (),
+            )  # fmt: skip
+            self.answer(behaviour, answer, request.lane)
+
+    def sync(self, behaviour, node, request):
+        body = request.body
+        error = self._refusal(node, body, body.member_id, body.generation_id)
+        group = self._group(body.group_id)
+        if error is ErrorCode.none and group.rebalancing:
+            error = ErrorCode.rebalance_in_progress
+        if error is not ErrorCode.none:
+            return SyncGroupResponse(throttle_time=NO_WAIT, error_code=error, assignment=b"")
+        group.members[body.member_id].sync = (behaviour, request)
+        if body.member_id == group.leader:
+            group.assignments = {each.member_id: each.assignment for each in body.assignments}
+        if group.assignments:
+            for each, member in group.members.items():
+                if member.sync is not None:
+                    (whose, asked), member.sync = member.sync, None
+                    answer = SyncGroupResponse(
+                        throttle_time=NO_WAIT, error_code=ErrorCode.none, assignment=group.assignments[each]
+                    )
+                    self.answer(whose, answer, asked.lane)
+        return None
+
+    def heartbeat(self, _behaviour, node, request):
+        body = request.body
+        error = self._refusal(node, body, body.member_id, body.generation_id)
+        if error is ErrorCode.none and self._group(body.group_id).rebalancing:
+            error = ErrorCode.rebalance_in_progress
+        return HeartbeatResponse(throttle_time=NO_WAIT, error_code=error)
+
+    def leave(self, _behaviour, _node, request):
+        group = self._group(request.body.group_id)
+        for each in request.body.members:
+            group.members.pop(each.member_id, None)
+        group.rebalancing = bool(group.members)
+        return LeaveGroupResponse(throttle_time=NO_WAIT, error_code=ErrorCode.none, members=())
+
+    def commit(self, _behaviour, node, request):
+        body, draft = request.body, request.api_version == DRAFT_VERSION
+        refused = self._refusal(node, body, body.member_id, body.generation_id_or_member_epoch)
+        codes: dict[TopicPartition, int] = {}
+        for topic in body.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic.name, each.partition_index)
+                codes[where] = refused.value or self._write(body, where, each, draft)
+        if draft:
+            return drafts.OffsetCommitResponse1000(
+                topics=tuple(
+                    drafts.OffsetCommitResponseTopic1000(
+                        name=where.topic,
+                        partitions=(
+                            drafts.OffsetCommitResponsePartition1000(partition_index=where.partition, error_code=code),
+                        ),
+                    )
+                    for where, code in codes.items()
+                )
+            )
+        return OffsetCommitResponse(
+            throttle_time=NO_WAIT,
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    name=where.topic,
+                    partitions=(
+                        OffsetCommitResponsePartition(partition_index=where.partition, error_code=ErrorCode(code)),
+                    ),
+                )
+                for where, code in codes.items()
+            ),
+        )
+
+    def _write(self, body, where, asked, draft):
+        offsets = self._group(body.group_id).offsets
+        epoch = asked.metadata_epoch if draft else -1
+        if draft and epoch < offsets.get(where, (0, 0, -1))[2]:
+            return INVALID_METADATA_EPOCH
+        offsets[where] = (asked.committed_offset, -1 if draft else asked.committed_leader_epoch, epoch)
+        self.commits.append((self.now_us, body.member_id, where, asked.committed_offset, epoch))
+        return 0
+
+    def offset_fetch(self, _behaviour, _node, request):
+        draft = request.api_version == DRAFT_VERSION
+        asked = request.body if draft else request.body.groups[0]
+        offsets = self._group(asked.group_id).offsets
+        found = {
+            TopicPartition(topic.name, each): offsets.get(TopicPartition(topic.name, each), (-1, -1, -1))
+            for topic in asked.topics
+            for each in topic.partition_indexes
+        }
+        if draft:
+            return drafts.OffsetFetchResponse1000(
+                topics=tuple(
+                    drafts.OffsetFetchResponseTopic1000(
+                        name=where.topic,
+                        partitions=(
+                            drafts.OffsetFetchResponsePartition1000(
+                                partition_index=where.partition, committed_offset=offset, metadata_epoch=epoch
+                            ),
+                        ),
+                    )
+                    for where, (offset, _, epoch) in found.items()
+                )
+            )
+        topics = tuple(
+            OffsetFetchResponseTopics(
+                name=where.topic,
+                partitions=(
+                    OffsetFetchResponsePartitions(
+                        partition_index=where.partition, committed_offset=offset, committed_leader_epoch=leader_epoch,
+                        metadata="", error_code=ErrorCode.none,
+                    ),
+                ),
+            )
+            for where, (offset, leader_epoch, _) in found.items()
+        )  # fmt: skip
+        group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+        return OffsetFetchResponse(throttle_time=NO_WAIT, groups=(group,))

@@ -1,0 +1,339 @@
+"""Members of a group: what they read and commit through rebalances, lost coordinators and old metadata."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.group_plans import ALTERNATING, MemberPlan
+from bench.fleet.behaviours.outside_offsets import OutsideStore
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, TopicPartition
+from bench.fleet.runs import BatchReader
+from bench.fleet.tests.conftest import read_offsets
+from bench.fleet.tests.groups import GroupsBroker, GroupWorld
+from reference_broker.client.offset_requests import OffsetToCommit
+
+HOT = tuple(TopicPartition("hot", each) for each in range(4))
+PLAN = MemberPlan(
+    "", "g", HOT, poll_interval_us=20_000, commit_interval_us=100_000, heartbeat_interval_ms=100,
+    metadata_interval_us=200_000,
+)  # fmt: skip
+
+
+@pytest.fixture
+def settings():
+    return ClientSettings(tuple(Address(f"node-{number}", 9092) for number in range(3)))
+
+
+@pytest.fixture
+def broker():
+    broker = GroupsBroker({"hot": 4})
+    for where in HOT:
+        broker.leaders[where] = where.partition % 3
+    return broker
+
+
+@pytest.fixture
+def world(broker):
+    return GroupWorld(broker)
+
+
+@pytest.fixture
+def load(settings):
+    plan = ProducerPlan("producer-0", HOT, interval_us=10_000, records_per_request=3)
+    return KeyedProducer(plan, settings, Random(4))
+
+
+def member(settings, number, store=None, **changes):
+    plan = replace(PLAN, process=f"member-{number}", **changes)
+    return GroupMember(plan, settings, Random(number), BatchReader(), store)
+
+
+def finish(world, load, *members):
+    world.stop(load)
+    world.run(1)
+    world.stop(*members)
+    world.run(10)
+    assert {each.process for each in (load, *members)} <= world.finished, "somebody never finished"
+
+
+def all_read(world, broker, members):
+    """By partition: who read which offsets, in order of time."""
+    found: dict[TopicPartition, list[int]] = {}
+    for each in members:
+        for where, offsets in read_offsets(world, each.process).items():
+            found.setdefault(where, []).extend(offsets)
+    for where in HOT:
+        assert set(found[where]) == set(range(broker.logs[where].end)), where
+    return found
+
+
+def events(world, what):
+    return [each for each in world.rows("memberships") if each.event == what]
+
+
+@pytest.mark.parametrize("protocol", ["eager", "cooperative"])
+@pytest.mark.parametrize("metadata_epoch", [True, False])
+@pytest.mark.parametrize("leader_epochs", [True, False])
+def test_members_share_the_partitions_and_commit_all_that_they_read(
+    world, broker, settings, load, protocol, metadata_epoch, leader_epochs
+):
+    changes = {"protocol": protocol, "metadata_epoch": metadata_epoch, "leader_epochs": leader_epochs}
+    members = [member(settings, number, **changes) for number in range(2)]
+    world.start(load, members[0])
+    world.run(1)
+    world.start(members[1])
+    world.run(2)
+    finish(world, load, *members)
+    found = all_read(world, broker, members)
+    owners = {each.process: set(read_offsets(world, each.process)) for each in members}
+    assert all(len(each) >= 2 for each in owners.values()), "one of them got nothing"
+    for where in HOT:
+        assert broker.groups["g"].offsets[where][0] == broker.logs[where].end
+        assert sorted(found[where]) == list(range(broker.logs[where].end)), "read twice although nothing was lost"
+    drafts = {each.draft for each in world.rows("commits")}
+    assert drafts == {metadata_epoch}
+    assert bool(world.rows("metadata_epochs")) is metadata_epoch
+    revoked = len(events(world, "revoked"))
+    assert revoked == (4 if protocol == "eager" else 2)
+
+
+def test_what_is_fetched_names_the_leader_epoch_only_where_it_is_wanted(world, broker, settings):
+    broker.epochs = dict.fromkeys(broker.epochs, 5)
+    for leader_epochs, wanted in ((True, {5}), (False, {-1})):
+        one = member(settings, int(leader_epochs), metadata_epoch=False, leader_epochs=leader_epochs, group="g2")
+        world.start(one)
+        world.run(1)
+        asked = {
+            part.current_leader_epoch
+            for request in broker.requests
+            if request.api_key == 1 and request.client_id == one.process
+            for topic in request.body.topics
+            for part in topic.partitions
+        }
+        assert asked == wanted
+
+
+def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
+    world, broker, settings, load
+):
+    members = [member(settings, number) for number in range(2)]
+    world.start(load, *members)
+    world.run(2)
+    world.at(world.now_us, members[0], Leaving())
+    world.run(2)
+    assert members[0].process in world.finished
+    assert events(world, "left")
+    finish(world, load, members[1])
+    for where, offsets in all_read(world, broker, members).items():
+        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+
+
+@pytest.mark.parametrize("protocol", ["eager", "cooperative"])
+def test_nothing_is_read_any_more_while_what_is_revoked_is_committed(world, broker, settings, load, protocol):
+    world.commits_take_us = 300_000
+    members = [member(settings, number, protocol=protocol) for number in range(2)]
+    world.start(load, members[0])
+    world.run(1)
+    world.start(members[1])
+    world.run(3)
+    finish(world, load, *members)
+    assert events(world, "revoked")
+    for where, offsets in all_read(world, broker, members).items():
+        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+
+
+def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(world, broker, settings, load):
+    members = [member(settings, number) for number in range(2)]
+    world.start(load, *members)
+    world.run(1)
+    broker.coordinator = 1
+    world.down.add(0)
+    for where in HOT:
+        broker.move(where, 1 + where.partition % 2)
+    world.run(5)
+    world.down.clear()
+    finish(world, load, *members)
+    all_read(world, broker, members)
+    assert all(broker.groups["g"].offsets[where][0] == broker.logs[where].end for where in HOT)
+    asked = [each for each in world.rows("operations") if each.f in ("offset_commit", "heartbeat")]
+    assert {each.node for each in asked if each.type == "ok"} == {0, 1}
+
+
+def test_a_member_that_is_unknown_loses_all_and_joins_again(world, broker, settings, load):
+    one = member(settings, 0)
+    world.start(load, one)
+    world.run(1)
+    broker.groups["g"].members.clear()
+    world.run(2)
+    assert [each.partition for each in events(world, "lost")] == [0, 1, 2, 3]
+    assert len(events(world, "joined")) == 2
+    finish(world, load, one)
+    all_read(world, broker, [one])
+
+
+def rewind_world(world, broker, load, subject):
+    """Partition 0 moves from node 0 to node 1, and node 0 does not learn of it."""
+    world.start(load, subject)
+    world.run(1)
+    broker.grow_old(0)
+    broker.epoch += 1
+    broker.move(HOT[0], 1)
+    world.run(2)
+    broker.old.clear()
+    world.run(1)
+    finish(world, load, subject)
+
+
+@pytest.mark.clause("M-15", "M-5")
+@pytest.mark.parametrize("guarded", [True, False])
+def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(world, broker, settings, load, guarded):
+    one = member(settings, 0, metadata_epoch=guarded, metadata_from=ALTERNATING)
+    rewind_world(world, broker, load, one)
+    resets = [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
+    found = all_read(world, broker, [one])
+    if guarded:
+        assert resets == []
+        assert sorted(found[HOT[0]]) == list(range(broker.logs[HOT[0]].end))
+        assert not all(each.accepted for each in world.rows("metadata_epochs"))
+    else:
+        assert resets
+        assert resets[0].from_offset > resets[0].to_offset == 0
+        assert len(found[HOT[0]]) > broker.logs[HOT[0]].end
+
+
+@pytest.mark.clause("M-10")
+def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(world, broker, settings, load):
+    """All nodes that it can reach are old; once they are new it goes on."""
+    first = member(settings, 0)
+    broker.epoch = 7
+    world.start(load, first)
+    world.run(1)
+    world.at(world.now_us, first, Leaving())
+    world.run(0.5)
+    for node in range(3):
+        broker.grow_old(node)
+        broker.old[node].epoch = 6
+    second = member(settings, 1)
+    world.start(second)
+    world.run(3)
+    assert [each for each in world.rows("commits") if each.kind == "fetched" and each.process == second.process]
+    assert read_offsets(world, second.process) == {}
+    broker.old.clear()
+    world.run(2)
+    assert read_offsets(world, second.process) != {}
+    finish(world, load, second)
+    for where, offsets in all_read(world, broker, [first, second]).items():
+        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+
+
+@pytest.mark.clause("M-7")
+def test_a_refused_epoch_is_raised_once_and_not_retried(world, broker, settings, load):
+    one = member(settings, 0)
+    broker.epoch = 3
+    world.start(load, one)
+    world.run(1)
+    broker.groups["g"].offsets[HOT[0]] = (10_000, -1, 9)
+    world.run(1)
+    refused = [each for each in world.rows("commits") if each.error == "INVALID_METADATA_EPOCH"]
+    assert refused
+    assert {each.partition for each in refused} == {0}
+    assert broker.groups["g"].offsets[HOT[0]] == (10_000, -1, 9)
+    assert len({each.offset for each in refused}) == len(refused), "the same commit was sent again"
+
+
+@pytest.mark.clause("M-13")
+@pytest.mark.parametrize("guarded", [True, False])
+def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(world, broker, settings, load, guarded):
+    store = OutsideStore()
+    changes = {"protocol": "assigned", "offsets": "outside", "metadata_epoch": guarded, "metadata_from": 0}
+    first = member(settings, 0, store, **changes)
+    broker.grow_old(0)
+    broker.old.clear()
+    broker.grow_old(0)
+    view = broker.old.pop(0)
+    broker.epoch, view.epoch = 5, 4
+    view.logs = {HOT[0]: type(broker.logs[HOT[0]])()}  # It was cut off before anything was written.
+    world.start(load, first)
+    world.run(1)
+    world.at(world.now_us, first, Leaving())
+    world.run(0.5)
+    broker.move(HOT[0], 1)
+    broker.old[0] = view
+    second = member(settings, 1, store, **changes)
+    world.start(second)
+    world.run(2)
+    resets = [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
+    assert bool(resets) is not guarded
+    broker.old.clear()
+    finish(world, load, second)
+    assert not world.rows("memberships")
+    assert {each.kind for each in world.rows("commits")} == {"stored", "loaded"}
+    if guarded:
+        for where, offsets in all_read(world, broker, [first, second]).items():
+            assert sorted(offsets) == list(range(broker.logs[where].end)), where
+
+
+def test_an_earlier_owner_stores_nothing_outside_any_more():
+    store = OutsideStore()
+    assert store.store(HOT[0], OffsetToCommit(7, -1, 3), 2)
+    assert not store.store(HOT[0], OffsetToCommit(5, -1, 3), 1)
+    assert store.load(HOT[0]).offset == 7
+    assert store.load(HOT[0]).metadata_epoch == 3
+
+
+def test_a_client_that_stays_for_a_while_begins_again_from_what_it_committed(world, broker, settings, load):
+    one = member(settings, 0, stay_us=1_000_000)
+    world.start(load, one)
+    world.run(4)
+    finish(world, load, one)
+    assert len(events(world, "left")) >= 2
+    for where, offsets in all_read(world, broker, [one]).items():
+        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+
+
+def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(world, broker, settings, load):
+    broker.drafts = set()
+    one = member(settings, 0)
+    world.start(load, one)
+    world.run(1)
+    assert {each.draft for each in world.rows("commits")} == {False}
+    broker.drafts = {0, 1, 2}
+    world.down.add(0)  # As a bounce would, this closes its connections.
+    world.run(1)
+    world.down.clear()
+    world.run(2)
+    assert {each.draft for each in world.rows("commits")} == {False, True}
+    finish(world, load, one)
+    all_read(world, broker, [one])
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_without_a_committed_offset_the_policy_says_where_to_begin(world, broker, settings, load, reset):
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    one = member(settings, 0, reset=reset)
+    world.start(one)
+    world.run(1)
+    rows = world.rows("resets")
+    assert {each.reason for each in rows} == {"no_offset"}
+    assert {each.from_offset for each in rows} == {-1}
+    # The fake's ListOffsets knows log starts only; what matters is what was asked.
+    asked = {
+        part.timestamp
+        for request in broker.requests
+        if request.api_key == 2
+        for topic in request.body.topics
+        for part in topic.partitions
+    }
+    assert asked == {-1 if reset == "latest" else -2}
+
+
+def test_with_the_policy_none_a_position_out_of_range_is_kept(world, broker, settings, load):
+    one = member(settings, 0, reset="none", metadata_epoch=False, metadata_from=ALTERNATING)
+    rewind_world(world, broker, load, one)
+    assert not [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
+    all_read(world, broker, [one])

@@ -1,0 +1,176 @@
+"""A mirror: all records once and in order while all is well; again, and late, where its metadata is old."""
+
+from random import Random
+
+import pytest
+
+from bench.fleet.behaviours.group_plans import ALTERNATING, MemberPlan, MirrorPlan
+from bench.fleet.behaviours.mirror import Mirror, Pipe
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.target_reader import TargetReader
+from bench.fleet.runs import BatchReader
+from bench.fleet.tests.conftest import FakeBroker
+from bench.fleet.tests.groups import GroupsBroker, GroupWorld
+from bench.fleet.values import read_value
+from reference_broker.records.reader import read_records
+from reference_broker.records.record import Record
+
+HOT = tuple(TopicPartition("hot", each) for each in range(4))
+TARGET = 3
+
+
+class TwoClusters(GroupWorld):
+    """The node 3 is a cluster of its own."""
+
+    def __init__(self, broker: GroupsBroker) -> None:
+        super().__init__(broker)
+        self.target = FakeBroker({"hot": 4})
+        self.target.nodes, self.target.leaders = {TARGET}, dict.fromkeys(HOT, TARGET)
+
+    def send(self, behaviour, request) -> None:
+        if self.at_node[behaviour.process, request.lane] == TARGET:
+            self.answer(behaviour, self.target.handle_at(TARGET, request), request.lane)
+        else:
+            super().send(behaviour, request)
+
+    def copied(self, where):
+        """(writer, sequence) of each record in the target."""
+        values = [
+            read_value(record.value) for batch in self.target.logs[where].batches for record in read_records(batch)
+        ]
+        return [(each.writer, each.sequence) for each in values]
+
+    def written(self, where):
+        values = [
+            read_value(record.value) for batch in self.broker.logs[where].batches for record in read_records(batch)
+        ]
+        return [(each.writer, each.sequence) for each in values]
+
+
+@pytest.fixture
+def settings():
+    return ClientSettings(tuple(Address(f"node-{number}", 9092) for number in range(3)))
+
+
+@pytest.fixture
+def world():
+    broker = GroupsBroker({"hot": 4})
+    for where in HOT:
+        broker.leaders[where] = where.partition % 3
+    return TwoClusters(broker)
+
+
+@pytest.fixture
+def load(settings):
+    plan = ProducerPlan("producer-0", HOT, interval_us=10_000, records_per_request=3)
+    return KeyedProducer(plan, settings, Random(4))
+
+
+def mirror(settings, number=0, **changes):
+    member = MemberPlan(
+        f"mirror-{number}", "mirror", HOT, poll_interval_us=20_000, commit_interval_us=100_000,
+        heartbeat_interval_ms=100, metadata_interval_us=200_000, metadata_from=ALTERNATING, **changes,
+    )  # fmt: skip
+    plan = MirrorPlan(member, ClientSettings((Address(f"node-{TARGET}", 9092),)))
+    return Mirror(plan, settings, Random(number), BatchReader())
+
+
+def finish(world, load, *mirrors):
+    world.stop(load)
+    world.run(1)
+    world.stop(*mirrors)
+    world.run(10)
+    assert {each.process for each in mirrors} <= world.finished, "somebody never finished"
+
+
+def test_every_record_is_copied_once_in_order_and_then_committed(world, settings, load):
+    one = mirror(settings)
+    world.start(load, one)
+    world.run(2)
+    finish(world, load, one)
+    for where in HOT:
+        assert world.copied(where) == world.written(where) != []
+        assert world.broker.groups["mirror"].offsets[where][0] == world.broker.logs[where].end
+    rows = [each for each in world.rows("copies") if each.partition == 0]
+    assert sum(each.count for each in rows) == world.broker.logs[HOT[0]].end
+    assert all(each.source_offset == each.target_offset for each in rows)
+    assert {each.writer for each in rows} == {"producer-0"}
+    assert {each.process for each in rows} == {"mirror-0-writer"}
+
+
+def test_nothing_is_committed_that_the_target_has_not_acknowledged(world, settings, load):
+    one = mirror(settings)
+    world.start(load, one)
+    world.run(0.5)
+    world.target.errors = dict.fromkeys(HOT, 5)
+    world.run(2)
+    for where in HOT:
+        assert world.broker.groups["mirror"].offsets[where][0] <= world.target.logs[where].end
+        assert world.target.logs[where].end < world.broker.logs[where].end
+    world.target.errors = {}
+    finish(world, load, one)
+    for where in HOT:
+        assert world.copied(where) == world.written(where)
+
+
+def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(world, settings, load):
+    first, second = mirror(settings), mirror(settings, 1)
+    world.start(load, first)
+    world.run(1)
+    world.start(second)
+    world.run(2)
+    finish(world, load, first, second)
+    for where in HOT:
+        assert sorted(world.copied(where)) == sorted(world.written(where))
+    assert {each.process for each in world.rows("copies")} == {"mirror-0-writer", "mirror-1-writer"}
+
+
+def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(world, settings, load):
+    one = mirror(settings)
+    world.start(load, one)
+    world.run(2)
+    finish(world, load, one)
+    before = {name: len(world.rows(name)) for name in ("runs", "positions", "ends")}
+    reader = TargetReader("target-reader", one.plan.target, Random(7), HOT, BatchReader())
+    world.start(reader)
+    world.run(5)
+    assert reader.unread == {}
+    assert {name: len(world.rows(name)) for name in before} == before
+    for where in HOT:
+        mine = [each for each in world.rows("target_runs") if each.partition == where.partition]
+        values = [(each.writer, each.first_sequence + step) for each in mine for step in range(each.count)]
+        assert values == world.copied(where)
+        assert [each.first_offset for each in mine if not each.count] == [world.target.logs[where].end]
+
+
+@pytest.mark.clause("M-15")
+@pytest.mark.parametrize("guarded", [True, False])
+def test_old_metadata_makes_it_copy_again_unless_it_is_guarded(world, settings, load, guarded):
+    one = mirror(settings, metadata_epoch=guarded)
+    world.start(load, one)
+    world.run(1)
+    world.fake.grow_old(0)
+    world.fake.epoch += 1
+    world.fake.move(HOT[0], 1)
+    world.run(2)
+    world.fake.old.clear()
+    finish(world, load, one)
+    copies = sum(each.count for each in world.rows("copies") if each.partition == 0)
+    if guarded:
+        assert copies == len(world.written(HOT[0]))
+        assert world.copied(HOT[0]) == world.written(HOT[0])
+    else:
+        assert copies > len(world.written(HOT[0]))
+        assert set(world.copied(HOT[0])) == set(world.written(HOT[0]))
+
+
+def test_what_was_dropped_while_it_was_on_its_way_settles_nothing():
+    pipe = Pipe()
+    pipe.put(HOT[0], [Record(offset=7), Record(offset=8)])
+    batch = pipe.take(HOT[0])
+    pipe.drop(HOT[0])
+    pipe.put(HOT[0], [Record(offset=3)])
+    pipe.settle(HOT[0], batch)
+    assert pipe.copied == {}
+    assert [each.offset for each in pipe.take(HOT[0])] == [3]

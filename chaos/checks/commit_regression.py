@@ -1,0 +1,83 @@
+"""commit-regression: a committed offset, its metadata epoch or its generation goes back.
+
+Only requests that did not overlap have an order. A commit that was acknowledged may not have a smaller epoch (M-7) or
+generation than one that was acknowledged before it began, nor may a fetched offset be older than that. Commits in older
+versions leave no epoch (M-11): what was known before them is forgotten, and as long as one may still take effect.
+"""
+
+from collections.abc import Callable, Iterator
+
+from chaos.checks.check import Check, History
+from chaos.checks.committed import COMMIT, FETCHED, Asked, asked
+
+
+class CommitRegression(Check):
+    guarantee = "commit-regression"
+
+    def end(self, history: History) -> None:
+        if not history.commits:
+            return
+        commits = asked(history, COMMIT)
+        gone = [row.topic for row in history.changes if row.change == "delete" and row.type != "fail"]
+        for written in commits.values():
+            self._smaller_epochs(written)
+            self._older_generations(written)
+        for key, fetches in asked(history, FETCHED).items():
+            if key[1] not in gone:
+                self._older_values(commits.get(key, []), fetches)
+
+    def _smaller_epochs(self, written: list[Asked]) -> None:
+        old = [each for each in written if not each.row.draft]
+        acked = [each for each in written if each.acked and each.row.draft]
+        for later, earlier in _ordered_pairs(acked, lambda each: each.stored_epoch):
+            touched = any(each.until_us > earlier.invoke_us and each.invoke_us < later.until_us for each in old)
+            if not touched:
+                self.violated(
+                    later.until_us,
+                    f"{later.named}: offset {later.row.offset} was committed with metadata epoch {later.stored_epoch} "
+                    f"after {earlier.row.process} had committed {earlier.row.offset} with {earlier.stored_epoch}",
+                )
+
+    def _older_generations(self, written: list[Asked]) -> None:
+        acked = [each for each in written if each.acked and each.row.generation >= 0]
+        for later, earlier in _ordered_pairs(acked, lambda each: each.row.generation):
+            self.violated(
+                later.until_us,
+                f"{later.named}: offset {later.row.offset} was committed in generation {later.row.generation} after "
+                f"{earlier.row.process} had committed {earlier.row.offset} in {earlier.row.generation}",
+            )
+
+    def _older_values(self, written: list[Asked], fetches: list[Asked]) -> None:
+        for fetch in fetches:
+            before = [each for each in written if each.acked and each.until_us < fetch.invoke_us]
+            if not before:
+                continue
+            last = max(before, key=lambda each: each.invoke_us)
+            row = fetch.row
+            explained = any(
+                each.row.offset == row.offset
+                and each.until_us >= last.invoke_us
+                and each.invoke_us < fetch.until_us
+                and (not row.draft or each.stored_epoch == row.metadata_epoch)
+                for each in written
+            )
+            if not explained:
+                self.violated(
+                    fetch.until_us,
+                    f"{fetch.named}: offset {row.offset} with metadata epoch {row.metadata_epoch} was fetched, though "
+                    f"offset {last.row.offset} with {last.stored_epoch} had been committed",
+                )
+
+
+def _ordered_pairs(acked: list[Asked], value: Callable[[Asked], int]) -> Iterator[tuple[Asked, Asked]]:
+    """(later, earlier) where the earlier had ended when the later began, and has a greater value: of each later one the
+    greatest of all that is earlier, and the newest of those."""
+    ends = sorted(acked, key=lambda each: each.until_us)
+    greatest: list[Asked] = []
+    at = 0
+    for later in sorted(acked, key=lambda each: each.invoke_us):
+        while at < len(ends) and ends[at].until_us < later.invoke_us:
+            if not greatest or value(ends[at]) >= value(greatest[-1]):
+                greatest.append(ends[at])
+            at += 1
+        yield from ((later, earlier) for earlier in greatest[-1:] if value(earlier) > value(later))

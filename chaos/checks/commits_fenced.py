@@ -1,0 +1,53 @@
+"""commits-fenced: a commit is acknowledged only to a member of the generation in which its coordinator is."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from chaos.checks.check import Check
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+OFFSET_COMMIT = int(ApiKey.OFFSET_COMMIT)
+
+
+class CommitsFenced(Check):
+    """A commit changes no generation: the one after the request was handled is the one in which it was judged."""
+
+    guarantee = "commits-fenced"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stale: dict[tuple[int, int, int], str] = {}
+        """(node, connection, correlation ID) of commits from elsewhere than the group's generation, with their story"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        if type(event) is Request and event.api_key == OFFSET_COMMIT:
+            self._asked(node, event)
+        if not self._stale:
+            return
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == OFFSET_COMMIT:
+                story = self._stale.pop((node.broker.node_id, effect.connection, effect.correlation_id), None)
+                if story is not None and _acknowledges(effect.body):
+                    self.violated(at_us, story)
+
+    def _asked(self, node: "Node", event: Request) -> None:
+        body: Any = event.body
+        generation = int(body.generation_id_or_member_epoch)
+        if generation < 0:
+            return
+        for coordinated in node.broker.groups.active():
+            group = coordinated.groups.get(str(body.group_id))
+            if group is not None and (group.generation != generation or str(body.member_id) not in group.members):
+                self._stale[node.broker.node_id, event.connection, event.correlation_id] = (
+                    f"node {node.broker.node_id} acknowledged a commit of {event.client_id} in generation {generation} "
+                    f"of group {body.group_id}, whose generation is {group.generation}"
+                )
+
+
+def _acknowledges(body: Any) -> bool:
+    return any(int(each.error_code) == 0 for topic in body.topics for each in topic.partitions)

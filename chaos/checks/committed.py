@@ -1,0 +1,62 @@
+"""Committed offsets as members wrote and read them, with the times of their requests and what is known of each end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bench.fleet.rows import CommitRow
+from chaos.checks.check import History
+
+Key: TypeAlias = tuple[str, str, int]
+"""Group, topic, partition: what has one committed offset."""
+
+NEVER_US = 2**62
+"""End of a request whose effect may come at any time."""
+COMMIT, FETCHED = "commit", "fetched"
+REFUSED = (
+    "INVALID_METADATA_EPOCH", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID",
+    "OFFSET_METADATA_TOO_LARGE", "INVALID_COMMIT_OFFSET_SIZE", "UNKNOWN_TOPIC_OR_PARTITION", "INVALID_GROUP_ID",
+    "COORDINATOR_LOAD_IN_PROGRESS", "UNSUPPORTED_VERSION", "not_sent", "refused",
+)  # fmt: skip
+"""Errors of a commit that wrote nothing. Of others (the coordinator's place was lost, its time was over) a part may
+have been written, and be replicated later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One partition of a request. ``until_us``: NEVER_US if its end is unknown; ``stored_epoch``: the metadata epoch
+    that a commit leaves (-1 in versions without it, M-11)."""
+
+    row: CommitRow
+    invoke_us: int
+    until_us: int
+    acked: bool
+    stored_epoch: int
+
+    @property
+    def named(self) -> str:
+        row = self.row
+        return f"{row.process} (operation {row.index}): {row.topic}-{row.partition} of group {row.group}"
+
+
+def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
+    """``kind`` COMMIT: those that wrote, or may have; FETCHED: those that were answered. By what has one offset."""
+    found: dict[Key, list[Asked]] = {}
+    for each in requests(history, kind):
+        if each.row.error in REFUSED or (kind == FETCHED and not each.acked):
+            continue
+        found.setdefault((each.row.group, each.row.topic, each.row.partition), []).append(each)
+    return found
+
+
+def requests(history: History, kind: str) -> Iterator[Asked]:
+    """All of this kind, also refused ones."""
+    operations = history.operation_of()
+    for row in history.commits:
+        if row.kind != kind:
+            continue
+        operation = operations.get((row.process, row.index))
+        invoke_us = row.at_us if operation is None else min(operation.invoke_us, row.at_us)
+        known = row.error is None or row.error in REFUSED
+        epoch = row.metadata_epoch if row.draft else -1
+        yield Asked(row, invoke_us, row.at_us if known else NEVER_US, row.error is None, epoch)

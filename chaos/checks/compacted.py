@@ -1,0 +1,82 @@
+"""What was committed of a compacted partition, record by record, and what of it a replica may lack.
+
+A replica is cleaned on its own, and one that comes late copies what others have cleaned: batches differ then, the
+newest record of each key does not.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reference_broker.records.batch import read_header
+from reference_broker.records.reader import read_records
+
+
+class CommittedRecord(NamedTuple):
+    """``at_us``: when its commit was seen first."""
+
+    epoch: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    at_us: int
+
+    def equals(self, other: "CommittedRecord") -> bool:
+        return self[:-1] == other[:-1]
+
+
+def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]]:
+    """By offset; of a control batch none."""
+    header = read_header(batch)
+    if not header.is_control:
+        for each in read_records(batch):
+            made = CommittedRecord(header.leader_epoch, each.key, each.value, each.timestamp_ms, at_us)
+            yield each.offset, made
+
+
+@dataclass(slots=True)
+class Compacted:
+    """``records`` by offset, ascending. ``cleanable_end``: no replica had anything to clean at or above it: what lay
+    below its active segment and its high watermark. ``cleanings``: how often a pass over a replica was seen to end."""
+
+    delete_retention_us: int
+    records: dict[int, CommittedRecord] = field(default_factory=dict)
+    cleanable_end: int = 0
+    cleanings: int = 0
+    _offsets: list[int] = field(default_factory=list)
+    _by_key: dict[bytes, list[int]] = field(default_factory=dict)
+
+    def commit(self, batch: bytes, at_us: int) -> None:
+        for offset, record in records_of(batch, at_us):
+            self.records[offset] = record
+            self._offsets.append(offset)
+            if record.key is not None:
+                self._by_key.setdefault(record.key, []).append(offset)
+
+    def begin_anew(self) -> None:
+        self.records.clear()
+        self._offsets.clear()
+        self._by_key.clear()
+
+    def between(self, begin: int, end: int) -> Sequence[int]:
+        """Offsets of committed records."""
+        return self._offsets[bisect_left(self._offsets, begin) : bisect_left(self._offsets, end)]
+
+    def next_of_key(self, offset: int) -> int | None:
+        """Where the next record with the same key stands."""
+        key = self.records[offset].key
+        if key is None:
+            return None
+        offsets = self._by_key[key]
+        at = bisect_right(offsets, offset)
+        return offsets[at] if at < len(offsets) else None
+
+    def may_lack(self, offset: int, at_us: int) -> bool:
+        """Whether a replica's cleaner may have taken this record, or that of whom it copies."""
+        newer = self.next_of_key(offset)
+        if newer is not None and newer < self.cleanable_end:
+            return True
+        record = self.records[offset]
+        is_old = at_us - record.at_us >= self.delete_retention_us
+        return record.value is None and is_old and offset < self.cleanable_end

@@ -1,0 +1,47 @@
+"""group-skip: records that exist and that no member of a group read, between two that members did read.
+
+Whoever owns a partition goes on where the group's committed offset says, so that nothing is left out between owners.
+Not counted: offsets below a log start that was seen, and partitions in which a member's position was moved forward (its
+reset policy is ``latest``).
+"""
+
+from bisect import bisect_left, bisect_right
+
+from chaos.checks.check import Check, History
+from chaos.checks.reads import known_offsets
+from chaos.checks.values import Place
+
+
+class GroupSkip(Check):
+    guarantee = "group-skip"
+
+    def end(self, history: History) -> None:
+        if not history.memberships:
+            return
+        group_of = {row.process: row.group for row in history.memberships}
+        read: dict[tuple[str, Place], dict[int, None]] = {}
+        operations = history.operation_of()
+        for run in history.runs:
+            operation = operations.get((run.process, run.index))
+            if run.kind == "read" and run.process in group_of and operation is not None and operation.type == "ok":
+                offsets = read.setdefault((group_of[run.process], (run.topic, run.partition)), {})
+                offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
+        moved = {
+            (group_of[row.process], (row.topic, row.partition))
+            for row in history.resets if row.process in group_of and row.to_offset > max(row.from_offset, 0)
+        }  # fmt: skip
+        known = known_offsets(history)
+        for (group, where), offsets in read.items():
+            if (group, where) not in moved:
+                self._judge(group, where, offsets, known[where])
+
+    def _judge(self, group: str, where: Place, offsets: dict[int, None], known: list[int]) -> None:
+        low, high = min(offsets), max(offsets)
+        between = known[bisect_left(known, low) : bisect_right(known, high)]
+        left_out = [each for each in between if each not in offsets]
+        if left_out:
+            self.violated(
+                0,
+                f"group {group} left out {len(left_out)} records of {where[0]}-{where[1]}, the first at offset "
+                f"{left_out[0]}, and read on up to {high}",
+            )

@@ -1,0 +1,38 @@
+"""mirror-complete: what the source holds at the end, its mirror's target holds too.
+
+Judged of partitions that were read to their end in both clusters. Not counted: partitions in which the mirror's
+position was moved forward (its reset policy is ``latest``, or records were deleted before it came to them). That the
+target holds a record twice is as promised (at least once) and only counted.
+"""
+
+from bench.fleet.behaviours.mirror import WRITER_SUFFIX
+from chaos.checks.check import Check, History
+from chaos.checks.values import Place, expanded, named, place
+
+
+class MirrorComplete(Check):
+    guarantee = "mirror-complete"
+
+    def end(self, history: History) -> None:
+        if not history.target_runs:
+            return
+        copied: dict[Place, set[tuple[str, int]]] = {}
+        ended: dict[Place, None] = {}
+        for row in history.target_runs:
+            values = copied.setdefault((row.topic, row.partition), set())
+            values.update((row.writer, row.first_sequence + step) for step in range(row.count))
+            if not row.count:
+                ended[row.topic, row.partition] = None
+        mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
+        moved = {
+            (row.topic, row.partition)
+            for row in history.resets if row.process in mirrors and row.to_offset > max(row.from_offset, 0)
+        }  # fmt: skip
+        operations = history.operation_of()
+        for run in history.runs:
+            operation = operations.get((run.process, run.index))
+            if operation is None or operation.f != "final_read" or place(run) not in ended or place(run) in moved:
+                continue
+            for value in expanded(run):
+                if value.writer and (value.writer, value.sequence) not in copied[place(run)]:
+                    self.violated(0, f"{named(run, value)} is not in the cluster that its topic was copied to")

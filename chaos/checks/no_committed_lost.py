@@ -1,0 +1,66 @@
+"""no-committed-lost: what a coordinator told to be committed is there after any failover of coordinators.
+
+In the end the coordinator of each group holds what was last committed, or what came after it. That clients see it too
+is judged by commit-regression.
+"""
+
+import json
+from typing import TYPE_CHECKING, ClassVar
+
+from chaos.checks.check import OFFSETS_TOPIC, Check, History
+from chaos.checks.replica_view import ReplicaView
+from chaos.trace import TraceRow
+from reference_broker.coordinator.group_records import CommitOffset, OffsetKey
+from reference_broker.core.events import Event
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+COMMITTED = "offset_committed"
+
+
+class NoCommittedLost(Check):
+    """``replicas``: says for which offsets partitions nothing is promised, all replicas having lost power."""
+
+    guarantee = "no-committed-lost"
+    rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
+
+    def __init__(self, replicas: ReplicaView) -> None:
+        super().__init__()
+        self._replicas = replicas
+        self._committed: dict[OffsetKey, tuple[int, int, int]] = {}
+        self._nodes: dict[int, Node] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        topic, _, index = str(fields["partition"]).rpartition("-")
+        key = OffsetKey(str(fields["group"]), topic, int(index))
+        self._committed[key] = (int(fields["offset"]), int(fields["generation"]), row.at_us)
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if thorough:
+            self._nodes[node.broker.node_id] = node
+
+    def end(self, history: History) -> None:
+        excused = any(topic == OFFSETS_TOPIC for topic, _ in self._replicas.excused)
+        if not self._committed or excused:
+            return
+        gone = [row.topic for row in history.changes if row.change == "delete"]
+        for key, (offset, generation, at_us) in self._committed.items():
+            if key.topic in gone:
+                continue
+            found = self._held(key)
+            if found is None or (generation >= 0 and found.offset < offset):
+                now = "nothing" if found is None else f"offset {found.offset}"
+                self.violated(
+                    at_us, f"{key.topic}-{key.partition} of group {key.group}: offset {offset} was committed; its "
+                    f"coordinator holds {now} in the end"
+                )  # fmt: skip
+
+    def _held(self, key: OffsetKey) -> CommitOffset | None:
+        for node in self._nodes.values():
+            for coordinated in node.broker.groups.active():
+                found = coordinated.offsets.find(key)
+                if found is not None:
+                    return found
+        return None

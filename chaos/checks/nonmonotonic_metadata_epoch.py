@@ -1,0 +1,71 @@
+"""nonmonotonic-metadata-epoch: a client or a node takes metadata that is older than what it has, or the metadata log
+holds an epoch twice.
+
+A client that left and came back knows nothing: it begins anew. A node begins anew with its process, and with another
+controller; the log's epochs grow with its offsets.
+"""
+
+import json
+from typing import ClassVar
+
+from chaos.checks.check import Check, History
+from chaos.trace import TraceRow
+
+COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
+
+
+class NonmonotonicMetadataEpoch(Check):
+    guarantee = "nonmonotonic-metadata-epoch"
+    rows: ClassVar[tuple[str, ...]] = (COMMITTED, APPLIED)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._applied: dict[tuple[int, int], int] = {}
+        self._offset_of: dict[int, int] = {}
+        self._epoch_at: dict[int, int] = {}
+        self._last = (-1, -1)
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        epoch = int(fields["epoch"])
+        if row.what == APPLIED:
+            key = (row.node, row.incarnation)
+            known = self._applied.get(key, -1)
+            if epoch < known:
+                self.violated(row.at_us, f"node {row.node} had metadata epoch {known} and applied {epoch}")
+            self._applied[key] = max(known, epoch)
+            return
+        self._in_the_log(row.at_us, epoch, int(fields["offset"]))
+
+    def _in_the_log(self, at_us: int, epoch: int, offset: int) -> None:
+        """Whoever notes a committed epoch's place says the same of it."""
+        if self._epoch_at.get(offset, epoch) != epoch or self._offset_of.get(epoch, offset) != offset:
+            other = self._offset_of.get(epoch, offset)
+            self.violated(at_us, f"metadata epoch {epoch} was committed at offset {offset}, and at {other}")
+        elif offset not in self._epoch_at and offset > self._last[0] and epoch <= self._last[1]:
+            self.violated(
+                at_us,
+                f"metadata epoch {epoch} was committed at offset {offset}, behind {self._last[1]} at {self._last[0]}",
+            )
+        self._epoch_at.setdefault(offset, epoch)
+        self._offset_of.setdefault(epoch, offset)
+        self._last = max(self._last, (offset, epoch))
+
+    def end(self, history: History) -> None:
+        left: dict[str, list[int]] = {}
+        for row in history.memberships:
+            if row.event == "left":
+                left.setdefault(row.process, []).append(row.at_us)
+        known: dict[tuple[str, int], int] = {}
+        for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
+            if not each.accepted:
+                continue
+            # News of the very moment in which it left came before: they may have woken the client up.
+            life = sum(at_us < each.at_us for at_us in left.get(each.process, ()))
+            had = known.get((each.process, life), each.metadata_epoch)
+            if each.metadata_epoch < had:
+                self.violated(
+                    each.at_us,
+                    f"{each.process} had metadata epoch {had} and took {each.metadata_epoch} from node {each.node}",
+                )
+            known[each.process, life] = max(had, each.metadata_epoch)

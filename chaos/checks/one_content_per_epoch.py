@@ -1,0 +1,49 @@
+"""one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
+
+After each new epoch at a node its whole cache is compared with the first node's: in the simulator it is small.
+"""
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from chaos.checks.check import Check
+from reference_broker.core.events import Event
+from reference_broker.model.metadata_cache import MetadataCache
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+Content: TypeAlias = tuple[object, ...]
+
+
+class OneContentPerEpoch(Check):
+    guarantee = "one-content-per-epoch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._content: dict[int, tuple[int, Content]] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        cache, node_id = node.broker.metadata, node.broker.node_id
+        if cache.metadata_epoch < 0 or self._seen.get(node_id) == (incarnation, cache.metadata_epoch):
+            return
+        self._seen[node_id] = (incarnation, cache.metadata_epoch)
+        content = content_of(cache)
+        first, known = self._content.setdefault(cache.metadata_epoch, (node_id, content))
+        if known != content:
+            differs = [one for one, other in zip(known, content, strict=False) if one != other][:1]
+            self.violated(
+                at_us,
+                f"nodes {first} and {node_id} tell different content with metadata epoch {cache.metadata_epoch}: "
+                f"{differs or (len(known), len(content))}",
+            )
+
+
+def content_of(cache: MetadataCache) -> Content:
+    """What a Metadata answer is made of, in one order."""
+    topics = (
+        (name, topic.topic_id, index, each.leader, each.leader_epoch, each.replicas, each.isr)
+        for name, topic in sorted(cache.topics.items())
+        for index, each in enumerate(topic.partitions)
+    )
+    return (tuple(broker.broker_id for broker in cache.live_brokers()), cache.controller_epoch, *topics)

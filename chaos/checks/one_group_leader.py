@@ -1,0 +1,75 @@
+"""one-group-leader: a generation of a group has one leader and one assignment.
+
+Only generations that were written are told apart: one that a coordinator took to its grave may come again. A static
+member that comes back has a new member ID, and leads on with it.
+"""
+
+import json
+from typing import ClassVar
+
+from chaos.checks.check import OFFSETS_TOPIC, Check, History
+from chaos.checks.replica_view import ReplicaView
+from chaos.trace import TraceRow
+
+STATE, MEMBER = "group_state", "group_member"
+STABLE = "Stable"
+
+
+class OneGroupLeader(Check):
+    """``replicas``: says whether groups may have been lost, all replicas having lost power; then nothing is judged."""
+
+    guarantee = "one-group-leader"
+    rows: ClassVar[tuple[str, ...]] = (STATE, MEMBER)
+
+    def __init__(self, replicas: ReplicaView) -> None:
+        super().__init__()
+        self._replicas = replicas
+        self._leaders: dict[tuple[str, int], tuple[str, int]] = {}
+        self._newest: dict[str, int] = {}
+        self._replaced: dict[tuple[str, str], None] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        if self._offsets_lost():
+            return
+        fields = json.loads(row.detail)
+        group = str(fields["group"])
+        if row.what == MEMBER:
+            if fields["what"] in ("fenced", "removed"):
+                self._replaced[group, str(fields["member_id"])] = None
+            return
+        if fields["state"] != STABLE:
+            return
+        generation, leader = int(fields["generation"]), str(fields["leader"])
+        known, node = self._leaders.setdefault((group, generation), (leader, row.node))
+        if known != leader and (group, known) not in self._replaced:
+            self.violated(
+                row.at_us,
+                f"group {group}, generation {generation}: {known} leads at node {node}, {leader} at node {row.node}",
+            )
+        self._leaders[group, generation] = (leader, row.node)
+        newest = self._newest.get(group, -1)
+        if generation < newest:
+            self.violated(
+                row.at_us,
+                f"group {group} is stable in generation {generation} at node {row.node} after generation {newest}",
+            )
+        self._newest[group] = max(newest, generation)
+
+    def _offsets_lost(self) -> bool:
+        return any(topic == OFFSETS_TOPIC for topic, _ in self._replicas.excused)
+
+    def end(self, history: History) -> None:
+        if self._offsets_lost():
+            return
+        owners: dict[tuple[str, int, str, int], tuple[str, str]] = {}
+        for row in history.memberships:
+            if row.event != "assigned" or row.generation < 0:
+                continue
+            key = (row.group, row.generation, row.topic, row.partition)
+            owner, member_id = owners.setdefault(key, (row.process, row.member_id))
+            if owner != row.process:
+                self.violated(
+                    row.at_us,
+                    f"group {row.group}, generation {row.generation}: {row.topic}-{row.partition} was given to {owner} "
+                    f"({member_id}) and to {row.process} ({row.member_id})",
+                )

@@ -1,0 +1,84 @@
+"""switch-respected: until ``crucible.metadata.epoch`` is finalized no draft request goes between brokers, and offsets
+are stored in Kafka's own schema, without the epoch (M-14)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chaos.checks.batches import batches_of
+from chaos.checks.check import Check
+from reference_broker.core.effects import Effect, Send
+from reference_broker.core.events import Event
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.records.reader import read_records
+from reference_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+FEATURE = "crucible.metadata.epoch"
+UPDATE_METADATA = int(ApiKey.UPDATE_METADATA)
+OFFSETS_TOPIC = "__consumer_offsets"
+OFFSET_KEY_VERSIONS = (0, 1)
+WITH_EPOCH = 4
+"""Version of an offset's value that holds the epoch, as a tagged field."""
+READ_BYTES = 1 << 20
+
+
+class SwitchRespected(Check):
+    """``alone``: it sees one node only, which may lead what another one has written after it saw the feature finalized,
+    and not have seen that itself; so only what is appended while this node leads is judged."""
+
+    guarantee = "switch-respected"
+
+    def __init__(self, *, alone: bool = False) -> None:
+        super().__init__()
+        self._alone = alone
+        self._on = False
+        """Some node has seen the feature finalized."""
+        self._read_to: dict[tuple[int, int, str, int], int] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if self._on:
+            return
+        self._on = _is_on(node)
+        for effect in effects:
+            if type(effect) is Send and effect.api_key == UPDATE_METADATA and not self._on:
+                self.violated(at_us, f"node {node.broker.node_id} sent UpdateMetadata before {FEATURE} was finalized")
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if self._on:
+            return
+        for (topic, index), partition in node.broker.partitions.by_name.items():
+            if topic == OFFSETS_TOPIC:
+                reign = partition.leader_epoch if self._alone else 0
+                key = (node.broker.node_id, incarnation, f"{topic}-{index}", reign)
+                self._look(at_us, key, partition.log)
+
+    def _look(self, at_us: int, key: tuple[int, int, str, int], log: PartitionLog) -> None:
+        node_id, _, name, _ = key
+        first = log.log_end_offset if self._alone else 0
+        offset = max(self._read_to.setdefault(key, first), log.log_start_offset)
+        if offset >= log.log_end_offset:
+            return
+        self._read_to[key] = log.log_end_offset
+        data = bytes(log.read(offset, READ_BYTES, log.log_end_offset))
+        for batch, start, end in batches_of(data):
+            for record in read_records(memoryview(data[start:end])):
+                if _is_offset(record.key) and _version(record.value) >= WITH_EPOCH:
+                    self.violated(
+                        at_us, f"node {node_id} wrote an offset with its metadata epoch in {name} {batch.named} before "
+                        f"{FEATURE} was finalized"
+                    )  # fmt: skip
+
+
+def _is_on(node: "Node") -> bool:
+    return node.broker.replica.loader.image.features.get(FEATURE, 0) > 0
+
+
+def _is_offset(key: bytes | memoryview | None) -> bool:
+    return _version(key) in OFFSET_KEY_VERSIONS
+
+
+def _version(data: bytes | memoryview | None) -> int:
+    """Both keys and values begin with theirs, an int16."""
+    return -1 if data is None or len(data) < 2 else int.from_bytes(data[:2], "big")

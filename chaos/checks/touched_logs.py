@@ -1,0 +1,44 @@
+"""Which logs changed: the simulator notes it where the numbers are set, so that a look costs what an event touched."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from reference_broker.log.partition_log import PartitionLog
+
+NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offset")
+
+
+class TouchedLogs:
+    """Logs of which one of NUMBERS was set, while inside ``noted``."""
+
+    def __init__(self) -> None:
+        self._touched: dict[PartitionLog, None] = {}
+
+    def taken(self) -> tuple[PartitionLog, ...]:
+        """Those since it was asked last, in the order of their first change."""
+        if not self._touched:
+            return ()
+        taken = tuple(self._touched)
+        self._touched.clear()
+        return taken
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Logs of this process note their changes here. The slots of the class are put back at the end."""
+        slots = {name: PartitionLog.__dict__[name] for name in NUMBERS}
+        for name, slot in slots.items():
+            setattr(PartitionLog, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
+        try:
+            yield
+        finally:
+            for name, slot in slots.items():
+                setattr(PartitionLog, name, slot)
+
+
+def _noting(set_slot: Callable[[Any, int], None], touched: dict[PartitionLog, None]) -> Callable[[Any, int], None]:
+    def note(log: Any, value: int) -> None:
+        set_slot(log, value)
+        touched[log] = None
+
+    return note

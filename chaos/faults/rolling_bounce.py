@@ -1,0 +1,50 @@
+"""Each node in turn is told to end by SIGTERM and comes back after ``restart_after_s``, with other settings; the next
+one follows ``between_s`` after it serves again. A node that somebody else has struck is waited for."""
+
+from collections.abc import Generator, Iterator
+
+from chaos.faults.timed import Blow, End, Ended, Place
+from chaos.live.targets import Target
+from scenarios.model import Fault
+
+KIND = "rolling_bounce"
+
+
+def begin(place: Place, target: Target) -> End:
+    bounced: list[Blow] = []
+    course = _course(place, target.fault, bounced)
+
+    def end() -> Ended | None:
+        """Looked at again and again; None: it is not through yet."""
+        if next(course, "through") is None and not place.is_over:
+            return None
+        course.close()
+        everybody = len(bounced) == len(place.addresses())
+        return Ended("; ".join(each.evidence for each in bounced), tuple(bounced)) if everybody else Ended("")
+
+    return end
+
+
+def _course(place: Place, fault: Fault, bounced: list[Blow]) -> Generator[None, None, None]:
+    """A step for each look. What is down when the load is over is started by whoever heals."""
+    for node in range(len(place.addresses())):
+        while not place.is_ready(node):
+            yield
+        child, at_us = place.child(node), place.now_us()
+        child.ask_to_end()
+        while child.exit_status is None:
+            yield
+        place.reconfigure(node, dict(fault.config))
+        yield from _wait(place, fault.restart_after_s)
+        place.restart(node)
+        while not place.is_ready(node):
+            yield
+        evidence = f"node-{node}: pid {child.pid} {child.how_it_ended()}, back as {place.child(node).pid}"
+        bounced.append(Blow(f"node-{node}", at_us, place.now_us(), evidence))
+        yield from _wait(place, fault.between_s)
+
+
+def _wait(place: Place, seconds: float) -> Iterator[None]:
+    until_us = place.now_us() + int(max(seconds, 0.0) * 1e6)
+    while place.now_us() < until_us:
+        yield

@@ -1,0 +1,30 @@
+"""A mutant of the reference client at work in the fleet's processes: each applies it before it makes its clients.
+
+The fleet knows nothing of mutants: its spec names a function to be called first, and its words. That the mutant was
+reached is a file in the run's logs, since Locust's workers have no pipe to the runner.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from chaos.live.run_folder import RunFolder
+from chaos.mutants.mutant import apply
+from chaos.mutants.registry import by_name
+
+PRELUDE: Final = f"{__name__}:begin"
+"""What FleetSpec.prelude says."""
+FILE: Final = "client-mutant-reached"
+
+
+def words_for(mutant: str, folder: RunFolder) -> list[str]:
+    """FleetSpec.prelude_words."""
+    return [mutant, str(folder.logs / FILE)]
+
+
+def begin(mutant: str, file: str) -> None:
+    """In a process of the fleet. Raises MutantError."""
+    apply(by_name(mutant), Path(file).touch)
+
+
+def reached(folder: RunFolder) -> bool:
+    return (folder.logs / FILE).exists()

@@ -1,0 +1,98 @@
+"""A feature is finalized through one node after the other, by a client in a thread of its own, without proxies."""
+
+import socket
+import threading
+import time
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+
+from bench.fleet.behaviours.bodies import milliseconds
+from chaos.faults import feature_finalized
+from chaos.faults.timed import Ended
+from chaos.live.targets import Target
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, encode_response
+from scenarios.model import Fault
+
+FAULT = Fault("f", "feature_finalized", feature="crucible.metadata.epoch", level=1)
+
+
+class FakeNode:
+    """Answers one UpdateFeatures after the other, as ``errors`` says, then with none."""
+
+    def __init__(self, *errors: ErrorCode) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._errors = list(errors)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+                frame = memoryview(connection.recv(size, socket.MSG_WAITALL))
+                header, offset = read_request_header(frame)
+                body: Any = decode_request(header.api_key, header.api_version, frame, offset)
+                self.asked.append((body.feature_updates[0].feature, int(body.feature_updates[0].max_version_level)))
+                error = self._errors.pop(0) if self._errors else ErrorCode.none
+                answer = UpdateFeaturesResponse(
+                    throttle_time=milliseconds(0), error_code=error, error_message=None
+                )  # fmt: skip
+                connection.sendall(
+                    b"".join(encode_response(header.api_key, header.api_version, header.correlation_id, answer))
+                )
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class FakePlace:
+    def __init__(self, *nodes: FakeNode) -> None:
+        self.is_over = False
+        self._nodes = nodes
+
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(each.address for each in self._nodes)
+
+
+def ended(end: Any, within_s: float = 10.0) -> Ended | None:
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        if (found := end()) is not None:
+            assert isinstance(found, Ended)
+            return found
+        time.sleep(0.02)
+    return None
+
+
+def test_the_next_node_is_asked_where_one_refuses() -> None:
+    first, second = FakeNode(ErrorCode.not_controller), FakeNode()
+    place: Any = FakePlace(first, second)
+    try:
+        found = ended(feature_finalized.begin(place, Target(FAULT, (), "node-0")))
+    finally:
+        first.close()
+        second.close()
+    assert found == Ended("node-1 granted crucible.metadata.epoch 1")
+    assert first.asked == second.asked == [("crucible.metadata.epoch", 1)]
+
+
+def test_where_nobody_grants_it_until_the_load_is_over_it_did_not_happen() -> None:
+    node = FakeNode(*[ErrorCode.feature_update_failed] * 100)
+    place: Any = FakePlace(node)
+    try:
+        end = feature_finalized.begin(place, Target(FAULT, (), "node-0"))
+        assert ended(end, 0.5) is None
+        place.is_over = True
+        feature_finalized.LAST_WAIT_S = 0.2
+        assert end() == Ended("")
+    finally:
+        feature_finalized.LAST_WAIT_S = 5.0
+        node.close()

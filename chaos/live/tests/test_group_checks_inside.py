@@ -1,0 +1,118 @@
+"""Checks of groups and of the metadata epoch in a live node, which sees itself and no other."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.switch_respected import SwitchRespected
+from chaos.live.checks_inside import ChecksInside
+from chaos.live.tests.test_checks_inside import FakePipe
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.log.now import Now
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.tags import Tag
+
+GATED, FENCED = "epoch-gated-by-transaction", "commits-fenced"
+BEGIN, END = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00"
+BARE, WITH_EPOCH = b"\x01\x14\x00\x00", b"\x01\x14\x00\x01\x90\x4e\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07\x00"
+"""Values of NoOpRecords: frame version, API key 20, version, tagged fields."""
+
+
+class FakeLog:
+    """A partition's log, or the metadata log: batches of one record."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.log_start_offset = 0
+        self.log = self
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.batches)
+
+    synced_offset = log_end_offset
+
+    def append(self, value: bytes, key: bytes | None = None) -> None:
+        record = Record(offset=0, key=key, value=value)
+        self.batches.append(build([record], base_offset=len(self.batches), leader_epoch=1))
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(self.batches[offset:end])
+
+
+def node_of(**broker: object) -> Any:
+    partitions = SimpleNamespace(by_name={}, by_id={})
+    return SimpleNamespace(broker=SimpleNamespace(**{"node_id": 1, "partitions": partitions} | broker), listening=True)
+
+
+def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...] = ()) -> None:
+    asked: Any = event
+    done: Any = list(effects)
+    checks.after(Now(5000, 0), asked, done)
+
+
+@pytest.mark.clause("M-2")
+@pytest.mark.parametrize(
+    ("values", "breaks"),
+    [
+        ((BEGIN, BARE, END, WITH_EPOCH), False),
+        ((BEGIN, WITH_EPOCH, END), True),
+    ],
+)
+def test_an_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
+    pipe, log = FakePipe(), FakeLog()
+    outlet: Any = pipe
+    checks = ChecksInside(0, 1000, (GATED,), outlet)
+    quorum = SimpleNamespace(high_watermark=0, epoch=1, leader_id=1, is_leader=True)
+    node = node_of(replica=SimpleNamespace(quorum=quorum, log=log))
+    checks.built(node)
+    for value in values:
+        log.append(value)
+        look(checks)
+        quorum.high_watermark = log.log_end_offset
+        look(checks)
+    (found,) = pipe.findings.judged((GATED,))
+    assert found.holds is not breaks
+
+
+@pytest.mark.parametrize(("error", "breaks"), [(0, True), (22, False)])
+def test_a_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, breaks: bool) -> None:
+    pipe = FakePipe()
+    outlet: Any = pipe
+    checks = ChecksInside(0, 1000, (FENCED,), outlet)
+    group = SimpleNamespace(generation=5, members={"m": None})
+    node = node_of(groups=SimpleNamespace(active=lambda: [SimpleNamespace(groups={"g": group})]))
+    checks.built(node)
+    asked: Any = SimpleNamespace(generation_id_or_member_epoch=4, group_id="g", member_id="m")
+    answer: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=error)])])
+    tag, key = Tag(1, 8, "member-0", 0, -1), int(ApiKey.OFFSET_COMMIT)
+    look(checks, Request(1, 7, key, 8, "member-0", asked, tag))
+    look(checks, None, (Reply(1, 7, key, 8, answer, tag),))
+    (found,) = pipe.findings.judged((FENCED,))
+    assert found.holds is not breaks
+
+
+@pytest.mark.clause("M-14")
+def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() -> None:
+    log, key = FakeLog(), b"\x00\x01key"
+    led = SimpleNamespace(leader_epoch=3, log=log)
+    loader = SimpleNamespace(image=SimpleNamespace(features={}))
+    node = node_of(
+        partitions=SimpleNamespace(by_name={("__consumer_offsets", 0): led}),
+        replica=SimpleNamespace(loader=loader),
+    )
+    log.append(b"\x00\x04of another", key)
+    alone, all_seeing = SwitchRespected(alone=True), SwitchRespected()
+    for check in (alone, all_seeing):
+        check.node(1, 0, node, None, False)
+    assert (len(alone.violations), len(all_seeing.violations)) == (0, 1)
+    log.append(b"\x00\x03as before", key)
+    alone.node(2, 0, node, None, False)
+    assert not alone.violations
+    log.append(b"\x00\x04of its own", key)
+    alone.node(3, 0, node, None, False)
+    assert len(alone.violations) == 1

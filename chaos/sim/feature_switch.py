@@ -1,0 +1,72 @@
+"""Raises the level of one feature, as an administrator's tool does: asks node after node until it is granted."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from bench.fleet.behaviours.bodies import upgrade_feature_request
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Answered,
+    Connect,
+    Connected,
+    Disconnect,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Request,
+    Started,
+    Stopping,
+    Wake,
+    Woken,
+)
+from reference_broker.wire.apis import ApiKey
+
+VERSION: Final = 2
+TIMEOUT_US: Final = 3_000_000
+AGAIN_US: Final = 300_000
+
+
+class FeatureSwitch:
+    """Implements bench.fleet.behaviours.protocol.Behaviour. ``granted`` is told once, of the node that answered."""
+
+    def __init__(
+        self, process: str, nodes: Sequence[Address], feature: str, level: int, granted: Callable[[Now, int], None]
+    ) -> None:
+        self._process = process
+        self._nodes = nodes
+        self._feature = feature
+        self._level = level
+        self._granted = granted
+        self._at = -1
+
+    @property
+    def process(self) -> str:
+        return self._process
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        match event:
+            case Started() | Woken():
+                self._at = (self._at + 1) % len(self._nodes)
+                return [Connect(self._nodes[self._at], TIMEOUT_US)]
+            case Connected():
+                body = upgrade_feature_request(self._feature, self._level, TIMEOUT_US // 1000)
+                return [Request(int(ApiKey.UPDATE_FEATURES), VERSION, self._process, body, TIMEOUT_US)]
+            case Answered() if _error_of(event.body) == 0:
+                self._granted(now, self._at)
+                return [Finished()]
+            case Stopping() | Leaving():
+                return [Finished()]
+            case _:
+                return [Disconnect(), Wake(now.mono_us + AGAIN_US)]
+
+    def close(self, now: Now) -> list[HistoryRow]:  # noqa: ARG002
+        return []
+
+
+def _error_of(body: object) -> int:
+    from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+
+    return int(cast("UpdateFeaturesResponse", body).error_code.value)

@@ -1,0 +1,47 @@
+"""The second cluster, to which a mirror copies: one node on the same network, that no fault strikes and no check
+watches."""
+
+from collections.abc import Sequence
+
+from chaos.seeds import number_for, random_for
+from chaos.sim.agenda import Agenda
+from chaos.sim.disk import SimDisk
+from chaos.sim.machine import Machine, SimulatedNode, Watcher
+from chaos.sim.network import Network
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
+from reference_broker.core.hooks import Hooks
+from reference_broker.core.node import Node
+from reference_broker.log.now import Now
+from reference_broker.model.config import BrokerConfig
+
+CLUSTER_ID = "crucible-simulated-target"
+
+
+def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> Machine:
+    """``number``: behind those of the cluster that is mirrored; the node's address is that of this number."""
+    config = BrokerConfig.parse({"crucible.cluster.id": CLUSTER_ID})
+
+    def boot(machine: Machine) -> tuple[SimulatedNode, Sequence[Hooks], Watcher]:
+        host, port = network.address(number)
+        random_seed = number_for(seed, f"node-{number}-{machine.incarnation}")
+        return Node(number, config, machine.disk, random_seed, host, port), (), _unwatched
+
+    disk = SimDisk(random_for(seed, f"disk-{number}"))
+    machine = Machine(
+        number, agenda, random_for(seed, f"machine-{number}"), disk, boot, _nothing, _nothing, _nothing, _ended
+    )
+    network.add(machine)
+    return machine
+
+
+def _unwatched(now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
+    """Its clients judge it."""
+
+
+def _nothing(*_: object) -> None:
+    """Nobody asks."""
+
+
+def _ended(machine: Machine, story: str) -> None:
+    raise RuntimeError(f"the mirror's target, node {machine.node_id}, ended itself: {story}")

@@ -1,0 +1,232 @@
+"""Each check of groups, committed offsets and metadata epochs finds what it is for, and nothing in a clean history."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench.fleet.behaviours.member_metadata import NO_OFFSET as MEMBERS_NO_OFFSET
+from bench.fleet.rows import (
+    CommitRow,
+    CopyRow,
+    EndRow,
+    MembershipRow,
+    MetadataEpochRow,
+    OperationRow,
+    PositionRow,
+    ResetRow,
+    RunRow,
+    TargetRunRow,
+)
+from chaos.checks.all_assigned import AllAssigned
+from chaos.checks.check import Check, History
+from chaos.checks.commit_regression import CommitRegression
+from chaos.checks.commits_accepted import CommitsAccepted
+from chaos.checks.group_skip import GroupSkip
+from chaos.checks.mirror_complete import MirrorComplete
+from chaos.checks.no_fetch_before_epoch import NoFetchBeforeEpoch
+from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
+from chaos.checks.one_group_leader import OneGroupLeader
+from chaos.checks.redelivery import Redelivery
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.rewinds import Rewinds
+from chaos.checks.trouble import Trouble
+from chaos.trace import TraceRow
+
+A, B = "member-0", "member-1"
+
+
+def operation(process: str, index: int, f: str, at_us: int) -> OperationRow:
+    return OperationRow(process, index, f, "ok", at_us, at_us, at_us + 5)
+
+
+def commit(process: str, index: int, offset: int, epoch: int, at_us: int, **more: object) -> CommitRow:
+    row = CommitRow(process, index, "commit", "g", 1, process, "hot", 0, offset, -1, epoch, True, None, at_us + 5)
+    return replace(row, **more)
+
+
+def assigned(process: str, generation: int, at_us: int, event: str = "assigned") -> MembershipRow:
+    return MembershipRow(process, "g", process, generation, event, "hot", 0, at_us, at_us)
+
+
+def read(process: str, index: int, first: int, count: int) -> RunRow:
+    return RunRow(process, index, 0, "read", "hot", 0, first, count, 1, "producer-0", first, True)
+
+
+def judged(check: Check, history: History) -> list[str]:
+    history.operations += [
+        operation(row.process, row.index, "offset_commit", row.at_us - 5)
+        for row in history.commits if (row.process, row.index) not in history.operation_of()
+    ]  # fmt: skip
+    check.end(history)
+    return [each.story for each in check.violations]
+
+
+@pytest.mark.clause("M-7")
+def test_a_smaller_epoch_after_a_greater_one_is_a_regression() -> None:
+    clean = History(commits=[commit(A, 1, 10, 4, 0), commit(B, 1, 12, 5, 100)])
+    assert not judged(CommitRegression(), clean)
+    wrong = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100)])
+    assert "with metadata epoch 4 after" in judged(CommitRegression(), wrong)[0]
+    refused = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")])
+    assert not judged(CommitRegression(), refused)
+    overlapping = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 3)])
+    assert not judged(CommitRegression(), overlapping)
+
+
+@pytest.mark.clause("M-11")
+def test_an_older_version_forgets_the_epoch() -> None:
+    between = commit(A, 2, 11, -1, 50, draft=False)
+    history = History(commits=[commit(A, 1, 10, 5, 0), between, commit(B, 1, 12, 4, 100)])
+    assert not judged(CommitRegression(), history)
+    unknown = replace(between, error="timeout")
+    assert not judged(CommitRegression(), History(commits=[commit(A, 1, 10, 5, 0), unknown, commit(B, 1, 12, 4, 100)]))
+
+
+def test_an_older_generation_and_an_older_value_are_regressions() -> None:
+    older = History(commits=[commit(A, 1, 10, 5, 0, generation=3), commit(B, 1, 12, 5, 100, generation=2)])
+    assert "in generation 2 after" in judged(CommitRegression(), older)[0]
+    first, second = commit(A, 1, 10, 5, 0), commit(A, 2, 12, 5, 100)
+    found = commit(B, 1, 12, 5, 200, kind="fetched")
+    assert not judged(CommitRegression(), History(commits=[first, second, found]))
+    for lost in (replace(found, offset=10), replace(found, offset=-1, metadata_epoch=-1)):
+        assert "was fetched, though" in judged(CommitRegression(), History(commits=[first, second, lost]))[0]
+    maybe = replace(commit(A, 3, 10, 5, 110), error="timeout")
+    assert not judged(CommitRegression(), History(commits=[first, second, maybe, replace(found, offset=10)]))
+
+
+@pytest.mark.clause("M-7")
+def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
+    refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
+    assert not judged(CommitsAccepted(), History(commits=[commit(A, 1, 10, 5, 0), refused]))
+    assert judged(CommitsAccepted(), History(commits=[commit(A, 1, 10, 4, 0), refused]))
+    assert judged(CommitsAccepted(), History(commits=[commit(A, 1, 10, 4, 0, error="UNSUPPORTED_VERSION")]))
+
+
+@pytest.mark.clause("M-5")
+def test_a_client_that_takes_older_metadata() -> None:
+    rows = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
+    assert judged(NonmonotonicMetadataEpoch(), History(metadata_epochs=rows))
+    dropped = [rows[0], replace(rows[1], accepted=False)]
+    assert not judged(NonmonotonicMetadataEpoch(), History(metadata_epochs=dropped))
+    left = [assigned(A, 1, 5, "left")]
+    assert not judged(NonmonotonicMetadataEpoch(), History(metadata_epochs=rows, memberships=left))
+
+
+def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
+    return TraceRow(node, 0, 0, at_us, what, detail=json.dumps(fields))
+
+
+@pytest.mark.clause("M-2")
+def test_an_epoch_that_is_committed_twice() -> None:
+    check = NonmonotonicMetadataEpoch()
+    for node in (0, 1):
+        check.trace(note("metadata_epoch", 1, node, epoch=1, offset=10))
+    check.trace(note("metadata_epoch", 2, epoch=2, offset=12))
+    assert not check.violations
+    check.trace(note("metadata_epoch", 3, epoch=1, offset=14))
+    assert check.violations
+    back = NonmonotonicMetadataEpoch()
+    back.trace(note("update_metadata_applied", 1, epoch=5))
+    back.trace(note("update_metadata_applied", 2, epoch=4))
+    assert "had metadata epoch 5 and applied 4" in back.violations[0].story
+
+
+@pytest.mark.clause("M-15")
+def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
+    reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
+    ends = [EndRow("hot", 0, 0, 90, 500)]
+    assert judged(Rewinds(), History(resets=[reset], ends=ends))
+    for excused in (
+        replace(reset, metadata_epoch=-1), replace(reset, from_offset=95), replace(reset, reason="no_offset")
+    ):  # fmt: skip
+        assert not judged(Rewinds(), History(resets=[excused], ends=ends))
+    for epoch, is_wrong in ((4, True), (-1, False)):
+        began = replace(commit(A, 1, 40, epoch, 50, kind="fetched"), draft=epoch >= 0)
+        assert bool(judged(Rewinds(), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
+
+
+def test_an_owner_begins_where_the_group_had_committed() -> None:
+    given = [assigned(A, 1, 0), assigned(B, 2, 300)]
+    operations = [operation(A, 5, "fetch", 50), operation(B, 5, "fetch", 350)]
+    commits = [commit(A, 6, 10, 5, 100)]
+    good = History(operations=operations[:], commits=commits, memberships=given,
+                   runs=[read(A, 5, 0, 10), read(B, 5, 10, 5)])  # fmt: skip
+    assert not judged(Redelivery(), good)
+    again = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 8, 5)])
+    assert "read from offset 8; group g had committed 10" in judged(Redelivery(), again)[0]
+    for reason, is_moved in ((MEMBERS_NO_OFFSET, False), ("OFFSET_OUT_OF_RANGE", True)):
+        moved = replace(again, operations=operations[:], resets=[ResetRow(B, 5, "hot", 0, -1, 8, reason, -1, 320)])
+        assert bool(judged(Redelivery(), moved)) is not is_moved
+    sent = RunRow("x", 1, 0, "send", "hot", 0, 0, 20, 1, "p", 0, True)
+    skipped = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 12, 5), sent])
+    assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(), skipped)[0]
+    assert not judged(GroupSkip(), good)
+
+
+def test_one_leader_and_one_owner_in_a_generation() -> None:
+    view = ReplicaView(Trouble(), expected=False)
+    check = OneGroupLeader(view)
+    check.trace(note("group_state", 1, 0, group="g", state="Stable", generation=3, leader=A, members=2))
+    check.trace(note("group_state", 2, 1, group="g", state="Stable", generation=3, leader=A, members=2))
+    assert not check.violations
+    check.trace(note("group_state", 3, 1, group="g", state="Stable", generation=3, leader=B, members=2))
+    check.trace(note("group_state", 4, 1, group="g", state="Stable", generation=2, leader=B, members=2))
+    assert len(check.violations) == 2
+    assert judged(OneGroupLeader(view), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
+    assert not judged(OneGroupLeader(view), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
+
+
+def test_every_partition_gets_one_owner() -> None:
+    check = AllAssigned({"g": [("hot", 0)]})
+    assert not check.reached()
+    check.recorded([assigned(A, 1, 0)])
+    assert check.reached()
+    check.recorded([assigned(B, 2, 5)])
+    assert not check.reached()
+    check.recorded([assigned(A, 1, 6, "revoked")])
+    assert check.reached()
+    check.recorded([assigned(B, 2, 7, "left")])
+    check.overdue(10, 5_000_000)
+    assert "hot-0 has nobody 5 s after the heal" in check.violations[0].story
+
+
+@pytest.mark.clause("M-10", "M-13")
+@pytest.mark.parametrize("kind", ["fetched", "loaded"])
+def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
+    learnt = commit(A, 1, 10, 5, 0, kind=kind)
+    news = [MetadataEpochRow(A, 2, 3, 4, True, 20), MetadataEpochRow(A, 3, 0, 5, True, 60)]
+    for fetch_at_us, early in ((40, True), (80, False)):
+        history = History(
+            operations=[operation(A, 4, "fetch", fetch_at_us)], commits=[learnt], metadata_epochs=news,
+            positions=[PositionRow(A, 4, "hot", 0, 10, 12, 12, 0, None)],
+        )  # fmt: skip
+        assert bool(judged(NoFetchBeforeEpoch(), history)) is early
+        left = MembershipRow(A, "g", "", -1, "left", "", -1, fetch_at_us - 10, -1)
+        anew = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])
+        assert judged(NoFetchBeforeEpoch(), anew)
+
+
+@pytest.mark.parametrize(
+    ("there", "reset", "found"),
+    [
+        ([(0, 6), (6, 0)], None, 0),
+        ([(0, 4), (4, 0)], None, 2),
+        ([(0, 2), (3, 3), (6, 0)], None, 1),
+        ([(0, 4)], None, 0),  # It was not read to its end.
+        ([(2, 4), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 0),
+        ([(2, 4), (6, 0)], ResetRow("member-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 2),
+    ],
+)
+def test_what_the_source_holds_is_in_the_target(
+    there: list[tuple[int, int]], reset: ResetRow | None, found: int
+) -> None:
+    held = [TargetRunRow("hot", 0, first, count, "producer-0" if count else "", first) for first, count in there]
+    history = History(
+        operations=[operation("final-reader", 1, "final_read", 100)],
+        runs=[read("final-reader", 1, 0, 6)],
+        copies=[CopyRow("mirror-0-writer", 1, "hot", 0, 0, 6, 0, "producer-0", 0, 50)],
+        target_runs=held,
+        resets=[] if reset is None else [reset],
+    )
+    assert len(judged(MirrorComplete(), history)) == found

@@ -1,0 +1,21 @@
+"""A look costs what an event touched: logs note their changes, and only while somebody asks for it."""
+
+from chaos.checks.touched_logs import TouchedLogs
+from reference_broker.log.config import LogConfig
+from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.log.partition_log import PartitionLog
+
+
+def test_only_logs_that_changed_are_looked_at() -> None:
+    touched = TouchedLogs()
+    slot = PartitionLog.__dict__["high_watermark"]
+    with touched.noted():
+        log = PartitionLog(MemoryDisk(), "t-0", LogConfig())
+        assert touched.taken() == (log,)
+        assert touched.taken() == ()
+        log.high_watermark = 3
+        log.high_watermark = 4
+        assert (log.high_watermark, touched.taken()) == (4, (log,))
+    log.log_end_offset = 9
+    assert (log.log_end_offset, touched.taken()) == (9, ())
+    assert PartitionLog.__dict__["high_watermark"] is slot
