@@ -11,7 +11,21 @@ from bench.peers.errors import PeerError
 from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.systems import systems
 from bench.results import Results
-from bench.rows import fetch, ladder, leader_killed, memory, produce, records, rest, start
+from bench.rows import (
+    cleaner,
+    commits,
+    coordinator_killed,
+    fetch,
+    group_join,
+    ladder,
+    leader_killed,
+    memory,
+    produce,
+    rebalance,
+    records,
+    rest,
+    start,
+)
 from bench.rows.context import Progress
 from reference_broker.client.transport import TransportError
 
@@ -29,6 +43,11 @@ MEASURES: Mapping[str, Measures] = {
     "fetch": fetch.measure,
     "rest": rest.measure,
     "leader-killed": leader_killed.measure,
+    "group-join": group_join.measure,
+    "rebalance": rebalance.measure,
+    "commits": commits.measure,
+    "coordinator-killed": coordinator_killed.measure,
+    "cleaner": cleaner.measure,
 }
 
 

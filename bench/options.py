@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
-ROWS = ("ladder", "start", "memory", "records", "produce", "fetch", "rest", "leader-killed")
+ROWS = (
+    "ladder", "start", "memory", "records", "produce", "fetch", "rest", "leader-killed", "group-join", "rebalance",
+    "commits", "coordinator-killed", "cleaner",
+)  # fmt: skip
 """Names of the measurements, in the order in which they run; ``bench/rows`` has a file for each."""
 ALONE = ("ladder", "start", "memory", "records")
 """What is measured when there is no peer and nothing was chosen."""
@@ -36,6 +39,17 @@ class Sizes:
     rest_window_s: float = 12.0
     kills: int = 3
     """Of each kind."""
+    join_pairs: int = 5
+    rebalance_members: int = 100
+    rebalance_pairs: int = 7
+    commit_pairs: int = 7
+    commit_block: int = 20_000
+    """Commits in one block."""
+    coordinator_kills: int = 5
+    cleaner_pairs: int = 3
+    cleaner_bytes: int = 100_000_000
+    """Of values that one pass reads."""
+    cleaner_load_s: float = 20.0
 
 
 QUICK = Sizes(
@@ -43,6 +57,8 @@ QUICK = Sizes(
     session_steps=(1, 20), session_fetches=40, record_bytes=(100, 10_240), record_blocks=2, record_rounds=10,
     produce_pairs=1, produce_bytes=20_000_000, fetch_pairs=1, fetch_bytes=20_000_000, rest_partitions=200,
     rest_settle_s=5.0, rest_windows=2, rest_window_s=3.0, kills=1,
+    join_pairs=1, rebalance_members=10, rebalance_pairs=2, commit_pairs=2, commit_block=1_000, coordinator_kills=1,
+    cleaner_pairs=1, cleaner_bytes=5_000_000, cleaner_load_s=3.0,
 )  # fmt: skip
 """Shows that everything works; no figure of it is worth quoting."""
 

@@ -24,6 +24,7 @@ API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 DUMP = "kafka.tools.DumpLogSegments"
 
 _JAVA = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:-UsePerfData", "-cp")
@@ -60,6 +61,17 @@ class DescribedReplica:
     last_fetch_ms: int
     last_caught_up_ms: int
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """A row of ``kafka-consumer-groups --describe``. ``current`` -1: none committed; ``lag`` -1: not known."""
+
+    topic: str
+    partition: int
+    current: int
+    end: int
+    lag: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +159,33 @@ class JavaTools:
         """From ``offset`` (a number, ``earliest``, ``latest``); ``words`` say when to end, and more."""
         return _consumed(self.run(CONSUMER, *_consumer_words(topic, partition, offset), *words))
 
+    def consume_as_group(self, topic: str, group: str, count: int) -> list[str]:
+        """The values of so many records, as the group's only member; from the earliest where nothing is committed. What
+        it printed is committed when this returns."""
+        words = ["--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count)]
+        return self.run(CONSUMER, *words).splitlines()
+
+    def groups(self, *words: str) -> str:
+        """``kafka-consumer-groups``. It prints some refusals and ends with 0."""
+        shown = self.run(GROUPS, *words)
+        if shown.lstrip().startswith("Error: Deletion"):
+            raise ToolError(shown.strip())
+        return shown
+
+    def group_offsets(self, group: str) -> list[GroupOffset]:
+        """``--describe``: committed offsets beside the logs' ends, by topic and partition."""
+        rows = re.findall(rf"^{group}\s+(\S+)\s+(\d+)\s+(\d+|-)\s+(\d+|-)\s+(\d+|-)\s", self.groups(
+            "--describe", "--group", group
+        ), re.M)  # fmt: skip
+        numbers = [(topic, *(-1 if each == "-" else int(each) for each in row)) for topic, *row in rows]
+        return sorted((GroupOffset(*each) for each in numbers), key=lambda each: (each.topic, each.partition))
+
     @contextmanager
     def consuming(self, topic: str, partition: int, offset: str) -> Iterator["RunningConsumer"]:
         """A console consumer that goes on until the block ends."""
         words = [*_consumer_words(topic, partition, offset), "--bootstrap-server", self.bootstrap]
-        command = [*_JAVA, kafka_classpath(), CONSUMER, *words]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
+        with _running_consumer(words) as process:
             yield RunningConsumer(process)
-        finally:
-            process.kill()
-            process.communicate()
 
     def offsets(self, topic: str, time: str) -> dict[int, int]:
         """Partition to offset at ``time``: milliseconds, ``earliest``, ``latest``, ``max-timestamp``.
@@ -205,6 +233,29 @@ class JavaTools:
 
     def cluster_id(self) -> str:
         return self.run(CLUSTER, "cluster-id").strip().removeprefix("Cluster ID: ")
+
+
+@contextmanager
+def console_member(bootstrap: str, topic: str, group: str) -> "Iterator[subprocess.Popen[str]]":
+    """A console consumer in a group until the block ends, which asks it to leave. Values on its standard output, one a
+    line."""
+    words = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group, "--from-beginning"]
+    with _running_consumer(words) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _running_consumer(words: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
+    command = [*_JAVA, kafka_classpath(), CONSUMER, *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,15 @@ class RawConnection:
 
     def exchange(self, frame: bytes) -> bytes:
         """Sends one encoded request and returns the response frame, without its length."""
-        self._socket.sendall(frame)
+        self.send(frame)
+        return self.receive()
+
+    def send(self, frames: bytes) -> None:
+        """One encoded request or several; each is owed a ``receive``."""
+        self._socket.sendall(frames)
+
+    def receive(self) -> bytes:
+        """The next response frame, without its length."""
         (length,) = _LENGTH.unpack(self._read(4))
         return self._read(length)
 

@@ -1,0 +1,133 @@
+"""Group requests on raw connections, for measurements: one member, or many whose answers are read in turn."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.peers.errors import PeerError
+from bench.peers.raw_client import RawConnection
+from reference_broker.client import group_requests as requests
+from reference_broker.client.consumer_protocol import Subscription, encode_subscription
+from reference_broker.client.group_requests import Joined, MemberIdentity
+from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.messages import decode_response
+
+VERSIONS = requests.GroupVersions()
+PROTOCOL = "bench"
+SESSION_TIMEOUT_US = 45_000_000
+REBALANCE_TIMEOUT_US = 60_000_000
+NOT_YET = (Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR)
+
+
+def await_coordinator(connection: RawConnection, group: str, limit_s: float) -> None:
+    """Until the group has one, and it has loaded: of a single node. Asked by a leave of nobody, since Kafka answers
+    heartbeats as if all were well while it loads. Raises PeerError."""
+    deadline = time.perf_counter() + limit_s
+    body = requests.find_coordinator(group)
+    probe = requests.leave(MemberIdentity(group, 0, "nobody"))
+    error: Error | int = Error.COORDINATOR_NOT_AVAILABLE
+    while error in NOT_YET:
+        if time.perf_counter() > deadline:
+            raise PeerError(f"no coordinator for {group} within {limit_s:g} s: {error_name(int(error))}")
+        answer = connection.call(ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
+        found = requests.coordinator_of(answer, group)
+        error = found if isinstance(found, int) else Error.NONE
+        if error == Error.NONE:
+            error = requests.leave_error(connection.call(ApiKey.LEAVE_GROUP, VERSIONS.leave_group, probe))
+        if error in NOT_YET:
+            time.sleep(0.005)
+
+
+@dataclass(slots=True)
+class RawMember:
+    """One member on a connection of its own. ``begin_``: sends; ``end_``: reads the answer, so that many members may
+    wait at once. Raises PeerError for an answer that is none of those expected."""
+
+    connection: RawConnection
+    group: str
+    member_id: str = ""
+    joined: Joined | None = None
+
+    def begin_join(self, subscription: bytes) -> None:
+        body = requests.join(
+            MemberIdentity(self.group, member_id=self.member_id), {PROTOCOL: subscription}, SESSION_TIMEOUT_US,
+            REBALANCE_TIMEOUT_US,
+        )  # fmt: skip
+        self.connection.send(self.connection.encode(ApiKey.JOIN_GROUP, VERSIONS.join_group, body))
+
+    def end_join(self) -> Error | int:
+        """MEMBER_ID_REQUIRED: the ID is known now, and the member is to join once more."""
+        answer = requests.joined(self._received(ApiKey.JOIN_GROUP, VERSIONS.join_group))
+        self.member_id = answer.member_id or self.member_id
+        self.joined = answer
+        if answer.error not in (Error.NONE, Error.MEMBER_ID_REQUIRED):
+            raise PeerError(f"a member could not join {self.group}: {error_name(int(answer.error))}")
+        return answer.error
+
+    def begin_sync(self, assignments: Mapping[str, bytes]) -> None:
+        """``assignments``: from the leader, by member ID."""
+        assert self.joined is not None, "a member that has not joined"
+        identity = MemberIdentity(self.group, self.joined.generation_id, self.member_id)
+        body = requests.sync(identity, PROTOCOL, assignments)
+        self.connection.send(self.connection.encode(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body))
+
+    def end_sync(self) -> bytes:
+        """The assignment."""
+        answer = self._received(ApiKey.SYNC_GROUP, VERSIONS.sync_group)
+        error = requests.error_of(answer.error_code)  # type: ignore[attr-defined]
+        if error:
+            raise PeerError(f"a member could not sync in {self.group}: {error_name(int(error))}")
+        return bytes(answer.assignment)  # type: ignore[attr-defined]
+
+    def _received(self, api_key: int, version: int) -> object:
+        return decode_response(api_key, version, memoryview(self.connection.receive()))[1]
+
+
+def subscription_of(topic: str, mark: bytes = b"") -> bytes:
+    """As consumers encode it, since Kafka's coordinator looks into it. Another ``mark`` makes it another one."""
+    return encode_subscription(Subscription((topic,), user_data=mark))
+
+
+def learn_ids(members: Sequence[RawMember], subscription: bytes) -> None:
+    """Each is told its ID, and joins no more than that."""
+    for member in members:
+        member.begin_join(subscription)
+        if member.end_join() != Error.MEMBER_ID_REQUIRED:
+            raise PeerError("a member without an ID was let in")
+
+
+def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
+    """All join at once and sync at once. ``subscription``: another one than before, so that nobody is told that nothing
+    has changed. Raises PeerError unless all are of one generation and have their own assignment."""
+    for member in members:
+        member.begin_join(subscription)
+    for member in members:
+        member.end_join()
+    leader = next((member for member in members if member.joined is not None and member.joined.is_leader), None)
+    generations = {member.joined.generation_id for member in members if member.joined is not None}
+    if leader is None or len(generations) != 1:
+        raise PeerError(f"{len(members)} members joined generations {sorted(generations)}, led by {leader}")
+    for member in members:
+        member.begin_sync({each.member_id: each.member_id.encode() for each in members} if member is leader else {})
+    for member in members:
+        if member.end_sync() != member.member_id.encode():
+            raise PeerError("a member got another one's assignment")
+
+
+def commit_frame(connection: RawConnection, group: str, topic: str, offset: int) -> bytes:
+    """An encoded commit for partition 0, as a consumer that assigns its partitions itself sends it."""
+    body = commit_request(
+        {TopicPartition(topic, 0): OffsetToCommit(offset)}, MemberIdentity(group), VERSIONS.offset_commit
+    )
+    return connection.encode(ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, body)
+
+
+def check_committed(frame: bytes) -> None:
+    """Raises PeerError if the answer in ``frame`` refuses."""
+    answer = decode_response(ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, memoryview(frame))[1]
+    for error in commit_errors(answer).values():
+        if error:
+            raise PeerError(f"a commit was refused: {error_name(int(error))}")

@@ -1,0 +1,48 @@
+"""A client that goes on until its commit is accepted, whoever coordinates its group meanwhile."""
+
+from bench.peers.retrying_client import RetryingClient
+from reference_broker.client import group_requests as requests
+from reference_broker.client.group_requests import GroupVersions, MemberIdentity
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+VERSIONS = GroupVersions()
+
+
+class RetryingGroups(RetryingClient):
+    """Asks any node for the coordinator before each try, so that it follows it at once."""
+
+    def coordinator(self, group: str, limit_s: float) -> int:
+        """Its node ID. Raises PeerError."""
+        return self._until(lambda: self._find(group), limit_s, f"a coordinator of {group}").node_id
+
+    def committed(self, group: str, topic: str, offset: int, limit_s: float) -> None:
+        """For partition 0, as a consumer that assigns its partitions itself. Raises PeerError."""
+        offsets = {TopicPartition(topic, 0): OffsetToCommit(offset)}
+        body = commit_request(offsets, MemberIdentity(group), VERSIONS.offset_commit)
+
+        def ask() -> bool | None:
+            found = self._find(group)
+            if found is None:
+                return None
+            answer = self._call(found.port, ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, body)
+            if answer is None:
+                return None
+            errors = list(commit_errors(answer).values())
+            return True if all(self._is_fine(int(error), (Error.NONE,)) for error in errors) else None
+
+        self._until(ask, limit_s, f"a commit of {group}")
+
+    def _find(self, group: str) -> NodeAddress | None:
+        body = requests.find_coordinator(group)
+        answer = self._call(self._turn(), ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
+        if answer is None:
+            return None
+        found = requests.coordinator_of(answer, group)
+        if isinstance(found, NodeAddress):
+            return found
+        self._is_fine(int(found), (Error.NONE,))
+        return None

@@ -1,0 +1,151 @@
+"""The log cleaner: how fast one pass is, and which dirty share it holds under a steady load of new values."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.static.primitive import i8
+
+from bench.alternation import Samples, alternate
+from bench.options import Options
+from bench.peers.cluster import Cluster, System, until
+from bench.peers.errors import PeerError
+from bench.peers.raw_client import RawConnection
+from bench.peers.retrying_client import ALL_REPLICAS, RetryingClient
+from bench.results import Results
+from bench.rows.context import LIMIT_S, Progress, all_up
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+CONFIG = {"log.cleaner.backoff.ms": "100"}
+SEGMENT_BYTES = 5_000_000
+TOPIC_CONFIG = {"segment.bytes": str(SEGMENT_BYTES)}
+KEYS = 20_000
+VALUE_BYTES = 100
+RECORDS = 500
+"""In a batch."""
+LOAD_BYTES_PER_S = 2_000_000
+PRODUCE_VERSION = 9
+CHECKPOINT = "cleaner-offset-checkpoint"
+TOPIC_RESOURCE = 2
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    names, sizes = [system.name for system in systems], options.sizes
+    rates, costs = Samples(names, "MB/s"), Samples(names, "s")
+    shares = Samples(names, "%")
+    with all_up(systems, folder / "cleaner", 1, CONFIG) as clusters:
+        for pair, cluster in alternate(clusters, sizes.cleaner_pairs):
+            home = folder / "cleaner" / cluster.name.replace(" ", "-")
+            rate, cost_s = _pass(cluster, home, f"once-{pair}", sizes.cleaner_bytes)
+            rates.add(cluster.name, rate)
+            costs.add(cluster.name, cost_s)
+            share = statistics.median(_held(cluster, home, f"steady-{pair}", sizes.cleaner_load_s))
+            shares.add(cluster.name, share)
+            progress(f"log cleaner: {rate:.1f} MB/s, dirty share {share:.0f} % on {cluster.name}")
+    results.beside(f"log cleaner, one pass over {sizes.cleaner_bytes / 1e6:g} MB", rates.figures(), False)
+    results.beside("processor time of the broker for that pass", costs.figures(), less_is_better=True)
+    work = f"dirty share held under {LOAD_BYTES_PER_S / 1e6:g} MB/s, cleaned above 50 %"
+    results.beside(work, shares.figures(), less_is_better=True)
+
+
+def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
+    """Megabytes per second from the moment when the full log becomes a compacted one, and processor time in seconds.
+
+    Raises PeerError."""
+    _create(cluster, topic, {"cleanup.policy": "delete"})
+    with RawConnection(cluster.ports[0]) as connection:
+        produced = 0
+        for number in range(total_bytes // (RECORDS * VALUE_BYTES) + 1):
+            produced += _produce(connection, topic, number)
+        began, cpu_s = time.perf_counter(), cluster.cpu_s()
+        _compact(connection, topic)
+    until(lambda: _dirty_share(home, topic) == 0.0, LIMIT_S, f"cleaning of {topic} on {cluster.name}", every_s=0.01)
+    return produced / 1e6 / (time.perf_counter() - began), cluster.cpu_s() - cpu_s
+
+
+def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float]:
+    """The dirty share in percent, again and again in the second half of a steady load. Raises PeerError."""
+    _create(cluster, topic, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
+    shares: list[float] = []
+    number = sent = 0
+    began = time.perf_counter()
+    with RawConnection(cluster.ports[0]) as connection:
+        while (passed_s := time.perf_counter() - began) < load_s:
+            if sent > passed_s * LOAD_BYTES_PER_S:
+                time.sleep(0.005)
+                continue
+            sent += _produce(connection, topic, number)
+            number += 1
+            if passed_s > load_s / 2:
+                shares.append(_dirty_share(home, topic) * 100)
+    return shares
+
+
+def _create(cluster: Cluster, topic: str, config: dict[str, str]) -> None:
+    with RetryingClient(cluster.ports) as client:
+        client.create_topic(topic, 1, 1, LIMIT_S, TOPIC_CONFIG | config)
+        client.await_replicas(topic, 1, 1, LIMIT_S)
+
+
+def _produce(connection: RawConnection, topic: str, number: int) -> int:
+    """One batch, whose keys recur; returns its bytes."""
+    now_ms = int(time.time() * 1000)
+    first = number * RECORDS * 7
+    value = bytes(range(VALUE_BYTES))
+    batch = build(
+        [Record(timestamp_ms=now_ms, key=b"key-%06d" % ((first + at * 7) % KEYS), value=value) for at in range(RECORDS)]
+    )
+    body = ProduceRequest(ALL_REPLICAS, 10_000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(0, batch)])])
+    answer = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+    error = answer.responses[0].partitions[0].error_code  # type: ignore[attr-defined]
+    if error:
+        raise PeerError(f"a record was refused with error {error}")
+    return len(batch)
+
+
+def _compact(connection: RawConnection, topic: str) -> None:
+    setting = AlterableConfig(name="cleanup.policy", config_operation=i8(0), value="compact")
+    resource = AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=topic, configs=(setting,))
+    body = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)
+    error = int(answer.responses[0].error_code)  # type: ignore[attr-defined]
+    if error:
+        raise PeerError(f"{topic} did not become compacted: error {error}")
+
+
+def _dirty_share(home: Path, topic: str) -> float:
+    """Of the closed segments' bytes, those that no pass has seen: from the files, alike for both brokers."""
+    segments = []
+    for path in home.rglob(f"{topic}-0/*.log"):
+        try:
+            segments.append((int(path.stem), path.stat().st_size))
+        except FileNotFoundError:
+            continue  # Replaced by a cleaned one meanwhile.
+    closed = sorted(segments)[:-1]
+    cleaned = _checkpoint(home, topic)
+    total = sum(size for _, size in closed)
+    return sum(size for base, size in closed if base >= cleaned) / total if total else 0.0
+
+
+def _checkpoint(home: Path, topic: str) -> int:
+    """Kafka keeps one file in a log directory, the reference broker one beside each log; the rows look alike."""
+    for path in home.rglob(CHECKPOINT):
+        try:
+            rows = path.read_text().splitlines()[2:]
+        except FileNotFoundError:
+            continue
+        for row in rows:
+            name, _, offset = row.rpartition(" ")
+            if name == f"{topic} 0":
+                return int(offset)
+    return 0

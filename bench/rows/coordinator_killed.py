@@ -1,0 +1,66 @@
+"""A group's coordinator is killed: how long until a commit is accepted again, the same timeouts on both."""
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.alternation import Samples
+from bench.options import Options
+from bench.peers.cluster import Cluster, System
+from bench.peers.retrying_groups import RetryingGroups
+from bench.results import Results
+from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.leader_killed import NODES, TIMEOUTS
+
+TOPIC = "committed"
+OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_PARTITIONS = 6
+CONFIG = {
+    **TIMEOUTS,
+    "offsets.topic.replication.factor": str(NODES),
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "default.replication.factor": str(NODES),
+    "min.insync.replicas": "2",
+}
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    if NODES not in options.nodes:
+        return
+    taken = Samples([system.name for system in systems], "s")
+    results.settings |= CONFIG
+    with all_up(systems, folder / "coordinator", NODES, CONFIG) as clusters:
+        for cluster in clusters:
+            _prepare(cluster)
+        for number in range(options.sizes.coordinator_kills):
+            for cluster in clusters if number % 2 == 0 else reversed(clusters):
+                taken_s = _again_committed_s(cluster, f"group-{number}", number)
+                taken.add(cluster.name, taken_s)
+                progress(f"coordinator killed: {cluster.name} accepts a commit after {taken_s:.2f} s")
+    results.beside("coordinator killed to first accepted commit", taken.figures(), less_is_better=True)
+
+
+def _prepare(cluster: Cluster) -> None:
+    """Raises PeerError."""
+    with RetryingGroups(cluster.ports) as client:
+        client.create_topic(TOPIC, 1, NODES, LIMIT_S)
+        client.await_replicas(TOPIC, 1, NODES, LIMIT_S)
+        client.committed("first", TOPIC, 0, LIMIT_S)
+
+
+def _again_committed_s(cluster: Cluster, group: str, offset: int) -> float:
+    """The node is back, and in sync, when this returns. Raises PeerError."""
+    with RetryingGroups(cluster.ports) as client:
+        client.await_replicas(OFFSETS_TOPIC, OFFSETS_PARTITIONS, NODES, LIMIT_S)
+        client.committed(group, TOPIC, offset, LIMIT_S)
+        coordinator = client.coordinator(group, LIMIT_S)
+        member = next(each for each in cluster.members if each.node_id == coordinator)
+        began = time.perf_counter()
+        member.strike(signal.SIGKILL)
+        client.committed(group, TOPIC, offset + 1, LIMIT_S)
+        taken_s = time.perf_counter() - began
+        member.reap()
+        member.launch()
+        member.await_ready()
+    return taken_s

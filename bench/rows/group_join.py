@@ -1,0 +1,69 @@
+"""A new consumer of a new group: from its first request to its first record, with Kafka's default delay and without."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.alternation import Samples, alternate
+from bench.options import Options
+from bench.peers.cluster import Cluster, System
+from bench.peers.errors import PeerError
+from bench.peers.raw_client import RawConnection
+from bench.peers.raw_group import RawMember, await_coordinator, subscription_of
+from bench.peers.retrying_client import RetryingClient, batch_of
+from bench.results import Results
+from bench.rows.context import LIMIT_S, Progress, all_up
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
+
+DELAY = "group.initial.rebalance.delay.ms"
+DELAYS_MS = (3000, 0)
+"""Kafka's default and ours, and none."""
+TOPIC = "joined"
+FETCH_VERSION = 12
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    names = [system.name for system in systems]
+    for delay_ms in DELAYS_MS:
+        taken = Samples(names, "ms")
+        with all_up(systems, folder / f"join-{delay_ms}", 1, {DELAY: str(delay_ms)}) as clusters:
+            for cluster in clusters:
+                _prepare(cluster)
+            for pair, cluster in alternate(clusters, options.sizes.join_pairs):
+                taken_ms = _first_record_ms(cluster, f"group-{pair}")
+                taken.add(cluster.name, taken_ms)
+                progress(f"group join, delay {delay_ms} ms: {cluster.name} gave a record after {taken_ms:.0f} ms")
+        results.beside(f"group join to first record, {DELAY}={delay_ms}", taken.figures(), less_is_better=True)
+
+
+def _prepare(cluster: Cluster) -> None:
+    """A topic with a record; the offsets topic exists and everybody's code is loaded. Raises PeerError."""
+    with RetryingClient(cluster.ports) as client:
+        client.create_topic(TOPIC, 1, 1, LIMIT_S)
+        client.await_replicas(TOPIC, 1, 1, LIMIT_S)
+        client.acknowledged(TOPIC, 0, batch_of(100), LIMIT_S)
+    for number in range(2):
+        _first_record_ms(cluster, f"warm-{number}")
+
+
+def _first_record_ms(cluster: Cluster, group: str) -> float:
+    """Raises PeerError."""
+    with RawConnection(cluster.ports[0]) as connection:
+        began = time.perf_counter()
+        await_coordinator(connection, group, LIMIT_S)
+        member = RawMember(connection, group)
+        error: Error | int = Error.MEMBER_ID_REQUIRED
+        while error == Error.MEMBER_ID_REQUIRED:
+            member.begin_join(subscription_of(TOPIC))
+            error = member.end_join()
+        member.begin_sync({member.member_id: TOPIC.encode()})
+        assigned = member.end_sync().decode()
+        wanted = FetchTopic(assigned, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
+        body = FetchRequest(max_wait_ms=1000, topics=[wanted])
+        answer = connection.call(ApiKey.FETCH, FETCH_VERSION, body)
+        taken_ms = (time.perf_counter() - began) * 1000
+    if not answer.responses[0].partitions[0].records:  # type: ignore[attr-defined]
+        raise PeerError(f"{cluster.name} gave a new member no record")
+    return taken_ms
