@@ -21,7 +21,6 @@ TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
 """The seed's fault: the controller is killed when all batches of its transaction are committed, but not its End."""
 REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated", 1)
 METADATA_EPOCH = ("19-stale-broker", "accepts_older_metadata", 1)
-GROUPS = ("coordinator-killed", "offsets_not_loaded", 1)
 AT_ONCE = 2
 
 Verdicts = Mapping[tuple[str, str], Verdict]
@@ -33,7 +32,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     runs = tmp_path_factory.mktemp("runs")
     wanted = [
         (name, planted, seed)
-        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS, METADATA_EPOCH, GROUPS)
+        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS, METADATA_EPOCH)
         for planted in ("", mutant)
     ]  # fmt: skip
 
@@ -88,14 +87,6 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 def test_a_stale_broker_misleads_no_client_and_its_mutant_goes_back(verdicts: Verdicts) -> None:
     # A client that believes the older metadata is sent to the old leader, which calls its position out of range.
     assert_caught(verdicts, METADATA_EPOCH, {"nonmonotonic-metadata-epoch", "rewinds"}, "cut_from_controller")
-
-
-@pytest.mark.live
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-@pytest.mark.clause("M-8")
-def test_committed_offsets_outlive_their_coordinator_and_its_mutant_forgets_them(verdicts: Verdicts) -> None:
-    assert_caught(verdicts, GROUPS, {"commit-regression", "redelivery"}, "killed_after_commit")
 
 
 def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantees: set[str], fault: str) -> None:
