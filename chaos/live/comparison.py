@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chaos.live.errors import SetupError
 from chaos.live.runner import Progress, check_playable, play
+from scenarios.epochs import with_clients
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision, in_revision
 from scenarios.vocabulary import FETCHER_REVISIONS
@@ -18,9 +19,13 @@ TOLD = {
 }
 EPOCHS_KEY = "crucible.bootstrap.metadata.epoch"
 OF_EPOCHS = (
-    "commit-regression", "redelivery", "rewinds", "nonmonotonic-metadata-epoch", "one-content-per-epoch",
+    "commit-regression",
+    "redelivery",
+    "rewinds",
+    "nonmonotonic-metadata-epoch",
+    "one-content-per-epoch",
     "no-fetch-before-epoch",
-)  # fmt: skip
+)
 """Guarantees that metadata epochs give: without them a rewind is what shall be seen."""
 
 
@@ -49,15 +54,13 @@ def _with_and_without_epochs(scenario: Scenario) -> Iterator[Play]:
 
 def with_epochs(scenario: Scenario, on: bool) -> Scenario:
     """The mechanism on or off, in the cluster and in its clients; nothing else differs."""
-    load, cluster = scenario.load, scenario.cluster
-    mirror = None if load.mirror is None else replace(load.mirror, metadata_epoch=on)
+    cluster = scenario.cluster
     config = {**dict(cluster.config), EPOCHS_KEY: "1" if on else "0"}
     kept = tuple(each for each in scenario.guarantees if on or each not in OF_EPOCHS)
     return replace(
-        scenario,
+        with_clients(scenario, metadata_epoch=on),
         guarantees=kept,
         cluster=replace(cluster, config=tuple(sorted(config.items()))),
-        load=replace(load, mirror=mirror, groups=tuple(replace(each, metadata_epoch=on) for each in load.groups)),
     )
 
 

@@ -1,0 +1,43 @@
+"""A check of the committed metadata log that knows whether a transaction is open: markers and their offsets."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from chaos.checks.batches import Batch
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import Member, QuorumView
+from reference_broker.records.reader import read_records
+
+BEGIN, END, ABORT = 23, 24, 25
+MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
+
+
+class TransactionCheck(QuorumCheck):
+    """``open_at``: where the open transaction begins, -1 outside one; as it is before the record being told."""
+
+    def __init__(self, view: QuorumView) -> None:
+        super().__init__(view)
+        self.open_at = -1
+        self._at = 0
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:  # noqa: ARG002
+        for batch, data in batches:
+            if batch.base_offset != self._at:
+                self.open_at = -1  # Between lies what a snapshot took over, which holds no open transaction.
+            self._at = batch.last_offset + 1
+            if not batch.control:
+                self._records(at_us, batch, data)
+
+    def _records(self, at_us: int, batch: Batch, data: bytes) -> None:
+        """A value begins with the frame's version, then the record's API key (both varints below 128)."""
+        for record in read_records(memoryview(data)):
+            value = record.value
+            if value is None or len(value) < 2:
+                continue
+            self.record(at_us, batch, value[1], value)
+            if value[1] in MARKERS:
+                self.open_at = batch.base_offset if value[1] == BEGIN else -1
+
+    @abstractmethod
+    def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
+        """One committed record, in the log's order."""

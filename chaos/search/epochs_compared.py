@@ -1,0 +1,66 @@
+"""What metadata epochs and leader epochs each prevent: scenarios with each of the two on and off, over the same seeds.
+
+``python -m chaos.search.epochs_compared --seeds 6`` prints the table of scenarios/README.md (some minutes).
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import click
+
+from chaos.search.run_sim import play
+from scenarios import loader
+from scenarios.epochs import with_clients
+from scenarios.model import Scenario
+
+COMPARED = ("19", "21", "41", "mirror")
+WAYS = ((False, False), (False, True), (True, False), (True, True))
+"""Metadata epochs, leader epochs."""
+OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``rewinds``: positions that were called out of range; ``read_again``: records between them and where the client
+    went; ``copied_twice``: what a mirror copied beyond what was acknowledged, -1 without a mirror."""
+
+    rewinds: int
+    read_again: int
+    copied_twice: int
+
+
+def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> Seen:
+    """Summed over the seeds, each played once."""
+    guarded = with_clients(scenario, metadata_epoch=metadata_epoch, leader_epochs=leader_epochs)
+    rewinds = read_again = copied = acked = 0
+    for seed in seeds:
+        outcome, world = play(guarded, seed)
+        moved = [each for each in world.history.resets if each.reason == OUT_OF_RANGE]
+        rewinds += len(moved)
+        read_again += sum(max(each.from_offset - each.to_offset, 0) for each in moved)
+        copied += sum(each.count for each in world.history.copies)
+        acked += outcome.acked
+    return Seen(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)
+
+
+def _told(found: Seen) -> str:
+    if found.copied_twice >= 0:
+        return f"{found.rewinds} ({found.copied_twice:,} copied twice)"
+    return f"{found.rewinds} ({found.read_again:,} records)" if found.rewinds else "0"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6, help="how many, from 1 on")
+    seeds = range(1, parser.parse_args().seeds + 1)
+    click.echo("| scenario | neither | leader epochs (KIP-320) | metadata epoch (KIP-232) | both |")
+    click.echo("| --- | --- | --- | --- | --- |")
+    for name in COMPARED:
+        scenario = loader.find(name)
+        cells = [_told(seen(scenario, seeds, metadata_epoch=one, leader_epochs=other)) for one, other in WAYS]
+        click.echo(f"| {scenario.name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""A scenario's clients with and without the epochs that keep them from stale metadata (KIP-232, KIP-320)."""
+
+from dataclasses import replace
+
+from scenarios.model import Scenario
+
+
+def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: bool | None = None) -> Scenario:
+    """All of its groups and its mirror keep to metadata epochs or not, and send leader epochs or not (None: as the
+    scenario says); nothing else differs, nor does its name."""
+    load = scenario.load
+
+    def sends(said: bool) -> bool:
+        return said if leader_epochs is None else leader_epochs
+
+    groups = tuple(
+        replace(each, metadata_epoch=metadata_epoch, leader_epochs=sends(each.leader_epochs)) for each in load.groups
+    )
+    mirror = load.mirror
+    if mirror is not None:
+        mirror = replace(mirror, metadata_epoch=metadata_epoch, leader_epochs=sends(mirror.leader_epochs))
+    return replace(scenario, load=replace(load, groups=groups, mirror=mirror))
