@@ -1,0 +1,110 @@
+"""The trace hash of every scenario, compared with an older one: what a change of shape must not change.
+
+``python -m chaos.search.trace_hashes --out before.jsonl`` before the change, then ``--against before.jsonl`` after it.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from chaos.mutants import mutants_of
+from chaos.search.run_sim import run
+from scenarios import loader
+from scenarios.revisions import each_revision, marked, revision_of
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One play, and what it came to. ``broken``: the guarantees that it broke, sorted by name."""
+
+    scenario: str
+    mutant: str
+    seed: int
+    verdict: str
+    broken: tuple[str, ...]
+    events: int
+    trace_hash: str
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.scenario, self.mutant, self.seed
+
+
+def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> tuple[tuple[str, str, int], ...]:
+    """Each scenario in each of its revisions, over all seeds; its mutants on the first seed only."""
+    kept = tuple(seeds)
+    wanted = [loader.find(name) for name in names] if names else loader.load_all()
+    return tuple(
+        (marked(spoken.path, revision_of(spoken)), mutant, seed)
+        for scenario in wanted
+        for spoken in each_revision(scenario)
+        for mutant in ("", *(mutants_of(spoken) if with_mutants else ()))
+        for seed in (kept if not mutant else kept[:1])
+    )
+
+
+def played(plays: Sequence[tuple[str, str, int]], processes: int) -> Iterator[Play]:
+    """In the order of ``plays``."""
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(_play, plays)
+
+
+def _play(wanted: tuple[str, str, int]) -> Play:
+    file, mutant, seed = wanted
+    found = run(loader.find(file), seed, mutant or None, hashed=True)
+    broken = tuple(sorted(found.broken))
+    return Play(found.scenario, mutant, seed, found.verdict.name, broken, found.events, found.trace_hash)
+
+
+def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only: bool = False) -> list[str]:
+    """One sentence for each play of ``after`` that differs from the same play of ``before``, or that is new there."""
+    known = {each.key: each for each in before}
+    told = []
+    for play in after:
+        old = known.get(play.key)
+        name = " ".join(filter(None, (play.scenario, play.mutant, f"seed {play.seed}")))
+        if old is None:
+            told.append(f"{name} was not played before")
+        elif (old.verdict, old.broken) != (play.verdict, play.broken):
+            told.append(f"{name}: {old.verdict} {list(old.broken)} became {play.verdict} {list(play.broken)}")
+        elif not verdicts_only and old.trace_hash != play.trace_hash:
+            told.append(f"{name}: another trace hash ({old.events} events, now {play.events})")
+    return told
+
+
+def read(path: Path) -> list[Play]:
+    return [msgspec.json.decode(line, type=Play) for line in path.read_bytes().splitlines()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenarios", nargs="*", help="files, stems or numbers (default: every scenario)")
+    parser.add_argument("--seeds", type=int, default=2, help="how many seeds of each scenario")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--with-mutants", action="store_true", help="also each mutant, on the first seed")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="keep what was played in this file, one JSON line a play")
+    parser.add_argument("--against", type=Path, help="compare with this file; exit code 1 if anything differs")
+    parser.add_argument("--verdicts-only", action="store_true", help="let trace hashes differ, but no verdict")
+    wanted = parser.parse_args()
+    seeds = range(wanted.seed, wanted.seed + wanted.seeds)
+    found = list(played(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
+    if wanted.out is not None:
+        wanted.out.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
+    told = (
+        [] if wanted.against is None else differences(read(wanted.against), found, verdicts_only=wanted.verdicts_only)
+    )
+    for each in told:
+        click.echo(each)
+    click.echo(f"{len(found)} plays" + (f", {len(told)} differ" if wanted.against is not None else ""))
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
