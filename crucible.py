@@ -92,6 +92,7 @@ def demo(out: Path | None, seed: int) -> None:
 
 CHECKS: dict[str, tuple[str, list[str]]] = {
     "lint": ("style", [sys.executable, "-m", "ruff", "check", "."]),
+    "format": ("layout", [sys.executable, "-m", "ruff", "format", "--check", "."]),
     "contracts": ("imports between rooms", [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]),
     "types": ("types", [sys.executable, "-m", "mypy"]),
     "tests": ("tests, simulated and live scenarios", [sys.executable, "-m", "pytest", "--benchmark-disable", "-q"]),
@@ -198,9 +199,15 @@ _WITH_MUTANTS = click.option(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True)
 def run(
-    scenarios: Sequence[str], everything: bool, revision: str | None, target: str, mutant: str | None,
-    with_mutants: bool, out: Path | None, seed: int,
-) -> None:  # fmt: skip
+    scenarios: Sequence[str],
+    everything: bool,
+    revision: str | None,
+    target: str,
+    mutant: str | None,
+    with_mutants: bool,
+    out: Path | None,
+    seed: int,
+) -> None:
     """Scenarios with real processes: Locust, Toxiproxy, signals; then Spark judges.
 
     SCENARIO is a file, its stem, or the scenario's number.
@@ -266,9 +273,18 @@ def compare(scenario: str, out: Path | None, seed: int) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: in runs/).")
 @click.option("--seed", type=int, default=1, show_default=True)
 def fleet(
-    scenario: str, target: str, web: bool, port: int, clients: int | None, workers: int, seconds: int | None,
-    shape: str | None, revision: str, out: Path | None, seed: int,
-) -> None:  # fmt: skip
+    scenario: str,
+    target: str,
+    web: bool,
+    port: int,
+    clients: int | None,
+    workers: int,
+    seconds: int | None,
+    shape: str | None,
+    revision: str,
+    out: Path | None,
+    seed: int,
+) -> None:
     """A scenario's load alone, without its faults, straight to the brokers; judged at its end.
 
     INVALID if the fleet, and not the broker, was what limited it.
@@ -283,9 +299,15 @@ def fleet(
     (found,) = find_scenarios([scenario], False)
     spoken = in_revision(found, revision)
     plan = LoadPlan(
-        run_folder(out, f"fleet-{spoken.name}", False), target, seed, seconds or 0, clients or 0, workers,
-        shape or "", port if web else 0,
-    )  # fmt: skip
+        run_folder(out, f"fleet-{spoken.name}", False),
+        target,
+        seed,
+        seconds or 0,
+        clients or 0,
+        workers,
+        shape or "",
+        port if web else 0,
+    )
     with one_sentence(SetupError, NodeDied):
         folder = drive(spoken, plan, command_line(), progress)
     sys.exit(worst(judge([folder.path])))
@@ -302,9 +324,16 @@ def fleet(
 @click.option("--out", type=click.Path(path_type=Path), help="Write a single seed's run here, for Spark.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def sim(
-    scenarios: Sequence[str], everything: bool, revision: str | None, seeds: int | None, seed: int | None,
-    mutant: str | None, with_mutants: bool, out: Path | None, processes: int,
-) -> None:  # fmt: skip
+    scenarios: Sequence[str],
+    everything: bool,
+    revision: str | None,
+    seeds: int | None,
+    seed: int | None,
+    mutant: str | None,
+    with_mutants: bool,
+    out: Path | None,
+    processes: int,
+) -> None:
     """The same scenarios in the simulator: one process, virtual time, one seed, one trace."""
     _one_of(mutant, with_mutants)
     if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):

@@ -138,6 +138,7 @@ def need_java() -> None:
     if shutil.which("java") is None:
         click.echo(
             "crucible: Spark needs a Java runtime, 17 or newer; install one "
-            "(Debian: apt-get install openjdk-17-jre-headless) and try again.", err=True,
-        )  # fmt: skip
+            "(Debian: apt-get install openjdk-17-jre-headless) and try again.",
+            err=True,
+        )
         sys.exit(USAGE_ERROR)

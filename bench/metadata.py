@@ -123,9 +123,17 @@ def _fill(folder: Path, config: dict[str, str]) -> None:
 
 
 _SETTINGS = (
-    "delete.retention.ms", "file.delete.delay.ms", "flush.messages", "flush.ms", "max.message.bytes",
-    "retention.bytes", "retention.ms", "segment.bytes", "segment.ms", "segment.index.bytes",
-)  # fmt: skip
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "max.message.bytes",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.ms",
+    "segment.index.bytes",
+)
 
 
 def _altering(numbers: range) -> IncrementalAlterConfigsRequest:
@@ -162,9 +170,16 @@ class _Alone:
         """Not looked at."""
 
     def send(
-        self, peer: int, channel: Channel, api_key: int, api_version: int, body: object, timeout_ms: int,
-        replied: Callable[[object], None], failed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        peer: int,
+        channel: Channel,
+        api_key: int,
+        api_version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
         """A replica that is only loaded has nobody to ask."""
         raise AssertionError((peer, channel, api_key, api_version, body, timeout_ms, replied, failed))
 
@@ -173,9 +188,14 @@ def _load_s(folder: Path) -> float:
     """Until all that the log and its newest snapshot hold is published."""
     ports, disk = _Alone(), FileDisk(folder, 64)
     home = Home(
-        0, BrokerConfig.parse({}), disk, ports, lambda purpose: KeyedRandom(1, purpose), Endpoint("127.0.0.1", 1),
+        0,
+        BrokerConfig.parse({}),
+        disk,
+        ports,
+        lambda purpose: KeyedRandom(1, purpose),
+        Endpoint("127.0.0.1", 1),
         Metrics(),
-    )  # fmt: skip
+    )
     began = time.perf_counter()
     replica = MetadataReplica(home)
     for _ in replica.load(clean=True):

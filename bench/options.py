@@ -3,9 +3,20 @@
 from dataclasses import dataclass, field
 
 ROWS = (
-    "ladder", "start", "memory", "records", "produce", "fetch", "rest", "leader-killed", "group-join", "rebalance",
-    "commits", "coordinator-killed", "cleaner",
-)  # fmt: skip
+    "ladder",
+    "start",
+    "memory",
+    "records",
+    "produce",
+    "fetch",
+    "rest",
+    "leader-killed",
+    "group-join",
+    "rebalance",
+    "commits",
+    "coordinator-killed",
+    "cleaner",
+)
 """Names of the measurements, in the order in which they run; ``bench/rows`` has a file for each."""
 ALONE = ("ladder", "start", "memory", "records")
 """What is measured when there is no peer and nothing was chosen."""
@@ -53,13 +64,36 @@ class Sizes:
 
 
 QUICK = Sizes(
-    ladder=(100, 1_000), ladder_blocks=2, ladder_rounds=20, starts=2, cluster_starts=1, memory_pairs=1,
-    session_steps=(1, 20), session_fetches=40, record_bytes=(100, 10_240), record_blocks=2, record_rounds=10,
-    produce_pairs=1, produce_bytes=20_000_000, fetch_pairs=1, fetch_bytes=20_000_000, rest_partitions=200,
-    rest_settle_s=5.0, rest_windows=2, rest_window_s=3.0, kills=1,
-    join_pairs=1, rebalance_members=10, rebalance_pairs=2, commit_pairs=2, commit_block=1_000, coordinator_kills=1,
-    cleaner_pairs=1, cleaner_bytes=5_000_000, cleaner_load_s=3.0,
-)  # fmt: skip
+    ladder=(100, 1_000),
+    ladder_blocks=2,
+    ladder_rounds=20,
+    starts=2,
+    cluster_starts=1,
+    memory_pairs=1,
+    session_steps=(1, 20),
+    session_fetches=40,
+    record_bytes=(100, 10_240),
+    record_blocks=2,
+    record_rounds=10,
+    produce_pairs=1,
+    produce_bytes=20_000_000,
+    fetch_pairs=1,
+    fetch_bytes=20_000_000,
+    rest_partitions=200,
+    rest_settle_s=5.0,
+    rest_windows=2,
+    rest_window_s=3.0,
+    kills=1,
+    join_pairs=1,
+    rebalance_members=10,
+    rebalance_pairs=2,
+    commit_pairs=2,
+    commit_block=1_000,
+    coordinator_kills=1,
+    cleaner_pairs=1,
+    cleaner_bytes=5_000_000,
+    cleaner_load_s=3.0,
+)
 """Shows that everything works; no figure of it is worth quoting."""
 
 

@@ -62,9 +62,16 @@ def growth(curve: Curve) -> str:
             figures = [figure for _, figure in series.points]
             medians = [figure.median for figure in figures]
             axes.errorbar(
-                places, medians, yerr=_spread(figures), color=colour, marker="o", markersize=4, capsize=2,
-                linewidth=1.4, label=series.name,
-            )  # fmt: skip
+                places,
+                medians,
+                yerr=_spread(figures),
+                color=colour,
+                marker="o",
+                markersize=4,
+                capsize=2,
+                linewidth=1.4,
+                label=series.name,
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):

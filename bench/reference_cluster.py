@@ -41,9 +41,17 @@ class ClusterNode:
     def launch(self) -> None:
         words = [word for key, value in self._config.items() for word in ("--config", f"{key}={value}")]
         command = [
-            sys.executable, str(LAUNCHER), "broker", "--listen", self.bootstrap,
-            "--data", str(self.data), "--node-id", str(self.node_id), *words,
-        ]  # fmt: skip
+            sys.executable,
+            str(LAUNCHER),
+            "broker",
+            "--listen",
+            self.bootstrap,
+            "--data",
+            str(self.data),
+            "--node-id",
+            str(self.node_id),
+            *words,
+        ]
         with (self._folder / f"node-{self.node_id}.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         self._ready = SimpleQueue()

@@ -43,12 +43,14 @@ def write(results: Results, stored: Path) -> Path:
     about = machine()
     where = f"{about['cpu']}, {about['cores']} cores, {about['system']}, Python {about['python']}, commit {commit()}"
     page = _PAGE.format(
-        title=escape(stored.stem), where=escape(where), missing=_missing(results.missing),
+        title=escape(stored.stem),
+        where=escape(where),
+        missing=_missing(results.missing),
         table=_table(results.rows, results.peer),
         ratios=f"<h2>Beside the peer</h2>\n{picture}" if picture else "",
         curves=f'<h2>How costs grow</h2>\n<div class="curves">{curves}</div>' if curves else "",
         settings=escape(", ".join(f"{key}={value}" for key, value in sorted(results.settings.items())) or "none"),
-    )  # fmt: skip
+    )
     path.write_text(page)
     return path
 

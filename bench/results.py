@@ -132,8 +132,11 @@ def commit() -> str:
     """The clone's commit, with ``-dirty`` if its files differ from it; ``unknown`` outside a clone."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return described.stdout.strip() or "unknown"
 
 

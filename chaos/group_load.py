@@ -13,15 +13,25 @@ def groups_of(load: Load, *, simulated: bool) -> list[MemberGroup]:
 
 def _members(each: Groups, simulated: bool) -> MemberGroup:
     return MemberGroup(
-        group=each.name, count=each.sim_count if simulated else each.count, protocol=each.protocol,
-        metadata_epoch=each.metadata_epoch, leader_epochs=each.leader_epochs, reset=each.reset,
-        commit_interval_ms=each.commit_interval_ms, static=each.static, offsets=each.offsets,
-        metadata_from=_source(each.metadata_from), metadata_interval_ms=each.metadata_interval_ms,
-        session_timeout_ms=each.session_timeout_ms, rebalance_timeout_ms=each.rebalance_timeout_ms,
-        heartbeat_interval_ms=each.heartbeat_interval_ms, poll_interval_ms=each.poll_interval_ms,
-        max_wait_ms=each.max_wait_ms, max_bytes=each.max_bytes,
+        group=each.name,
+        count=each.sim_count if simulated else each.count,
+        protocol=each.protocol,
+        metadata_epoch=each.metadata_epoch,
+        leader_epochs=each.leader_epochs,
+        reset=each.reset,
+        commit_interval_ms=each.commit_interval_ms,
+        static=each.static,
+        offsets=each.offsets,
+        metadata_from=_source(each.metadata_from),
+        metadata_interval_ms=each.metadata_interval_ms,
+        session_timeout_ms=each.session_timeout_ms,
+        rebalance_timeout_ms=each.rebalance_timeout_ms,
+        heartbeat_interval_ms=each.heartbeat_interval_ms,
+        poll_interval_ms=each.poll_interval_ms,
+        max_wait_ms=each.max_wait_ms,
+        max_bytes=each.max_bytes,
         stay_ms=int((each.sim_stay_s if simulated else each.stay_s) * 1000),
-    )  # fmt: skip
+    )
 
 
 def mirror_of(load: Load, target: Sequence[str], *, simulated: bool) -> MirrorGroup | None:
@@ -31,12 +41,18 @@ def mirror_of(load: Load, target: Sequence[str], *, simulated: bool) -> MirrorGr
 
 def _mirror(each: Mirror, target: Sequence[str], simulated: bool) -> MirrorGroup:
     return MirrorGroup(
-        target=list(target), count=each.sim_count if simulated else each.count, metadata_epoch=each.metadata_epoch,
-        leader_epochs=each.leader_epochs, reset=each.reset, commit_interval_ms=each.commit_interval_ms,
-        metadata_from=_source(each.metadata_from), metadata_interval_ms=each.metadata_interval_ms,
-        session_timeout_ms=each.session_timeout_ms, heartbeat_interval_ms=each.heartbeat_interval_ms,
+        target=list(target),
+        count=each.sim_count if simulated else each.count,
+        metadata_epoch=each.metadata_epoch,
+        leader_epochs=each.leader_epochs,
+        reset=each.reset,
+        commit_interval_ms=each.commit_interval_ms,
+        metadata_from=_source(each.metadata_from),
+        metadata_interval_ms=each.metadata_interval_ms,
+        session_timeout_ms=each.session_timeout_ms,
+        heartbeat_interval_ms=each.heartbeat_interval_ms,
         poll_interval_ms=each.poll_interval_ms,
-    )  # fmt: skip
+    )
 
 
 def _source(metadata_from: int | str) -> int:

@@ -285,6 +285,15 @@ class Interceptor:
         if tag is None:
             return FaultRow(name, kind, self._now_us, self._now_us, target, hit, detail=detail)
         return FaultRow(
-            name, kind, self._now_us, self._now_us, target, hit,
-            tag.client_id, tag.api_key, tag.session_id, tag.session_epoch, detail,
-        )  # fmt: skip
+            name,
+            kind,
+            self._now_us,
+            self._now_us,
+            target,
+            hit,
+            tag.client_id,
+            tag.api_key,
+            tag.session_id,
+            tag.session_epoch,
+            detail,
+        )

@@ -40,9 +40,12 @@ class Published:
     def fields(self) -> dict[str, int | str]:
         """Of the trace row. The digest is text: readers of JSON keep only 53 bits of a number."""
         return {
-            "offset": self.offset, "epoch": self.epoch, "topics": self.topics, "partitions": self.partitions,
+            "offset": self.offset,
+            "epoch": self.epoch,
+            "topics": self.topics,
+            "partitions": self.partitions,
             "digest": f"{self.digest:016x}",
-        }  # fmt: skip
+        }
 
 
 Emit: TypeAlias = Callable[[Published], None]
@@ -62,9 +65,7 @@ class Digest:
         """After one publication. A delta on another image than the last one (a test's, a mutant's) is not trusted."""
         if delta.image is self._image:
             self.value = (self.value + _change(delta, image)) % MODULUS
-            self.partitions += sum(
-                _count(change.after) - _count(change.before) for change in delta.topics
-            )
+            self.partitions += sum(_count(change.after) - _count(change.before) for change in delta.topics)
             self._image = image
         elif image is not self._image:
             self.__init__(image)  # type: ignore[misc]

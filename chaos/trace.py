@@ -33,9 +33,21 @@ class TraceRow:
 
     def values(self) -> tuple[str | int, ...]:
         return (
-            self.node, self.incarnation, self.seq, self.at_us, self.what, self.connection, self.client_id, self.api_key,
-            self.api_version, self.session_id, self.session_epoch, self.answered_session_id, self.error, self.detail,
-        )  # fmt: skip
+            self.node,
+            self.incarnation,
+            self.seq,
+            self.at_us,
+            self.what,
+            self.connection,
+            self.client_id,
+            self.api_key,
+            self.api_version,
+            self.session_id,
+            self.session_epoch,
+            self.answered_session_id,
+            self.error,
+            self.detail,
+        )
 
 
 Sink: TypeAlias = Callable[[TraceRow], None]
@@ -66,10 +78,19 @@ class TraceRecorder:
         tag, at_us = event.tag, now.mono_us - self._origin_us
         self._add(
             TraceRow(
-                self._node, self._incarnation, self._seq, at_us, "request", event.connection, event.client_id,
-                tag.api_key, tag.api_version, tag.session_id, tag.session_epoch,
+                self._node,
+                self._incarnation,
+                self._seq,
+                at_us,
+                "request",
+                event.connection,
+                event.client_id,
+                tag.api_key,
+                tag.api_version,
+                tag.session_id,
+                tag.session_epoch,
             )
-        )  # fmt: skip
+        )
 
     def add(self, at_us: int, what: str, detail: str) -> None:
         """A row that no event or effect of the node led to (``at_us`` since the run's start)."""
@@ -89,9 +110,20 @@ class TraceRecorder:
         tag = reply.tag
         answered = getattr(reply.body, "session_id", 0) if tag.api_key == FETCH else 0
         return TraceRow(
-            self._node, self._incarnation, self._seq, at_us, "reply", reply.connection, tag.client_id, tag.api_key,
-            tag.api_version, tag.session_id, tag.session_epoch, answered, tag.error,
-        )  # fmt: skip
+            self._node,
+            self._incarnation,
+            self._seq,
+            at_us,
+            "reply",
+            reply.connection,
+            tag.client_id,
+            tag.api_key,
+            tag.api_version,
+            tag.session_id,
+            tag.session_epoch,
+            answered,
+            tag.error,
+        )
 
     def _add(self, row: TraceRow) -> None:
         self._seq += 1

@@ -95,8 +95,13 @@ def compare_runs(
     out.mkdir(parents=True, exist_ok=True)
     mirrors = [numbers_of(_name(one), one) for one in judged if one.manifest.variant and one.findings.mirrors]
     page = write_mirror_comparison(out, judged, mirrors) if mirrors else write_comparison(out, judged, measured)
-    numbers = {"version": COMPARISON_VERSION, "scenario": judged[0].manifest.scenario, "seed": judged[0].manifest.seed,
-               "runs": [asdict(one) for one in measured], "mirrors": [asdict(one) for one in mirrors]}  # fmt: skip
+    numbers = {
+        "version": COMPARISON_VERSION,
+        "scenario": judged[0].manifest.scenario,
+        "seed": judged[0].manifest.seed,
+        "runs": [asdict(one) for one in measured],
+        "mirrors": [asdict(one) for one in mirrors],
+    }
     (out / NUMBERS_NAME).write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return Compared(page, tuple(one.verdict for one in judged), measured)
 
@@ -115,8 +120,11 @@ def measure(revision: str, findings: "Findings") -> Measured:
     spent = [row["request_bytes"] + row["response_bytes"] for row in ended]
     return Measured(
         revision=revision,
-        fetches=sums.get("fetches", 0), named=sums.get("named", 0), answered=sums.get("answered", 0),
-        full_again=sums.get("requests_again", 0), named_again=sums.get("named_again", 0),
+        fetches=sums.get("fetches", 0),
+        named=sums.get("named", 0),
+        answered=sums.get("answered", 0),
+        full_again=sums.get("requests_again", 0),
+        named_again=sums.get("named_again", 0),
         sent_again=sums.get("answered_again", 0),
         losses=len(ended),
         recovered_us=tuple(int(row["recovered_us"]) for row in ended),
@@ -124,7 +132,7 @@ def measure(revision: str, findings: "Findings") -> Measured:
         recovery_bytes=sum(spent) / len(spent) if any(spent) else None,
         clients=_served([row for row in findings.costs if not row["follower"]]),
         followers=_served([row for row in findings.costs if row["follower"]]),
-    )  # fmt: skip
+    )
 
 
 def _served(rows: "Sequence[Row]") -> Served:

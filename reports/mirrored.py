@@ -71,17 +71,22 @@ def mirrored(findings: "Findings") -> list[Mirrored]:
     return [_of_topic(row, findings, known, costs) for row in mirrors]
 
 
-def _of_topic(
-    row: "Row", findings: "Findings", known: dict[Place, Track], costs: Sequence[Rewind]
-) -> Mirrored:
+def _of_topic(row: "Row", findings: "Findings", known: dict[Place, Track], costs: Sequence[Rewind]) -> Mirrored:
     held = next((one for one in findings.mirror_targets if one["topic"] == row["topic"]), None)
     lags = [lag for (topic, _), track in known.items() if topic == row["topic"] for lag in track.lags_us]
     return Mirrored(
-        row["topic"], row["partitions"], row["records"], row["again"], row["rewinds"], row["farthest"],
-        median(lags) if lags else 0, max(lags, default=0),
+        row["topic"],
+        row["partitions"],
+        row["records"],
+        row["again"],
+        row["rewinds"],
+        row["farthest"],
+        median(lags) if lags else 0,
+        max(lags, default=0),
         max((each.added_us for each in costs if each.topic == row["topic"]), default=0),
-        None if held is None else held["held"], None if held is None else held["twice"],
-    )  # fmt: skip
+        None if held is None else held["held"],
+        None if held is None else held["twice"],
+    )
 
 
 def tracks(findings: "Findings") -> dict[Place, Track]:

@@ -304,15 +304,22 @@ MEMBERSHIPS = Table(
         Column("group", "string", "the group's ID"),
         Column("member_id", "string", "as the coordinator gave it"),
         Column("generation", "int64", "joined, assigned: the new one; others: the one that it was in"),
-        Column("event", "string", "joined: in the generation with its part known; assigned; revoked: given up as the "
-               "protocol asks; lost: taken without that; left: what it does from then on, it does as a new client"),
+        Column(
+            "event",
+            "string",
+            "joined: in the generation with its part known; assigned; revoked: given up as the "
+            "protocol asks; lost: taken without that; left: what it does from then on, it does as a new client",
+        ),
         Column("topic", "string", "assigned, revoked, lost: of the partition; else empty"),
         Column("partition", "int64", "assigned, revoked, lost; else -1"),
         Column("at_us", "int64", "when the member knew it"),
-        Column("since_us", "int64", "joined: when it began to ask; revoked, lost: when the partition was assigned; "
-               "else = at_us"),
+        Column(
+            "since_us",
+            "int64",
+            "joined: when it began to ask; revoked, lost: when the partition was assigned; else = at_us",
+        ),
     ),
-)  # fmt: skip
+)
 
 METADATA_EPOCHS = Table(
     "metadata_epochs",
@@ -339,12 +346,16 @@ RESETS = Table(
         Column("partition", "int64", ""),
         Column("from_offset", "int64", "the position before, -1 none"),
         Column("to_offset", "int64", "the position after; -1: not known yet"),
-        Column("reason", "string", "what led to it: OFFSET_OUT_OF_RANGE; truncated: the leader's log ends below it "
-               "(KIP-320); no_offset: nothing was committed"),
+        Column(
+            "reason",
+            "string",
+            "what led to it: OFFSET_OUT_OF_RANGE; truncated: the leader's log ends below it "
+            "(KIP-320); no_offset: nothing was committed",
+        ),
         Column("metadata_epoch", "int64", "of the last accepted metadata, -1 none"),
         Column("at_us", "int64", "when the position was moved"),
     ),
-)  # fmt: skip
+)
 
 COPIES = Table(
     "copies",
@@ -381,9 +392,26 @@ TARGET_RUNS = Table(
 )
 
 TABLES: tuple[Table, ...] = (
-    OPERATIONS, RUNS, POSITIONS, ASSIGNMENTS, ENDS, CHANGES, METADATA_READS, COMMITS, MEMBERSHIPS, METADATA_EPOCHS,
-    RESETS, COPIES, TARGET_RUNS, FAULTS, TRACE, LATENCY, LOAD, FETCH_COSTS, BROKER,
-)  # fmt: skip
+    OPERATIONS,
+    RUNS,
+    POSITIONS,
+    ASSIGNMENTS,
+    ENDS,
+    CHANGES,
+    METADATA_READS,
+    COMMITS,
+    MEMBERSHIPS,
+    METADATA_EPOCHS,
+    RESETS,
+    COPIES,
+    TARGET_RUNS,
+    FAULTS,
+    TRACE,
+    LATENCY,
+    LOAD,
+    FETCH_COSTS,
+    BROKER,
+)
 
 
 def files_of(run_dir: Path, table: Table) -> list[str]:

@@ -44,9 +44,7 @@ def _check_load(scenario: Scenario, file: str) -> None:
     read += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
     for reader, topic in read:
         if topic not in topics:
-            raise ScenarioError(
-                f"{file}: load: topic {topic!r} of {reader} is not among: {', '.join(sorted(topics))}"
-            )
+            raise ScenarioError(f"{file}: load: topic {topic!r} of {reader} is not among: {', '.join(sorted(topics))}")
     of_topic: tuple[Fetchers | Producers, ...] = (*load.fetchers, *load.producers)
     for group in of_topic:
         if isinstance(group, Producers) and group.acks == 0:
@@ -58,8 +56,10 @@ def _check_load(scenario: Scenario, file: str) -> None:
                 f"{file}: load: topic {group.topic!r} of {group.name!r} is not among: {', '.join(sorted(topics))}"
             )
     groups: tuple[Fetchers | Producers | Admins | MetadataReaders, ...] = (
-        *of_topic, *load.admins, *load.metadata_readers
-    )  # fmt: skip
+        *of_topic,
+        *load.admins,
+        *load.metadata_readers,
+    )
     _check_names([group.name for group in groups], file, "load: two groups are")
     _check_groups(scenario, file)
 

@@ -389,7 +389,9 @@ class Scenario:
         Of a scenario that is drawn for a seed (``scenarios.draw``)."""
         nodes = self.cluster.total
         fired = [
-            fault.name for fault in self.faults if not fault.optional
+            fault.name
+            for fault in self.faults
+            if not fault.optional
             for _ in range(nodes if fault.kind == "rolling_bounce" else fault.repeat)
-        ]  # fmt: skip
+        ]
         return (*fired, *(name for name, _ in self.state))

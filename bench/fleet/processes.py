@@ -33,9 +33,7 @@ class LocustProcesses:
     Locust's web page, which then starts and stops the load instead.
     """
 
-    def __init__(
-        self, spec: FleetSpec, spec_path: Path, log_dir: Path, page: tuple[str, int] | None = None
-    ) -> None:
+    def __init__(self, spec: FleetSpec, spec_path: Path, log_dir: Path, page: tuple[str, int] | None = None) -> None:
         self.spec = spec
         self._page = page
         self._last: dict[str, int] | None = None

@@ -225,9 +225,20 @@ class TargetRunRow:
 
 
 HistoryRow: TypeAlias = (
-    OperationRow | RunRow | PositionRow | AssignmentRow | EndRow | ChangeRow | MetadataReadRow
-    | CommitRow | MembershipRow | MetadataEpochRow | ResetRow | CopyRow | TargetRunRow
-)  # fmt: skip
+    OperationRow
+    | RunRow
+    | PositionRow
+    | AssignmentRow
+    | EndRow
+    | ChangeRow
+    | MetadataReadRow
+    | CommitRow
+    | MembershipRow
+    | MetadataEpochRow
+    | ResetRow
+    | CopyRow
+    | TargetRunRow
+)
 """What behaviours record. LATENCY and LOAD rows are derived from operations by the recorder."""
 
 

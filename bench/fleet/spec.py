@@ -35,10 +35,24 @@ from bench.fleet.shapes import KINDS, LoadShape
 from bench.fleet.values import smallest_size_bytes
 
 __all__ = [
-    "AdminGroup", "FetcherGroup", "Fleet", "FleetSpec", "MemberGroup", "MetadataReaderGroup", "MirrorGroup",
-    "ProducerGroup", "SpecError", "address_of", "call_prelude", "check", "hot_partitions", "idle_partitions",
-    "make_fleet", "parse_spec", "settings_of",
-]  # fmt: skip
+    "AdminGroup",
+    "FetcherGroup",
+    "Fleet",
+    "FleetSpec",
+    "MemberGroup",
+    "MetadataReaderGroup",
+    "MirrorGroup",
+    "ProducerGroup",
+    "SpecError",
+    "address_of",
+    "call_prelude",
+    "check",
+    "hot_partitions",
+    "idle_partitions",
+    "make_fleet",
+    "parse_spec",
+    "settings_of",
+]
 
 REPLICAS_OF_TARGET = 1
 """The second cluster has one node."""
@@ -288,10 +302,18 @@ def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
     limit_us = spec.final_read_ms * 1000
     final = FinalReader(name, settings, _random(spec, name), everything, reader, limit_us)
     return Fleet(
-        preparer, seeding, tuple(fetchers), tuple(producers), final, tuple(admins), tuple(metadata_readers),
-        _final_describer(spec, settings), *_groups(spec, settings, reader, share), _target_preparer(spec, settings),
+        preparer,
+        seeding,
+        tuple(fetchers),
+        tuple(producers),
+        final,
+        tuple(admins),
+        tuple(metadata_readers),
+        _final_describer(spec, settings),
+        *_groups(spec, settings, reader, share),
+        _target_preparer(spec, settings),
         _target_reader(spec, settings),
-    )  # fmt: skip
+    )
 
 
 def _groups(
@@ -300,9 +322,7 @@ def _groups(
     hot, prefix, (first, step) = hot_partitions(spec), spec.process_prefix, share
     stores: dict[str, OutsideStore] = {}
     members = tuple(
-        GroupMember(
-            plan, settings, _random(spec, plan.process), reader, stores.setdefault(plan.store, OutsideStore())
-        )
+        GroupMember(plan, settings, _random(spec, plan.process), reader, stores.setdefault(plan.store, OutsideStore()))
         for plan in dealt(list(member_plans(spec.groups, hot, prefix)), share)
     )
     plans = list(mirror_plans(spec.mirror, hot, prefix, _target_settings(spec, settings)))

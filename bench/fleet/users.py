@@ -60,8 +60,13 @@ class WorkerFleet:
         self.sink = ParquetSink(Path(spec.out_dir), self.name)
         self.recorder = Recorder(self.sink, self.name, spec.start_mono_us)
         kinds: tuple[Sequence[Behaviour], ...] = (
-            fleet.producers, fleet.admins, fleet.fetchers, fleet.metadata_readers, fleet.members, fleet.mirrors
-        )  # fmt: skip
+            fleet.producers,
+            fleet.admins,
+            fleet.fetchers,
+            fleet.metadata_readers,
+            fleet.members,
+            fleet.mirrors,
+        )
         self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
         share_metadata([*fleet.fetchers, *fleet.producers])
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())

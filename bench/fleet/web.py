@@ -28,5 +28,3 @@ def wait_for_page(page: tuple[str, int], locust: LocustProcesses) -> None:
                 return
         time.sleep(0.1)
     raise WorkerDiedError(f"Locust's web page did not come up at {page[0]}:{page[1]} within {PAGE_S} s.")
-
-

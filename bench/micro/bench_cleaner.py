@@ -17,8 +17,10 @@ TOTAL_BYTES = 4_000_000
 BATCH_BYTES = 16_384
 KEYS = 2_000
 CASES = {
-    "100 bytes": (100, Compression.NONE), "1 KiB": (1_024, Compression.NONE), "100 bytes, zstd": (100, Compression.ZSTD)
-}  # fmt: skip
+    "100 bytes": (100, Compression.NONE),
+    "1 KiB": (1_024, Compression.NONE),
+    "100 bytes, zstd": (100, Compression.ZSTD),
+}
 
 
 @pytest.mark.benchmark(group="log cleaner, 4 MB")

@@ -16,8 +16,11 @@ from reference_broker.wire.errors import Error
 GROUP = "micro"
 TOPIC = "t"
 VERSIONS = requests.GroupVersions()
-COMMITS = {"version 9": (VERSIONS.offset_commit, "0"), "the draft": (DRAFT_VERSION, "0"),
-           "the draft, feature on": (DRAFT_VERSION, "1")}  # fmt: skip
+COMMITS = {
+    "version 9": (VERSIONS.offset_commit, "0"),
+    "the draft": (DRAFT_VERSION, "0"),
+    "the draft, feature on": (DRAFT_VERSION, "1"),
+}
 
 
 @pytest.fixture

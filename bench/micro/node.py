@@ -34,8 +34,11 @@ class MemoryNode:
     def create_topic(self, name: str, partitions: int) -> None:
         topic = CreatableTopic(
             name=name,  # type: ignore[arg-type]
-            num_partitions=i32(partitions), replication_factor=i16(1), assignments=(), configs=(),
-        )  # fmt: skip
+            num_partitions=i32(partitions),
+            replication_factor=i16(1),
+            assignments=(),
+            configs=(),
+        )
         self.call(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=(topic,)))
 
     def call(self, api_key: int, version: int, body: object) -> object:

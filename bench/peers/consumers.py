@@ -26,11 +26,26 @@ def java_consumer_s(bootstrap: str, topic: str, records: int, folder: Path) -> f
     """
     log = folder / "classes.log"
     command = [
-        "java", "-Xmx512m", "-XX:-UsePerfData", f"-Xlog:class+load=info:file={log}:uptime", "-cp", kafka_classpath(),
-        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap, "--topic", topic,
-        "--partition", "0", "--offset", "earliest", "--max-messages", str(records),
-        "--formatter", "org.apache.kafka.tools.consumer.NoOpMessageFormatter",
-    ]  # fmt: skip
+        "java",
+        "-Xmx512m",
+        "-XX:-UsePerfData",
+        f"-Xlog:class+load=info:file={log}:uptime",
+        "-cp",
+        kafka_classpath(),
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        topic,
+        "--partition",
+        "0",
+        "--offset",
+        "earliest",
+        "--max-messages",
+        str(records),
+        "--formatter",
+        "org.apache.kafka.tools.consumer.NoOpMessageFormatter",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode != 0 or f"total of {records} messages" not in done.stderr:
         raise PeerError(f"Kafka's console consumer failed: {(done.stdout + done.stderr).strip().splitlines()[-1:]}")

@@ -111,9 +111,13 @@ class LadderSession:
             for topic, numbers in self._by_topic(partitions)
         ]
         return FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=50 << 20,
-            session_id=self.session_id, session_epoch=self.epoch, topics=topics,
-        )  # fmt: skip
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=50 << 20,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=topics,
+        )
 
     def _wanted(self, number: int) -> FetchPartition:
         return FetchPartition(self._place(number)[1], self.positions[number], PARTITION_MAX_BYTES)

@@ -174,9 +174,11 @@ class JavaTools:
 
     def group_offsets(self, group: str) -> list[GroupOffset]:
         """``--describe``: committed offsets beside the logs' ends, by topic and partition."""
-        rows = re.findall(rf"^{group}\s+(\S+)\s+(\d+)\s+(\d+|-)\s+(\d+|-)\s+(\d+|-)\s", self.groups(
-            "--describe", "--group", group
-        ), re.M)  # fmt: skip
+        rows = re.findall(
+            rf"^{group}\s+(\S+)\s+(\d+)\s+(\d+|-)\s+(\d+|-)\s+(\d+|-)\s",
+            self.groups("--describe", "--group", group),
+            re.M,
+        )
         numbers = [(topic, *(-1 if each == "-" else int(each) for each in row)) for topic, *row in rows]
         return sorted((GroupOffset(*each) for each in numbers), key=lambda each: (each.topic, each.partition))
 
@@ -225,11 +227,15 @@ class JavaTools:
         cells = [dict(zip(head, row, strict=True)) for row in rows]
         return [
             DescribedReplica(
-                int(row["NodeId"]), int(row["LogEndOffset"]), int(row["Lag"]), int(row["LastFetchTimestamp"]),
-                int(row["LastCaughtUpTimestamp"]), row["Status"],
+                int(row["NodeId"]),
+                int(row["LogEndOffset"]),
+                int(row["Lag"]),
+                int(row["LastFetchTimestamp"]),
+                int(row["LastCaughtUpTimestamp"]),
+                row["Status"],
             )
             for row in cells
-        ]  # fmt: skip
+        ]
 
     def cluster_id(self) -> str:
         return self.run(CLUSTER, "cluster-id").strip().removeprefix("Cluster ID: ")

@@ -61,7 +61,10 @@ def format_storage(classpath: str, cluster_id: str, properties: Path) -> None:
     words = ["format", "-t", cluster_id, "-c", str(properties)]
     formatted = subprocess.run(
         ["java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", classpath, "kafka.tools.StorageTool", *words],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if formatted.returncode != 0:
         raise PeerError(f"Apache Kafka could not format its storage: {formatted.stderr.strip().splitlines()[-1:]}")

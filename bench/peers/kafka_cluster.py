@@ -64,9 +64,11 @@ def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterat
     for node in range(nodes):
         listeners = f"PLAINTEXT://127.0.0.1:{ports[node]},CONTROLLER://127.0.0.1:{ports[nodes + node]}"
         own = {
-            "node.id": str(node), "controller.quorum.voters": voters, "listeners": listeners,
+            "node.id": str(node),
+            "controller.quorum.voters": voters,
+            "listeners": listeners,
             "log.dirs": str(folder / f"node-{node}"),
-        }  # fmt: skip
+        }
         properties = folder / f"node-{node}.properties"
         write_properties(properties, {**SETTINGS, **config, **own})
         format_storage(classpath, cluster_id, properties)

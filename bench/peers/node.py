@@ -62,9 +62,7 @@ _API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
 """Length, key 18, version 0, correlation 1, client ID ``prob``."""
 
 
-def wait_until_it_answers(
-    name: str, process: "subprocess.Popen[bytes]", port: int, log: Path, limit_s: float
-) -> None:
+def wait_until_it_answers(name: str, process: "subprocess.Popen[bytes]", port: int, log: Path, limit_s: float) -> None:
     """Until an ApiVersions request is answered on ``port``. Raises PeerError."""
     deadline = time.perf_counter() + limit_s
     while time.perf_counter() < deadline:

@@ -26,10 +26,23 @@ _SUMMARY = re.compile(
 def producer_perf(bootstrap: str, topic: str, records: int, record_bytes: int) -> ProducerPerf:
     """``kafka-producer-perf-test``: unlimited rate, acks=all, the producer's default batching; raises PeerError."""
     command = [
-        "java", "-Xmx512m", "-cp", kafka_classpath(), "org.apache.kafka.tools.ProducerPerformance",
-        "--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes), "--throughput", "-1",
-        "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all",
-    ]  # fmt: skip
+        "java",
+        "-Xmx512m",
+        "-cp",
+        kafka_classpath(),
+        "org.apache.kafka.tools.ProducerPerformance",
+        "--topic",
+        topic,
+        "--num-records",
+        str(records),
+        "--record-size",
+        str(record_bytes),
+        "--throughput",
+        "-1",
+        "--producer-props",
+        f"bootstrap.servers={bootstrap}",
+        "acks=all",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     found = _SUMMARY.findall(done.stdout)
     if done.returncode != 0 or not found:

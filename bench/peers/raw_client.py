@@ -74,6 +74,9 @@ def create_topic(connection: RawConnection, name: str, partitions: int) -> None:
     """One replica, default settings. A refusal shows in whatever is done with the topic next."""
     topic = CreatableTopic(
         name=name,  # type: ignore[arg-type]
-        num_partitions=i32(partitions), replication_factor=i16(1), assignments=(), configs=(),
-    )  # fmt: skip
+        num_partitions=i32(partitions),
+        replication_factor=i16(1),
+        assignments=(),
+        configs=(),
+    )
     connection.call(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=(topic,)))

@@ -53,9 +53,11 @@ class RawMember:
 
     def begin_join(self, subscription: bytes) -> None:
         body = requests.join(
-            MemberIdentity(self.group, member_id=self.member_id), {PROTOCOL: subscription}, SESSION_TIMEOUT_US,
+            MemberIdentity(self.group, member_id=self.member_id),
+            {PROTOCOL: subscription},
+            SESSION_TIMEOUT_US,
             REBALANCE_TIMEOUT_US,
-        )  # fmt: skip
+        )
         self.connection.send(self.connection.encode(ApiKey.JOIN_GROUP, VERSIONS.join_group, body))
 
     def end_join(self) -> Error | int:

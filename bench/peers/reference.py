@@ -21,8 +21,15 @@ def reference_node(
     metrics = ["--metrics", f"127.0.0.1:{metrics_port}"] if metrics_port is not None else []
     options = [word for key, value in (config or {}).items() for word in ("--config", f"{key}={value}")]
     command = [
-        sys.executable, str(LAUNCHER), "broker",
-        "--listen", f"127.0.0.1:{port}", "--data", str(folder / "data"), *metrics, *options,
-    ]  # fmt: skip
+        sys.executable,
+        str(LAUNCHER),
+        "broker",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--data",
+        str(folder / "data"),
+        *metrics,
+        *options,
+    ]
     with running("reference broker", command, port, folder / "broker.log") as node:
         yield node

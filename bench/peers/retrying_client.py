@@ -107,10 +107,11 @@ class RetryingClient:
         return {
             int(each.partition_index): LedPartition(
                 int(each.leader_id) if int(each.error_code) in (Error.NONE, Error.REPLICA_NOT_AVAILABLE) else -1,
-                tuple(map(int, each.replica_nodes)), tuple(map(int, each.isr_nodes)),
+                tuple(map(int, each.replica_nodes)),
+                tuple(map(int, each.isr_nodes)),
             )
             for each in answer.topics[0].partitions
-        }  # fmt: skip
+        }
 
     def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
         """Once somebody leads it, who is not ``other_than``. Raises PeerError."""
@@ -134,9 +135,10 @@ class RetryingClient:
     def acknowledged(self, topic: str, partition: int, batch: bytes, limit_s: float) -> int:
         """Sends one batch, acks=all, to whoever leads until it is acknowledged; its base offset. Raises PeerError."""
         body = ProduceRequest(
-            ALL_REPLICAS, int(CALL_LIMIT_S * 1000),
+            ALL_REPLICAS,
+            int(CALL_LIMIT_S * 1000),
             [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])],
-        )  # fmt: skip
+        )
 
         def ask() -> int | None:
             led = self.partitions(topic).get(partition)

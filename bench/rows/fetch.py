@@ -38,9 +38,15 @@ def _fill(cluster: Cluster, records: int) -> None:
 
 
 def _measure(
-    results: Results, clusters: Sequence[Cluster], name: str, reads: Reads, records: int, folder: Path,
-    options: Options, progress: Progress,
-) -> None:  # fmt: skip
+    results: Results,
+    clusters: Sequence[Cluster],
+    name: str,
+    reads: Reads,
+    records: int,
+    folder: Path,
+    options: Options,
+    progress: Progress,
+) -> None:
     names = [cluster.name for cluster in clusters]
     rates, costs = Samples(names, "MB/s"), Samples(names, "s of processor time for a GB")
     megabytes = records * RECORD_BYTES / 1e6

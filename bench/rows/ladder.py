@@ -14,9 +14,15 @@ from bench.rows.context import Progress, all_up
 FLATNESS_GOAL = 1.3
 WARM_BLOCKS = 2
 GOALS: Mapping[tuple[int, str], float] = {
-    (100, "none"): 1, (1_000, "none"): 4, (5_000, "none"): 40, (10_000, "none"): 80,
-    (100, "1 %"): 1, (1_000, "1 %"): 3, (5_000, "1 %"): 10, (10_000, "1 %"): 12,
-}  # fmt: skip
+    (100, "none"): 1,
+    (1_000, "none"): 4,
+    (5_000, "none"): 40,
+    (10_000, "none"): 80,
+    (100, "1 %"): 1,
+    (1_000, "1 %"): 3,
+    (5_000, "1 %"): 10,
+    (10_000, "1 %"): 12,
+}
 CHANGES: Mapping[str, Callable[[int], int]] = {
     "none": lambda _: 0,
     "one": lambda _: 1,
@@ -48,9 +54,13 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 
 def _blocks(
-    sessions: Mapping[tuple[int, str], LadderSession], names: Sequence[str], label: str, options: Options,
-    measured: Measured, progress: Progress,
-) -> None:  # fmt: skip
+    sessions: Mapping[tuple[int, str], LadderSession],
+    names: Sequence[str],
+    label: str,
+    options: Options,
+    measured: Measured,
+    progress: Progress,
+) -> None:
     blocks = options.sizes.ladder_blocks
     for partitions in options.sizes.ladder:
         for name in names:  # Warms up and is not counted: Java compiles what runs often.
@@ -72,9 +82,7 @@ def _rows(results: Results, reference: str, label: str, ladder: Sequence[int], m
     small, big = (measured[step, label].figure(reference).values for step in (ladder[0], ladder[-1]))
     flat = Figure(tuple(more / less for more, less in zip(big, small, strict=True)), "x")
     work = f"incremental fetch, {ladder[-1]:,} against {ladder[0]:,} cached, {label} changed"
-    results.rows.append(
-        Row(work, flat, goal=f"at most {FLATNESS_GOAL} x", reached=flat.median <= FLATNESS_GOAL)
-    )
+    results.rows.append(Row(work, flat, goal=f"at most {FLATNESS_GOAL} x", reached=flat.median <= FLATNESS_GOAL))
 
 
 def _curve(names: Sequence[str], label: str, ladder: Sequence[int], measured: Measured) -> Curve:

@@ -56,8 +56,7 @@ def _rows(results: Results, idle: Samples, memory: dict[int, Samples], sizes: Si
 
 def _curve(title: str, cost: str, names: Sequence[str], measured: dict[int, Samples]) -> Curve:
     series = tuple(
-        Series(name, tuple((float(step), samples.figure(name)) for step, samples in measured.items()))
-        for name in names
+        Series(name, tuple((float(step), samples.figure(name)) for step, samples in measured.items())) for name in names
     )
     return Curve(title, "sessions, 50 partitions each", cost, series)
 
@@ -111,9 +110,13 @@ class _Session:
 
     def _ask(self, topics: list[FetchTopic]) -> int:
         request = FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=50 << 20, session_id=self._session_id, session_epoch=self._epoch,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=50 << 20,
+            session_id=self._session_id,
+            session_epoch=self._epoch,
             topics=topics,
-        )  # fmt: skip
+        )
         answer = self._connection.call(ApiKey.FETCH, FETCH_VERSION, request)
         assert isinstance(answer, FetchResponse)
         if answer.error_code:

@@ -61,12 +61,19 @@ class Broker:
         from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
 
         broker = MetadataResponseBroker(
-            node_id=max(self.controller, 1), host="127.0.0.1", port=self.controller_port, rack=None  # type: ignore[arg-type]
+            node_id=max(self.controller, 1),
+            host="127.0.0.1",
+            port=self.controller_port,
+            rack=None,  # type: ignore[arg-type]
         )
         return MetadataResponse(
-            throttle_time=timedelta(0), brokers=(broker,), cluster_id="c", controller_id=self.controller, topics=(),  # type: ignore[arg-type]
+            throttle_time=timedelta(0),
+            brokers=(broker,),
+            cluster_id="c",
+            controller_id=self.controller,
+            topics=(),  # type: ignore[arg-type]
             error_code=Error.NONE,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
     def _created(self, body: object) -> object:
         from datetime import timedelta
@@ -77,9 +84,14 @@ class Broker:
         response = body_class(CREATE_TOPICS, "response")
         result = __import__(response.__module__, fromlist=["x"]).CreatableTopicResult
         topic = result(
-            name=name, topic_id=None, error_code=error, error_message=None, num_partitions=1, replication_factor=1,
+            name=name,
+            topic_id=None,
+            error_code=error,
+            error_message=None,
+            num_partitions=1,
+            replication_factor=1,
             configs=(),
-        )  # fmt: skip
+        )
         return response(throttle_time=timedelta(0), topics=(topic,))
 
 

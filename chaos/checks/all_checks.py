@@ -88,40 +88,85 @@ class Settings:
 def all_checks(settings: Settings, view: QuorumView, replicas: ReplicaView) -> tuple[Check, ...]:
     """Fresh checks for one run."""
     return (
-        SessionOrder(settings.first_session_epoch), SequenceOrder(settings.first_session_epoch), SessionLost(),
+        SessionOrder(settings.first_session_epoch),
+        SequenceOrder(settings.first_session_epoch),
+        SessionLost(),
         EvictionRules(settings.session_slots, settings.min_eviction_ms),
-        MetricsExact(), LogConsistent(), InconsistentOffsets(), Duplicate(), LostWrite(), Unseen(), PollSkip(),
-        NonmonotonicPoll(), IntPollSkip(), IntNonmonotonicPoll(), NonmonotonicSend(), UnrequestedPartition(),
-        FetchGap(), TornMetadata(), LostMetadata(), *quorum_checks(settings, view),
-        NoStarvation(), StaleLeaderEpochFenced(), FullAnswerExact(), *replica_checks(settings, replicas),
+        MetricsExact(),
+        LogConsistent(),
+        InconsistentOffsets(),
+        Duplicate(),
+        LostWrite(),
+        Unseen(),
+        PollSkip(),
+        NonmonotonicPoll(),
+        IntPollSkip(),
+        IntNonmonotonicPoll(),
+        NonmonotonicSend(),
+        UnrequestedPartition(),
+        FetchGap(),
+        TornMetadata(),
+        LostMetadata(),
+        *quorum_checks(settings, view),
+        NoStarvation(),
+        StaleLeaderEpochFenced(),
+        FullAnswerExact(),
+        *replica_checks(settings, replicas),
         *group_checks(settings, view, replicas),
-    )  # fmt: skip
+    )
 
 
 def group_checks(settings: Settings, view: QuorumView, replicas: ReplicaView) -> tuple[Check, ...]:
     """Those of consumer groups, their committed offsets, and the metadata epoch."""
     return (
-        NonmonotonicMetadataEpoch(), CommitRegression(), Rewinds(), Redelivery(), GroupSkip(), OneContentPerEpoch(),
-        NoCommittedLost(replicas), OneGroupLeader(replicas), AllAssigned(settings.subscribed), NoFetchBeforeEpoch(),
-        CommitsAccepted(), CommitsFenced(), EpochGatedByTransaction(view), SwitchRespected(),
+        NonmonotonicMetadataEpoch(),
+        CommitRegression(),
+        Rewinds(),
+        Redelivery(),
+        GroupSkip(),
+        OneContentPerEpoch(),
+        NoCommittedLost(replicas),
+        OneGroupLeader(replicas),
+        AllAssigned(settings.subscribed),
+        NoFetchBeforeEpoch(),
+        CommitsAccepted(),
+        CommitsFenced(),
+        EpochGatedByTransaction(view),
+        SwitchRespected(),
         MirrorComplete(),
-    )  # fmt: skip
+    )
 
 
 def replica_checks(settings: Settings, view: ReplicaView) -> tuple[Check, ...]:
     """Those of partitions with several replicas."""
     return (
-        NoAckedLost(view), ReplicasEqual(view), HighWatermarkMonotonic(view), OnePartitionLeaderPerEpoch(view),
-        IsrHonest(view), StableIsr(view, settings.in_sync_us), ReplicasConverge(view),
-    )  # fmt: skip
+        NoAckedLost(view),
+        ReplicasEqual(view),
+        HighWatermarkMonotonic(view),
+        OnePartitionLeaderPerEpoch(view),
+        IsrHonest(view),
+        StableIsr(view, settings.in_sync_us),
+        ReplicasConverge(view),
+    )
 
 
 def quorum_checks(settings: Settings, view: QuorumView) -> tuple[Check, ...]:
     """Those of the controllers' quorum and of the metadata log."""
     return (
-        OneLeaderPerEpoch(view), MonotonicEpoch(view), LogMatching(view), LeaderCompleteness(view),
-        MonotonicHighWatermark(view), MajorityHighWatermark(view), StableLeadership(view, settings.settled_us),
-        SnapshotAtLogStart(view), LeaderNeverLoadsSnapshot(view), SnapshotEqualsReplay(view), OneAbortPerBegin(view),
-        QuorumConverges(view), NoFalseFencing(view, settings.session_us), MarkersGated(view), SnapshotTransfer(),
+        OneLeaderPerEpoch(view),
+        MonotonicEpoch(view),
+        LogMatching(view),
+        LeaderCompleteness(view),
+        MonotonicHighWatermark(view),
+        MajorityHighWatermark(view),
+        StableLeadership(view, settings.settled_us),
+        SnapshotAtLogStart(view),
+        LeaderNeverLoadsSnapshot(view),
+        SnapshotEqualsReplay(view),
+        OneAbortPerBegin(view),
+        QuorumConverges(view),
+        NoFalseFencing(view, settings.session_us),
+        MarkersGated(view),
+        SnapshotTransfer(),
         Bootstrapped(view),
-    )  # fmt: skip
+    )

@@ -28,8 +28,9 @@ class GroupSkip(Check):
                 offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
         moved = {
             (group_of[row.process], (row.topic, row.partition))
-            for row in history.resets if row.process in group_of and row.to_offset > max(row.from_offset, 0)
-        }  # fmt: skip
+            for row in history.resets
+            if row.process in group_of and row.to_offset > max(row.from_offset, 0)
+        }
         known = known_offsets(history)
         for (group, where), offsets in read.items():
             if (group, where) not in moved:

@@ -16,7 +16,9 @@ _Operations = dict[tuple[str, int], OperationRow]
 
 @dataclass(slots=True)
 class _Topic:
-    """``created``: ok, fail, info, or empty if nobody asked. ``delete_us``: when a deletion was first sent (-1: never).
+    """``created``: ok, fail, info, or empty if nobody asked.
+
+    ``delete_us``: when a deletion was first sent (-1: never).
     """
 
     created: str = ""

@@ -26,8 +26,9 @@ class MirrorComplete(Check):
         mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
         moved = {
             (row.topic, row.partition)
-            for row in history.resets if row.process in mirrors and row.to_offset > max(row.from_offset, 0)
-        }  # fmt: skip
+            for row in history.resets
+            if row.process in mirrors and row.to_offset > max(row.from_offset, 0)
+        }
         operations = history.operation_of()
         for run in history.runs:
             operation = operations.get((run.process, run.index))

@@ -53,9 +53,10 @@ class NoCommittedLost(Check):
             if found is None or (generation >= 0 and found.offset < offset):
                 now = "nothing" if found is None else f"offset {found.offset}"
                 self.violated(
-                    at_us, f"{key.topic}-{key.partition} of group {key.group}: offset {offset} was committed; its "
-                    f"coordinator holds {now} in the end"
-                )  # fmt: skip
+                    at_us,
+                    f"{key.topic}-{key.partition} of group {key.group}: offset {offset} was committed; its "
+                    f"coordinator holds {now} in the end",
+                )
 
     def _held(self, key: OffsetKey) -> CommitOffset | None:
         for node in self._nodes.values():

@@ -115,9 +115,15 @@ class QuorumView:
         ):
             return
         after = Seen(
-            incarnation, quorum.epoch, quorum.is_leader, quorum.leader_id, quorum.high_watermark, log.log_start_offset,
-            log.log_end_offset, log.synced_offset,
-        )  # fmt: skip
+            incarnation,
+            quorum.epoch,
+            quorum.is_leader,
+            quorum.leader_id,
+            quorum.high_watermark,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.synced_offset,
+        )
         member.seen = after
         self._follow_log(at_us, member, before, after, thorough)
         if after[:GROWTH] != before[:GROWTH]:

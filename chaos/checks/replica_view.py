@@ -81,9 +81,13 @@ class ReplicaView:
     last, None if nobody notes them."""
 
     def __init__(
-        self, trouble: "Trouble", min_insync: int = 1, flushed: bool = False, expected: bool = True,
+        self,
+        trouble: "Trouble",
+        min_insync: int = 1,
+        flushed: bool = False,
+        expected: bool = True,
         touched: TouchedLogs | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.expected = expected
         self._touched = touched
         self._published: dict[int, dict[PartitionKey, None]] = {}
@@ -231,9 +235,7 @@ class ReplicaView:
                 and held.cleaned_offset == log.cleaned_offset
             ):
                 return False
-        now = Held(
-            incarnation, epoch, log.log_start_offset, log.high_watermark, log.log_end_offset, log.cleaned_offset
-        )
+        now = Held(incarnation, epoch, log.log_start_offset, log.high_watermark, log.log_end_offset, log.cleaned_offset)
         self._changed(at_us, partition, node_id, log, now)
         return True
 
@@ -305,8 +307,11 @@ def note_cleanable(partition: Replicated) -> None:
     """What the cleaners of its replicas may have touched until now."""
     compacted = partition.compacted
     if compacted is not None:
-        ends = [min(each.log.bases[-1], each.log.high_watermark)
-                for each in partition.copies.values() if each.log is not None and each.log.bases]  # fmt: skip
+        ends = [
+            min(each.log.bases[-1], each.log.high_watermark)
+            for each in partition.copies.values()
+            if each.log is not None and each.log.bases
+        ]
         compacted.cleanable_end = max(compacted.cleanable_end, *ends, 0)
 
 

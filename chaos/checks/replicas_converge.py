@@ -28,6 +28,4 @@ def _is_settled(partition: Replicated) -> bool:
     if leader is None or leader.log is None or len(state.isr) < len(state.replicas):
         return leader is None and not partition.copies and state.leader >= 0
     end = leader.held.end_offset
-    return all(
-        copy.held.end_offset == end and copy.held.high_watermark == end for copy in partition.copies.values()
-    )
+    return all(copy.held.end_offset == end and copy.held.high_watermark == end for copy in partition.copies.values())

@@ -103,7 +103,8 @@ class ReplicasEqual(ReplicaCheck):
             elif not compacted.may_lack(offset, at_us):
                 newer = compacted.next_of_key(offset)
                 return f"lacks the record at offset {offset}, which " + (
-                    "is the newest of its key" if newer is None
+                    "is the newest of its key"
+                    if newer is None
                     else f"only that at {newer} supersedes; cleaners may work below {compacted.cleanable_end}"
                 )
         return ""

@@ -66,9 +66,10 @@ class SwitchRespected(Check):
             for record in read_records(memoryview(data[start:end])):
                 if _is_offset(record.key) and _version(record.value) >= WITH_EPOCH:
                     self.violated(
-                        at_us, f"node {node_id} wrote an offset with its metadata epoch in {name} {batch.named} before "
-                        f"{FEATURE} was finalized"
-                    )  # fmt: skip
+                        at_us,
+                        f"node {node_id} wrote an offset with its metadata epoch in {name} {batch.named} before "
+                        f"{FEATURE} was finalized",
+                    )
 
 
 def _is_on(node: "Node") -> bool:

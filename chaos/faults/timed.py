@@ -138,5 +138,3 @@ def told_by(probes: Probes, shows: Callable[[Probe], bool]) -> str:
 
 def is_silent(probe: Probe) -> bool:
     return probe.outcome == "silent"
-
-

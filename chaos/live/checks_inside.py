@@ -32,9 +32,14 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 CHECKS: tuple[type[Check], ...] = (
-    NoStarvation, StaleLeaderEpochFenced, FullAnswerExact, MetricsExact, CommitsFenced, SwitchRespected,
+    NoStarvation,
+    StaleLeaderEpochFenced,
+    FullAnswerExact,
+    MetricsExact,
+    CommitsFenced,
+    SwitchRespected,
     EpochGatedByTransaction,
-)  # fmt: skip
+)
 MOST_NODES = 10
 """Their numbers are smaller. Of the quorum's members a node's process sees its own only."""
 MAX_STORY = 1000
@@ -47,9 +52,7 @@ class ChecksInside:
     ``guarantees``: those of the scenario; only their checks run.
     """
 
-    def __init__(
-        self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence
-    ) -> None:
+    def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
         wanted = frozenset(guarantees)
         self._view: QuorumView | None = None
         self._checks = [self._made(each) for each in CHECKS if each.guarantee in wanted]

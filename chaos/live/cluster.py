@@ -61,12 +61,21 @@ class Member:
         self.child = Child(
             f"node-{self.node_id}",
             [
-                sys.executable, "-m", "reference_broker.serve.main", "--listen", self.listen,
-                "--advertised", self.advertised, "--node-id", str(self.node_id),
-                "--data", str(self.data / f"node-{self.node_id}"), *words,
+                sys.executable,
+                "-m",
+                "reference_broker.serve.main",
+                "--listen",
+                self.listen,
+                "--advertised",
+                self.advertised,
+                "--node-id",
+                str(self.node_id),
+                "--data",
+                str(self.data / f"node-{self.node_id}"),
+                *words,
             ],
             self.data / f"node-{self.node_id}.log",
-        )  # fmt: skip
+        )
 
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
@@ -165,9 +174,7 @@ def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
     while starting and not ending.is_set():
         starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
         if starting and time.monotonic() > deadline:
-            raise NodeDied(
-                f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}"
-            )
+            raise NodeDied(f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}")
 
 
 def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:

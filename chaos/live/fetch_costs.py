@@ -149,10 +149,19 @@ class FetchCosts:
         revision = "none" if denied else asked.revision
         self._add(
             FetchCost(
-                self._now_us(), self._node, asked.client_id, revision, asked.full, asked.request_bytes,
-                response_bytes, asked.named, sent, record_bytes, asked.spent_ns // 1000,
+                self._now_us(),
+                self._node,
+                asked.client_id,
+                revision,
+                asked.full,
+                asked.request_bytes,
+                response_bytes,
+                asked.named,
+                sent,
+                record_bytes,
+                asked.spent_ns // 1000,
             )
-        )  # fmt: skip
+        )
 
 
 def measure_waiting(costs: FetchCosts) -> Callable[[], None]:

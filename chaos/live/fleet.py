@@ -62,15 +62,26 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
         partitions=topic.partitions,
         fetchers=[
             FetcherGroup(
-                each.behaviour, each.count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
-                each.min_bytes, each.max_bytes, each.partition_max_bytes, each.revision,
+                each.behaviour,
+                each.count,
+                each.partitions,
+                each.poll_interval_ms,
+                each.max_wait_ms,
+                each.min_bytes,
+                each.max_bytes,
+                each.partition_max_bytes,
+                each.revision,
             )
             for each in load.fetchers
         ],
         producers=[
             ProducerGroup(
-                each.count, max(1, round(each.rate_per_s * each.count)), each.record_bytes, each.batch_records,
-                each.acks, each.idempotent,
+                each.count,
+                max(1, round(each.rate_per_s * each.count)),
+                each.record_bytes,
+                each.batch_records,
+                each.acks,
+                each.idempotent,
             )
             for each in load.producers
         ],
@@ -97,7 +108,7 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
         final_read_ms=FINAL_READ_MS,
         versions=dict(way.versions),
         dial=dict(way.dial),
-    )  # fmt: skip
+    )
 
 
 class Fleet:
@@ -119,8 +130,11 @@ class Fleet:
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench.fleet", str(spec_file), "--hold"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
@@ -207,9 +221,14 @@ class IdleWriter:
         if not over_us or not partitions:
             return
         plan = ProducerPlan(
-            IDLE_WRITER, partitions, interval_us=over_us // len(partitions), records_per_request=IDLE_RECORDS,
-            record_bytes=IDLE_VALUE_BYTES, keys=1, max_slots=len(partitions),
-        )  # fmt: skip
+            IDLE_WRITER,
+            partitions,
+            interval_us=over_us // len(partitions),
+            records_per_request=IDLE_RECORDS,
+            record_bytes=IDLE_VALUE_BYTES,
+            keys=1,
+            max_slots=len(partitions),
+        )
         behaviour = KeyedProducer(plan, settings_of(spec), random_for(seed, IDLE_WRITER))
         self._recorder = Recorder(ParquetSink(folder.path, IDLE_WRITER), IDLE_WRITER, origin_us)
         self._driver = BlockingDriver(behaviour, self._recorder.record)

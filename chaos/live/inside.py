@@ -132,10 +132,14 @@ class Inside:
         if not rules:
             return disk
         self._interceptor = Interceptor(
-            spec.node_id, rules, ReportingPowers(powers, self._evidence),
-            random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"), spec.origin_us,
-            FileClaims(Path(spec.claims)) if spec.claims else None, self.role,
-        )  # fmt: skip
+            spec.node_id,
+            rules,
+            ReportingPowers(powers, self._evidence),
+            random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
+            spec.origin_us,
+            FileClaims(Path(spec.claims)) if spec.claims else None,
+            self.role,
+        )
         self._interceptor.load_from(spec.load_from_us)
         self._hooks.append(self._interceptor)
         return self._interceptor.watch(disk)

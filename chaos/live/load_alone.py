@@ -187,16 +187,29 @@ def _manifest(
 ) -> Manifest:
     commit, dirty = identity.commit()
     return Manifest(
-        scenario=scenario.name, seed=plan.seed, world="live", number=scenario.number or 0,
-        title=f"The load of: {scenario.title}", repeat_command=command, run_id=plan.out.name, target=plan.target,
-        revision=revision_of(scenario), command=command, commit=commit, dirty=dirty, start_wall_us=start_wall_us,
-        duration_us=duration_us, crash=crash, versions=identity.versions(), machine=identity.machine(),
+        scenario=scenario.name,
+        seed=plan.seed,
+        world="live",
+        number=scenario.number or 0,
+        title=f"The load of: {scenario.title}",
+        repeat_command=command,
+        run_id=plan.out.name,
+        target=plan.target,
+        revision=revision_of(scenario),
+        command=command,
+        commit=commit,
+        dirty=dirty,
+        start_wall_us=start_wall_us,
+        duration_us=duration_us,
+        crash=crash,
+        versions=identity.versions(),
+        machine=identity.machine(),
         notes=("A load without faults, and without a look into the nodes: judged from the clients' side.",),
         expectations=Expectations(
             max_schedule_slip_ms=0 if plan.page else scenario.max_schedule_slip_ms,
             guarantees=_promised(scenario, by_hand=bool(plan.page)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:

@@ -41,10 +41,13 @@ class Child:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 list(command),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                pass_fds=tuple(pass_fds), env=None if environment is None else dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                pass_fds=tuple(pass_fds),
+                env=None if environment is None else dict(environment),
                 start_new_session=True,
-            )  # fmt: skip
+            )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()

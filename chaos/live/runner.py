@@ -228,22 +228,39 @@ class LiveRun:
         asked = "compare" if self._variant else "run"
         reached = -1 if self._mutant is None else int(self._reached_mutant())
         return Manifest(
-            scenario=scenario.name, seed=self._seed, world="live", number=scenario.number or 0, title=scenario.title,
+            scenario=scenario.name,
+            seed=self._seed,
+            world="live",
+            number=scenario.number or 0,
+            title=scenario.title,
             repeat_command=f"./crucible {asked} {typed(scenario)} --seed {self._seed}{planted}",
-            run_id=self._folder.path.name, target=self._target, revision=revision_of(scenario), variant=self._variant,
-            mutant=self._mutant.name if self._mutant else "", mutant_calls=reached,
-            command=command or " ".join(sys.argv), commit=commit, dirty=dirty, start_wall_us=self._start_wall_us,
-            duration_us=self._duration_us, clauses=scenario.clauses, crash=crash, versions=identity.versions(),
-            machine=identity.machine(), config={} if foreign else dict(scenario.cluster.config),
+            run_id=self._folder.path.name,
+            target=self._target,
+            revision=revision_of(scenario),
+            variant=self._variant,
+            mutant=self._mutant.name if self._mutant else "",
+            mutant_calls=reached,
+            command=command or " ".join(sys.argv),
+            commit=commit,
+            dirty=dirty,
+            start_wall_us=self._start_wall_us,
+            duration_us=self._duration_us,
+            clauses=scenario.clauses,
+            crash=crash,
+            versions=identity.versions(),
+            machine=identity.machine(),
+            config={} if foreign else dict(scenario.cluster.config),
             checks=(*(_self_ended(ended, self._duration_us) if ended and not crash else ()), *self._checked()),
-            load=_load_words(scenario), notes=(_FOREIGN,) if foreign else (),
+            load=_load_words(scenario),
+            notes=(_FOREIGN,) if foreign else (),
             expectations=Expectations(
                 faults=scenario.expected_faults,
-                min_fetches=scenario.min_fetches, min_acked=scenario.min_acked,
+                min_fetches=scenario.min_fetches,
+                min_acked=scenario.min_acked,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
                 guarantees=_judgeable(scenario) if foreign else scenario.guarantees,
             ),
-        )  # fmt: skip
+        )
 
     def _reached_mutant(self) -> bool:
         if self._changes_client:

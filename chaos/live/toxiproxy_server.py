@@ -56,8 +56,12 @@ def build() -> Path:
     try:
         built = subprocess.run(
             [go, "install", "-ldflags", flags, MODULE],
-            env=environment, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as failure:
         raise SetupError(f"Building Toxiproxy with {go} failed: {failure}.") from failure
     if built.returncode != 0 or not target.exists():
@@ -101,9 +105,12 @@ class ToxiproxyServer:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [str(binary), "-host", "127.0.0.1", "-port", str(port), "-proxy-metrics"],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "LOG_LEVEL": "info"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "LOG_LEVEL": "info"},
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-            )  # fmt: skip
+            )
         self.client = Toxiproxy("127.0.0.1", port)
         self._await_answer(log)
 

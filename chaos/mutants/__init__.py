@@ -4,6 +4,14 @@ from chaos.mutants.mutant import Applied, Mutant, MutantError, applied, apply
 from chaos.mutants.registry import all_mutants, by_name, caught_by, mutants_of, table
 
 __all__ = [
-    "Applied", "Mutant", "MutantError", "all_mutants", "applied", "apply", "by_name", "caught_by", "mutants_of",
+    "Applied",
+    "Mutant",
+    "MutantError",
+    "all_mutants",
+    "applied",
+    "apply",
+    "by_name",
+    "caught_by",
+    "mutants_of",
     "table",
-]  # fmt: skip
+]

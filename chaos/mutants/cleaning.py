@@ -40,18 +40,27 @@ def _cleaned_above_high_watermark(original: Function) -> Function:  # noqa: ARG0
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "newest_record_cleaned", "the cleaner takes the newest record of a key for a superseded one",
-        "node", "reference_broker.log.cleaner.offset_map:OffsetMap.put", ("self", "key", "offset"),
+        "newest_record_cleaned",
+        "the cleaner takes the newest record of a key for a superseded one",
+        "node",
+        "reference_broker.log.cleaner.offset_map:OffsetMap.put",
+        ("self", "key", "offset"),
         _newest_record_cleaned,
     ),
     Mutant(
-        "superseded_record_kept", "the cleaner notes where a key stood first, not where it stands last",
-        "node", "reference_broker.log.cleaner.offset_map:OffsetMap.put", ("self", "key", "offset"),
+        "superseded_record_kept",
+        "the cleaner notes where a key stood first, not where it stands last",
+        "node",
+        "reference_broker.log.cleaner.offset_map:OffsetMap.put",
+        ("self", "key", "offset"),
         _superseded_record_kept,
     ),
     Mutant(
-        "cleaned_above_high_watermark", "the cleaner goes up to the active segment, committed or not",
-        "node", "reference_broker.log.cleaner.cleanable:_end", ("log", "first_dirty", "now"),
+        "cleaned_above_high_watermark",
+        "the cleaner goes up to the active segment, committed or not",
+        "node",
+        "reference_broker.log.cleaner.cleanable:_end",
+        ("log", "first_dirty", "now"),
         _cleaned_above_high_watermark,
     ),
-)  # fmt: skip
+)

@@ -48,7 +48,12 @@ def _no_epoch_check_on_append(original: Function) -> Function:
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "no_epoch_check_on_append", "whoever has led once goes on appending in its old epoch",
-        "node", f"{QUORUM}:Quorum.append", ("self", "records"), _no_epoch_check_on_append, ("T-4", "T-7"),
+        "no_epoch_check_on_append",
+        "whoever has led once goes on appending in its old epoch",
+        "node",
+        f"{QUORUM}:Quorum.append",
+        ("self", "records"),
+        _no_epoch_check_on_append,
+        ("T-4", "T-7"),
     ),
-)  # fmt: skip
+)

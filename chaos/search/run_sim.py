@@ -85,11 +85,22 @@ def _outcome(world: World, at_work: Applied | None, crash: str, stuck: str) -> O
     elif reasons:
         verdict = Verdict.INVALID
     return Outcome(
-        scenario.name, world.seed, at_work.mutant.name if at_work is not None else "", verdict, tuple(violations),
-        tuple(reasons), tuple(sorted(fired.items())), fetches, acked, world.events, world.agenda.now_us,
-        world.hash.hexdigest() if world.hash is not None else "", at_work.calls if at_work is not None else -1,
-        loader.typed(scenario), tuple(world.cluster.nemesis.coverage.items()),
-    )  # fmt: skip
+        scenario.name,
+        world.seed,
+        at_work.mutant.name if at_work is not None else "",
+        verdict,
+        tuple(violations),
+        tuple(reasons),
+        tuple(sorted(fired.items())),
+        fetches,
+        acked,
+        world.events,
+        world.agenda.now_us,
+        world.hash.hexdigest() if world.hash is not None else "",
+        at_work.calls if at_work is not None else -1,
+        loader.typed(scenario),
+        tuple(world.cluster.nemesis.coverage.items()),
+    )
 
 
 @dataclass(frozen=True, slots=True)

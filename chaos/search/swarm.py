@@ -18,15 +18,35 @@ ON_SHARE = 0.5
 AT_STATE_SHARE = 0.3
 """Of the faults that can also strike at a state."""
 NOTES = (
-    "metadata_appended", "metadata_committed", "metadata_published", "leader_elected", "controller_activated", "voted",
-    "epoch_changed", "high_watermark", "truncated", "snapshot_started", "snapshot_written", "snapshot_renamed",
-    "download_started", "download_chunk", "download_finished", "broker_fenced",
-)  # fmt: skip
+    "metadata_appended",
+    "metadata_committed",
+    "metadata_published",
+    "leader_elected",
+    "controller_activated",
+    "voted",
+    "epoch_changed",
+    "high_watermark",
+    "truncated",
+    "snapshot_started",
+    "snapshot_written",
+    "snapshot_renamed",
+    "download_started",
+    "download_chunk",
+    "download_finished",
+    "broker_fenced",
+)
 REPLICA_NOTES = ("leads", "isr_changed", "truncated", "high_watermark", "hw_checkpoint")
 GROUP_NOTES = (
-    "group_state", "group_member", "offset_committed", "coordinator_loaded", "coordinator_unloaded", "metadata_epoch",
-    "update_metadata_sent", "update_metadata_applied", "log_cleaned",
-)  # fmt: skip
+    "group_state",
+    "group_member",
+    "offset_committed",
+    "coordinator_loaded",
+    "coordinator_unloaded",
+    "metadata_epoch",
+    "update_metadata_sent",
+    "update_metadata_applied",
+    "log_cleaned",
+)
 METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
@@ -88,9 +108,7 @@ class _Drawing:
     def _at_state(self, fault: Fault) -> Fault:
         random, at_s = self._random, fault.at_s
         struck = self._duration(fault) if fault.kind == "node_paused" else self._killed(fault)
-        struck = replace(
-            struck, after_s=at_s, until_s=round(at_s + STATE_WINDOW_S, 3), at_s=0.0, sim_at_s=0.0, total=1
-        )
+        struck = replace(struck, after_s=at_s, until_s=round(at_s + STATE_WINDOW_S, 3), at_s=0.0, sim_at_s=0.0, total=1)
         if random.random() < 0.5:
             match = Match(note=random.choice(self._notes))
             return replace(struck, on="note", match=match, nth=_once(random.randint(1, 4)))
@@ -100,22 +118,35 @@ class _Drawing:
 
     def _link(self, fault: Fault) -> Fault:
         random = self._random
-        ends = [Link("client", "any")] if not self._several else [
-            Link("leader", "all"), Link("all", "leader"), Link("any", "leader"), Link("leader", "any"),
-            Link("any", "all"), Link("all", "any"), Link("client", "any"), Link("client", "leader"),
-        ]  # fmt: skip
+        ends = (
+            [Link("client", "any")]
+            if not self._several
+            else [
+                Link("leader", "all"),
+                Link("all", "leader"),
+                Link("any", "leader"),
+                Link("leader", "any"),
+                Link("any", "all"),
+                Link("all", "any"),
+                Link("client", "any"),
+                Link("client", "leader"),
+            ]
+        )
         if self._replicated:
             ends += [
-                Link("partition_leader", "all"), Link("all", "partition_leader"),
-                Link("partition_follower", "partition_leader"), Link("client", "partition_leader"),
-            ]  # fmt: skip
+                Link("partition_leader", "all"),
+                Link("all", "partition_leader"),
+                Link("partition_follower", "partition_leader"),
+                Link("client", "partition_leader"),
+            ]
         low = random.choice((1, 20, 200))
         return replace(
-            self._duration(fault), link=random.choice(ends),
+            self._duration(fault),
+            link=random.choice(ends),
             direction=random.choice(("both", "both", "upstream", "downstream")),
             delay_ms=Range(low, low * random.choice((1, 3, 10))) if fault.kind == "link_delayed" else fault.delay_ms,
             bytes_per_s=random.choice((2_000, 20_000)) if fault.kind == "link_slowed" else 0,
-        )  # fmt: skip
+        )
 
     def _duration(self, fault: Fault) -> Fault:
         """From far below to far above the quorum's timeouts."""

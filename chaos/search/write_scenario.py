@@ -10,9 +10,18 @@ from scenarios.model import Cluster, Fault, Load, Match, Range, Scenario, Swarm
 from scenarios.vocabulary import API_KEYS
 
 _TOP = (
-    "title", "clauses", "needs", "mutants", "guarantees", "min_fetches", "min_acked", "sim_min_fetches",
-    "sim_min_acked", "max_schedule_slip_ms", "revisions",
-)  # fmt: skip
+    "title",
+    "clauses",
+    "needs",
+    "mutants",
+    "guarantees",
+    "min_fetches",
+    "min_acked",
+    "sim_min_fetches",
+    "sim_min_acked",
+    "max_schedule_slip_ms",
+    "revisions",
+)
 _GROUPS = ("topics", "fetchers", "producers", "admins", "metadata_readers", "groups")
 
 

@@ -121,9 +121,16 @@ class Cluster:
 
     def _machine(self, number: int, seed: int, agenda: Agenda) -> Machine:
         return Machine(
-            number, agenda, random_for(seed, f"machine-{number}"), SimDisk(random_for(seed, f"disk-{number}")),
-            self._boot, self._after_event, self._report, self._gone, self._ended,
-        )  # fmt: skip
+            number,
+            agenda,
+            random_for(seed, f"machine-{number}"),
+            SimDisk(random_for(seed, f"disk-{number}")),
+            self._boot,
+            self._after_event,
+            self._report,
+            self._gone,
+            self._ended,
+        )
 
     def _boot(self, machine: Machine) -> tuple[SimulatedNode, Sequence[Hooks], Watcher]:
         number, incarnation = machine.node_id, machine.incarnation
@@ -153,9 +160,14 @@ class Cluster:
         number, incarnation = machine.node_id, machine.incarnation
         powers = MachinePowers(machine, self._agenda, self._restart_after_us)
         interceptor = Interceptor(
-            number, self._rules[number], powers, random_for(self._seed, f"interceptor-{number}-{incarnation}"), 0,
-            self._claims, lambda: self.nemesis.targets.role(number),
-        )  # fmt: skip
+            number,
+            self._rules[number],
+            powers,
+            random_for(self._seed, f"interceptor-{number}-{incarnation}"),
+            0,
+            self._claims,
+            lambda: self.nemesis.targets.role(number),
+        )
         interceptor.load_from(self._load_from_us)
         if self._disarmed:
             interceptor.disarm()

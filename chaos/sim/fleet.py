@@ -26,9 +26,7 @@ IDLE_RECORDS = 3
 VALUE_BYTES = 64
 
 
-def spec_of(
-    scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()
-) -> FleetSpec:
+def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> FleetSpec:
     """The scenario's load at its simulated size. ``target``: the cluster that its mirror copies to."""
     load = scenario.load
     topic = load.topics[0]
@@ -55,31 +53,45 @@ def spec_of(
 def _fetchers(load: Load) -> list[FetcherGroup]:
     return [
         FetcherGroup(
-            each.behaviour, each.sim_count, each.partitions, each.poll_interval_ms, each.max_wait_ms,
-            each.min_bytes, each.max_bytes, each.partition_max_bytes, each.revision,
+            each.behaviour,
+            each.sim_count,
+            each.partitions,
+            each.poll_interval_ms,
+            each.max_wait_ms,
+            each.min_bytes,
+            each.max_bytes,
+            each.partition_max_bytes,
+            each.revision,
         )
         for each in load.fetchers
-    ]  # fmt: skip
+    ]
 
 
 def _producers(load: Load) -> list[ProducerGroup]:
     return [
         ProducerGroup(
-            each.sim_count, max(1, round(each.sim_rate_per_s * each.sim_count)), each.record_bytes,
-            each.batch_records, each.acks, each.idempotent,
+            each.sim_count,
+            max(1, round(each.sim_rate_per_s * each.sim_count)),
+            each.record_bytes,
+            each.batch_records,
+            each.acks,
+            each.idempotent,
         )
         for each in load.producers
-    ]  # fmt: skip
+    ]
 
 
 def _admins(load: Load) -> list[AdminGroup]:
     return [
         AdminGroup(
-            each.sim_count, each.sim_rate_per_s * each.sim_count, dict(each.mix), each.sim_partitions,
+            each.sim_count,
+            each.sim_rate_per_s * each.sim_count,
+            dict(each.mix),
+            each.sim_partitions,
             each.sim_topics_per_request,
         )
         for each in load.admins
-    ]  # fmt: skip
+    ]
 
 
 def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> Fleet:

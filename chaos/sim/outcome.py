@@ -52,7 +52,6 @@ class Outcome:
         """Names of the guarantees that were broken, each once, in the order in which they broke."""
         return tuple(dict.fromkeys(each.guarantee for each in self.violations))
 
-
     @property
     def red(self) -> bool:
         """What a mutant must come to: a broken guarantee, or a node that found out itself and ended."""

@@ -22,14 +22,38 @@ from scenarios.model import Load
 
 WORKER = "sim"
 JUDGED_HERE = (
-    "metrics-exact", "log-consistent", "log-matching", "leader-completeness", "monotonic-high-watermark",
-    "monotonic-epoch", "majority-high-watermark", "stable-leadership", "snapshot-at-log-start",
-    "leader-never-loads-snapshot", "snapshot-equals-replay", "markers-gated", "bootstrapped", "quorum-converges",
-    "no-false-fencing", "no-starvation", "stale-leader-epoch-fenced", "no-acked-lost", "replicas-equal",
-    "high-watermark-monotonic", "isr-honest", "stable-isr", "replicas-converge", "one-content-per-epoch",
-    "no-committed-lost", "one-group-leader", "all-assigned", "commits-accepted",
-    "commits-fenced", "epoch-gated-by-transaction", "switch-respected",
-)  # fmt: skip
+    "metrics-exact",
+    "log-consistent",
+    "log-matching",
+    "leader-completeness",
+    "monotonic-high-watermark",
+    "monotonic-epoch",
+    "majority-high-watermark",
+    "stable-leadership",
+    "snapshot-at-log-start",
+    "leader-never-loads-snapshot",
+    "snapshot-equals-replay",
+    "markers-gated",
+    "bootstrapped",
+    "quorum-converges",
+    "no-false-fencing",
+    "no-starvation",
+    "stale-leader-epoch-fenced",
+    "no-acked-lost",
+    "replicas-equal",
+    "high-watermark-monotonic",
+    "isr-honest",
+    "stable-isr",
+    "replicas-converge",
+    "one-content-per-epoch",
+    "no-committed-lost",
+    "one-group-leader",
+    "all-assigned",
+    "commits-accepted",
+    "commits-fenced",
+    "epoch-gated-by-transaction",
+    "switch-respected",
+)
 """Invariants that need the node itself, promised by every scenario; all others are left to whoever judges the folder,
 from its tables alone."""
 WRITES_KEPT = ("inconsistent-offsets", "lost-write", "unseen", "nonmonotonic-send")
@@ -42,10 +66,20 @@ def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
     history = world.history
     for rows in (
-        history.operations, history.runs, history.positions, history.assignments, history.ends, history.changes,
-        history.metadata_reads, history.commits, history.memberships, history.metadata_epochs, history.resets,
-        history.copies, history.target_runs,
-    ):  # fmt: skip
+        history.operations,
+        history.runs,
+        history.positions,
+        history.assignments,
+        history.ends,
+        history.changes,
+        history.metadata_reads,
+        history.commits,
+        history.memberships,
+        history.metadata_epochs,
+        history.resets,
+        history.copies,
+        history.target_runs,
+    ):
         recorder.record(rows)
     recorder.close(Now(world.agenda.now_us, START_WALL_MS + world.agenda.now_us // 1000))
     _write(FAULTS, (row.values() for row in sorted(world.faults, key=lambda row: row.at_us)), folder / "faults.parquet")
@@ -65,21 +99,37 @@ def _write(table: Table, rows: Iterable[Sequence[Any]], path: Path) -> None:
 def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Manifest:
     scenario, (commit, dirty) = world.scenario, identity.commit()
     return Manifest(
-        scenario=scenario.name, seed=outcome.seed, world="sim", repeat_command=outcome.repeat_command,
-        number=scenario.number or 0, title=scenario.title, run_id=folder.name, mutant=outcome.mutant,
-        mutant_calls=outcome.mutant_calls if outcome.mutant else -1, command=command or " ".join(sys.argv),
-        commit=commit, dirty=dirty, start_wall_us=START_WALL_MS * 1000, duration_us=outcome.virtual_us,
-        trace_hash=outcome.trace_hash, clauses=scenario.clauses,
-        crash=outcome.reasons[0] if outcome.verdict is Verdict.CRASHED else "", versions=identity.versions(),
-        machine=identity.machine(), config=dict(scenario.cluster.config), load=_words(scenario.load),
+        scenario=scenario.name,
+        seed=outcome.seed,
+        world="sim",
+        repeat_command=outcome.repeat_command,
+        number=scenario.number or 0,
+        title=scenario.title,
+        run_id=folder.name,
+        mutant=outcome.mutant,
+        mutant_calls=outcome.mutant_calls if outcome.mutant else -1,
+        command=command or " ".join(sys.argv),
+        commit=commit,
+        dirty=dirty,
+        start_wall_us=START_WALL_MS * 1000,
+        duration_us=outcome.virtual_us,
+        trace_hash=outcome.trace_hash,
+        clauses=scenario.clauses,
+        crash=outcome.reasons[0] if outcome.verdict is Verdict.CRASHED else "",
+        versions=identity.versions(),
+        machine=identity.machine(),
+        config=dict(scenario.cluster.config),
+        load=_words(scenario.load),
         notes=("Played in virtual time: latencies are those of the simulated links, not of a machine.",),
         expectations=Expectations(
             faults=scenario.expected_faults,
-            min_fetches=scenario.sim_min_fetches, min_acked=scenario.sim_min_acked,
-            max_schedule_slip_ms=scenario.max_schedule_slip_ms, guarantees=_promised(world),
+            min_fetches=scenario.sim_min_fetches,
+            min_acked=scenario.sim_min_acked,
+            max_schedule_slip_ms=scenario.max_schedule_slip_ms,
+            guarantees=_promised(world),
         ),
         checks=tuple(_judged(check, outcome.events) for check in world.checks if _is_judged_here(check)),
-    )  # fmt: skip
+    )
 
 
 def _promised(world: World) -> tuple[str, ...]:

@@ -14,8 +14,11 @@ from reference_broker.raft.snapshots import writer
 REMEMBERED = 4096
 
 _ALIKE: tuple[tuple[Any, str], ...] = (
-    (metadata_log, "read_batch"), (metadata_log, "encode"), (operations, "encode"), (writer, "encode"),
-)  # fmt: skip
+    (metadata_log, "read_batch"),
+    (metadata_log, "encode"),
+    (operations, "encode"),
+    (writer, "encode"),
+)
 """Where each function is called from, by module and name."""
 
 

@@ -229,8 +229,9 @@ def _subscribed(load: Load) -> dict[str, list[Place]]:
     topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
     if load.mirror is not None:
         topics[MIRROR_GROUP] = (load.mirror.topic,)
-    return {group: [(name, index) for name in names for index in range(partitions[name])]
-            for group, names in topics.items()}  # fmt: skip
+    return {
+        group: [(name, index) for name in names for index in range(partitions[name])] for group, names in topics.items()
+    }
 
 
 def _settle_us(load: Load) -> int:

@@ -51,9 +51,14 @@ class Trace:
     def reply(self, session: int, epoch: int, error: int, connection: int = 1, answered: int | None = None) -> None:
         answer = (session if error == NONE else 0) if answered is None else answered
         self.row(
-            "reply", connection=connection, api_key=1, session_id=session, session_epoch=epoch, error=error,
+            "reply",
+            connection=connection,
+            api_key=1,
+            session_id=session,
+            session_epoch=epoch,
+            error=error,
             answered_session_id=answer,
-        )  # fmt: skip
+        )
 
     def fetch(self, session: int, epoch: int, error: int = NONE, answered: int | None = None) -> None:
         self.request(session, epoch)
@@ -147,9 +152,14 @@ def test_session_lost_speaks_on_an_answer_with_another_id(answered: int) -> None
 
 
 EVICTION = {
-    "session_id": 1, "idle_ms": 0, "age_ms": 0, "partitions": 5, "by_partitions": 5,
-    "privileged": 0, "by_privileged": 0,
-}  # fmt: skip
+    "session_id": 1,
+    "idle_ms": 0,
+    "age_ms": 0,
+    "partitions": 5,
+    "by_partitions": 5,
+    "privileged": 0,
+    "by_privileged": 0,
+}
 
 
 @pytest.mark.clause("F-18")

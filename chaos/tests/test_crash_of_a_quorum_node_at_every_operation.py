@@ -80,9 +80,11 @@ def scenario() -> Scenario:
     """Topics are made, changed and deleted; the first epoch, the bootstrap and snapshots are part of it."""
     found = loader.find("33")
     return replace(
-        found, faults=(), cluster=replace(found.cluster, nodes=NODES, observers=OBSERVERS),
+        found,
+        faults=(),
+        cluster=replace(found.cluster, nodes=NODES, observers=OBSERVERS),
         load=replace(found.load, sim_seconds=1.0),
-    )  # fmt: skip
+    )
 
 
 def lived(seed: int, node: int, deaths: Sequence[int], power_loss: bool) -> MortalDisk:
@@ -92,9 +94,11 @@ def lived(seed: int, node: int, deaths: Sequence[int], power_loss: bool) -> Mort
     disk = machine.disk = MortalDisk(Random(seed * 1000 + sum(deaths)), machine, deaths, power_loss)
     world.play()
     broken = [
-        each for check in world.checks for each in check.violations
+        each
+        for check in world.checks
+        for each in check.violations
         if not power_loss or each.guarantee not in LOST_WITH_THE_POWER
-    ]  # fmt: skip
+    ]
     assert not broken, (seed, node, deaths, broken[:3])
     return disk
 

@@ -47,18 +47,28 @@ class Talk:
         self.correlation = 0
 
     def fetch(
-        self, epoch: int, offsets: dict[int, int], served: dict[int, int], *, forget: tuple[int, ...] = (),
-        leader_epoch: int = 3, version: int = BY_NAME, incremental: bool | None = None, unanswered: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        epoch: int,
+        offsets: dict[int, int],
+        served: dict[int, int],
+        *,
+        forget: tuple[int, ...] = (),
+        leader_epoch: int = 3,
+        version: int = BY_NAME,
+        incremental: bool | None = None,
+        unanswered: bool = False,
+    ) -> None:
         """``offsets``: named in the request; ``served``: bytes in the answer, by partition. ``unanswered``: it waits
         until its connection is lost."""
         self.correlation += 1
         wanted = [FetchPartition(index, offset, 100, leader_epoch) for index, offset in offsets.items()]
         body = FetchRequest(
-            session_id=SESSION if epoch else 0, session_epoch=epoch, topics=[FetchTopic("t", b"", wanted)],
+            session_id=SESSION if epoch else 0,
+            session_epoch=epoch,
+            topics=[FetchTopic("t", b"", wanted)],
             forgotten=[ForgottenTopic("t", b"", list(forget))],
             fetch_type=int(epoch > 0 if incremental is None else incremental),
-        )  # fmt: skip
+        )
         data = [PartitionData(index, 0, 10, records=b"x" * size) for index, size in served.items()]
         answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", data)])
         tag = Tag(1, version, CLIENT, body.session_id, epoch)
@@ -146,9 +156,21 @@ def test_an_answer_to_another_leader_epoch() -> None:
 def row(what: str, number: int = 0, error: int = 0, connection: int = 1, **detail: int | str) -> TraceRow:
     fields = {"session_id": SESSION, **detail}
     return TraceRow(
-        0, 0, 0, 0, what, connection, CLIENT, 1, FIRST_REVISION, SESSION, number, SESSION if not error else 0,
-        error, json.dumps(fields),
-    )  # fmt: skip
+        0,
+        0,
+        0,
+        0,
+        what,
+        connection,
+        CLIENT,
+        1,
+        FIRST_REVISION,
+        SESSION,
+        number,
+        SESSION if not error else 0,
+        error,
+        json.dumps(fields),
+    )
 
 
 CREATED = row("session_created", partitions=2, privileged=0, revision="first")
@@ -168,14 +190,17 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
         ([row("request", 1), row("reply", 1, 42), row("request", 1), row("reply", 1)], True),
         (
             [
-                row("request", 1, connection=1), row("request", 1, connection=2),
-                row("reply", 1, INVALID_FETCH_SESSION, connection=1), row("reply", 1, connection=2),
+                row("request", 1, connection=1),
+                row("request", 1, connection=2),
+                row("reply", 1, INVALID_FETCH_SESSION, connection=1),
+                row("reply", 1, connection=2),
             ],
             True,
         ),
         (
             [
-                row("request", 1, connection=1), row("request", 0, connection=2),
+                row("request", 1, connection=1),
+                row("request", 0, connection=2),
                 row("reply", 1, INVALID_FETCH_SESSION, connection=1),
             ],
             True,
@@ -183,7 +208,7 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
         ([row("session_closed"), row("request", 1), row("reply", 1)], False),
         ([row("session_closed"), row("request", 1), row("reply", 1, INVALID_FETCH_SESSION)], True),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> None:
     check = SequenceOrder()
     for each in (CREATED, *rows):

@@ -56,8 +56,9 @@ def read(process: str, index: int, first: int, count: int) -> RunRow:
 def judged(check: Check, history: History) -> list[str]:
     history.operations += [
         operation(row.process, row.index, "offset_commit", row.at_us - 5)
-        for row in history.commits if (row.process, row.index) not in history.operation_of()
-    ]  # fmt: skip
+        for row in history.commits
+        if (row.process, row.index) not in history.operation_of()
+    ]
     check.end(history)
     return [each.story for each in check.violations]
 
@@ -138,8 +139,10 @@ def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
     ends = [EndRow("hot", 0, 0, 90, 500)]
     assert judged(Rewinds(), History(resets=[reset], ends=ends))
     for excused in (
-        replace(reset, metadata_epoch=-1), replace(reset, from_offset=95), replace(reset, reason="no_offset")
-    ):  # fmt: skip
+        replace(reset, metadata_epoch=-1),
+        replace(reset, from_offset=95),
+        replace(reset, reason="no_offset"),
+    ):
         assert not judged(Rewinds(), History(resets=[excused], ends=ends))
     for epoch, is_wrong in ((4, True), (-1, False)):
         began = replace(commit(A, 1, 40, epoch, 50, kind="fetched"), draft=epoch >= 0)
@@ -150,8 +153,9 @@ def test_an_owner_begins_where_the_group_had_committed() -> None:
     given = [assigned(A, 1, 0), assigned(B, 2, 300)]
     operations = [operation(A, 5, "fetch", 50), operation(B, 5, "fetch", 350)]
     commits = [commit(A, 6, 10, 5, 100)]
-    good = History(operations=operations[:], commits=commits, memberships=given,
-                   runs=[read(A, 5, 0, 10), read(B, 5, 10, 5)])  # fmt: skip
+    good = History(
+        operations=operations[:], commits=commits, memberships=given, runs=[read(A, 5, 0, 10), read(B, 5, 10, 5)]
+    )
     assert not judged(Redelivery(), good)
     again = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 8, 5)])
     assert "read from offset 8; group g had committed 10" in judged(Redelivery(), again)[0]
@@ -198,9 +202,11 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
     news = [MetadataEpochRow(A, 2, 3, 4, True, 20), MetadataEpochRow(A, 3, 0, 5, True, 60)]
     for fetch_at_us, early in ((40, True), (80, False)):
         history = History(
-            operations=[operation(A, 4, "fetch", fetch_at_us)], commits=[learnt], metadata_epochs=news,
+            operations=[operation(A, 4, "fetch", fetch_at_us)],
+            commits=[learnt],
+            metadata_epochs=news,
             positions=[PositionRow(A, 4, "hot", 0, 10, 12, 12, 0, None)],
-        )  # fmt: skip
+        )
         assert bool(judged(NoFetchBeforeEpoch(), history)) is early
         left = MembershipRow(A, "g", "", -1, "left", "", -1, fetch_at_us - 10, -1)
         anew = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])

@@ -330,9 +330,15 @@ def test_a_paused_disk_write_is_completed() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "role", "hits"),
-    [("leader", "leader", 1), ("leader", "follower", 0), ("observer", "observer", 1), ("any", "follower", 1),
-     (3, "", 1), (2, "leader", 0)],
-)  # fmt: skip
+    [
+        ("leader", "leader", 1),
+        ("leader", "follower", 0),
+        ("observer", "observer", 1),
+        ("any", "follower", 1),
+        (3, "", 1),
+        (2, "leader", 0),
+    ],
+)
 def test_a_rule_for_a_role_strikes_only_while_the_node_is_that(wanted: int | str, role: str, hits: int) -> None:
     log = Log()
     interceptor(log, rule("node_paused", node=wanted), node=3, role=role).before(NOW, request())

@@ -34,7 +34,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
         (name, planted, seed)
         for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS, METADATA_EPOCH)
         for planted in ("", mutant)
-    ]  # fmt: skip
+    ]
 
     def played(name: str, mutant: str, seed: int) -> Path:
         return play(loader.find(name), runs / f"{name}-{mutant or 'control'}", seed=seed, mutant=mutant).path

@@ -26,8 +26,13 @@ def hashes_in_new_interpreter(seed: int, hash_seed: str) -> list[str]:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", PLAY, str(seed), *SCENARIOS],
-        capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        timeout=60,
+        check=True,
+    )
     return done.stdout.split()
 
 
@@ -48,8 +53,11 @@ def test_a_run_is_not_changed_by_hashing_it_or_by_what_was_played_before() -> No
     run(loader.find("27"), 4)
     again = run(scenario, 3, hashed=True)
     assert (first.events, first.fetches, first.acked, first.faults) == (
-        again.events, again.fetches, again.acked, again.faults,
-    )  # fmt: skip
+        again.events,
+        again.fetches,
+        again.acked,
+        again.faults,
+    )
 
 
 def test_purposes_have_generators_of_their_own() -> None:

@@ -21,8 +21,15 @@ def with_faults(*faults: Fault, config: tuple[tuple[str, str], ...] = ()) -> Sce
 
 @pytest.mark.clause("M-14")
 def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
-    bounce = Fault("bounce", "rolling_bounce", at_s=1, sim_at_s=1, restart_after_s=0.5, between_s=0.5,
-                   config=(("num.partitions", "7"),))  # fmt: skip
+    bounce = Fault(
+        "bounce",
+        "rolling_bounce",
+        at_s=1,
+        sim_at_s=1,
+        restart_after_s=0.5,
+        between_s=0.5,
+        config=(("num.partitions", "7"),),
+    )
     outcome, world = play(with_faults(bounce), 1)
     assert outcome.verdict is Verdict.PASSED, (outcome.violations, outcome.reasons)
     struck = [row for row in world.faults if row.name == "bounce"]

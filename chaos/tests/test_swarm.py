@@ -24,10 +24,20 @@ def swarming(seconds: float = 12.0) -> Scenario:
     admins = Admins("admins", 1, 1, 1.0, 1.0, 2, 2, 1, 1, (("create", 3), ("delete", 1), ("configure", 1)))
     load = Load(seconds, seconds, (Topic("hot", 2),), (), (), admins=(admins,), request_timeout_ms=5000)
     return replace(
-        SCENARIOS["plain-load"], name="swarming", number=None, cluster=Cluster(3, (), 2), load=load, needs=(),
-        min_fetches=0, min_acked=0, sim_min_fetches=0, sim_min_acked=0, max_schedule_slip_ms=60_000,
-        swarm=Swarm(SWARM_KINDS, 2.0, 2.0), faults=(),
-    )  # fmt: skip
+        SCENARIOS["plain-load"],
+        name="swarming",
+        number=None,
+        cluster=Cluster(3, (), 2),
+        load=load,
+        needs=(),
+        min_fetches=0,
+        min_acked=0,
+        sim_min_fetches=0,
+        sim_min_acked=0,
+        max_schedule_slip_ms=60_000,
+        swarm=Swarm(SWARM_KINDS, 2.0, 2.0),
+        faults=(),
+    )
 
 
 def test_a_seed_draws_the_same_schedule_and_another_seed_another() -> None:
@@ -93,9 +103,13 @@ def _leads_for_ever(original: object) -> object:  # noqa: ARG001
 
 
 FORGETFUL = mutants.Mutant(
-    "keeps_what_diverges", "a follower keeps what its leader does not have", "node",
-    "reference_broker.raft.metadata_log:MetadataLog.truncate_to", ("self", "offset"), _leads_for_ever,  # type: ignore[arg-type]
-)  # fmt: skip
+    "keeps_what_diverges",
+    "a follower keeps what its leader does not have",
+    "node",
+    "reference_broker.raft.metadata_log:MetadataLog.truncate_to",
+    ("self", "offset"),
+    _leads_for_ever,  # type: ignore[arg-type]
+)
 
 
 def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(

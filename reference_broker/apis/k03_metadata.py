@@ -131,9 +131,7 @@ def _missing(name: str) -> MetadataResponseTopic:
     return _error(error, TopicName(name), _NO_ID)
 
 
-def _created(
-    broker: Broker, answers: list[MetadataResponseTopic], missing: list[str]
-) -> list[MetadataResponseTopic]:
+def _created(broker: Broker, answers: list[MetadataResponseTopic], missing: list[str]) -> list[MetadataResponseTopic]:
     """Asks the active controller to create them; one that cannot be created is answered with the reason."""
     refused: dict[str, ErrorCode] = {}
     created = 0

@@ -48,14 +48,17 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         group_instance_id=body.group_instance_id,
         offsets=tuple(
             WantedOffset(
-                topic.name, one.partition_index, one.committed_offset, one.committed_leader_epoch,
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                one.committed_leader_epoch,
                 one.committed_metadata,
             )
             for topic in body.topics
             for one in topic.partitions
         ),
         knows_missing_groups=call.api_version >= GROUP_NOT_FOUND_FROM,
-    )  # fmt: skip
+    )
 
     def answer(errors: list[Error]) -> None:
         told = iter(errors)
@@ -84,13 +87,17 @@ def _commit_draft(broker: Broker, call: Call, body: OffsetCommitRequest1000) -> 
         group_instance_id=None,
         offsets=tuple(
             WantedOffset(
-                topic.name, one.partition_index, one.committed_offset, NO_EPOCH, one.committed_metadata,
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                NO_EPOCH,
+                one.committed_metadata,
                 one.metadata_epoch,
             )
             for topic in body.topics
             for one in topic.partitions
         ),
-    )  # fmt: skip
+    )
 
     def answer(errors: list[Error]) -> None:
         told = iter(errors)
@@ -98,9 +105,7 @@ def _commit_draft(broker: Broker, call: Call, body: OffsetCommitRequest1000) -> 
             OffsetCommitResponseTopic1000(
                 name=topic.name,
                 partitions=tuple(
-                    OffsetCommitResponsePartition1000(
-                        partition_index=one.partition_index, error_code=int(next(told))
-                    )
+                    OffsetCommitResponsePartition1000(partition_index=one.partition_index, error_code=int(next(told)))
                     for one in topic.partitions
                 ),
             )

@@ -80,9 +80,7 @@ def _group(
         found = [FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked) or () for index in indexes]
     told = ErrorCode(int(error))
     topics = tuple(
-        OffsetFetchResponseTopics(
-            name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets)
-        )
+        OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets))
         for name, offsets in _by_topic(found).items()
     )
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=told)

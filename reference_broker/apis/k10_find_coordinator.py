@@ -59,13 +59,15 @@ def _coordinator(broker: Broker, group_id: str) -> Coordinator:
     for each in cache.live_brokers():
         if each.broker_id == leader:
             return Coordinator(
-                key=group_id, node_id=BrokerId(leader), host=each.host, port=i32(each.port),
-                error_code=ErrorCode.none, error_message="",
-            )  # fmt: skip
+                key=group_id,
+                node_id=BrokerId(leader),
+                host=each.host,
+                port=i32(each.port),
+                error_code=ErrorCode.none,
+                error_message="",
+            )
     return _nobody(group_id, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
 
 
 def _nobody(key: str, error: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(
-        key=key, node_id=BrokerId(-1), host="", port=i32(-1), error_code=error, error_message=message
-    )
+    return Coordinator(key=key, node_id=BrokerId(-1), host="", port=i32(-1), error_code=error, error_message=message)

@@ -57,9 +57,7 @@ def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] 
         if problem is not None:
             return Refusal(ErrorCode.invalid_topic_exception, problem)
         if name not in broker.controller.image.topics:
-            return Refusal(
-                ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
-            )
+            return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
         return topic_rows(broker.config, broker.controller.image.topic_configs(name), resource.configuration_keys)
     if resource.resource_type != BROKER_RESOURCE:
         return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")

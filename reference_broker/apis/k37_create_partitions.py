@@ -119,6 +119,4 @@ def _result(name: str, plan: _Plan | Refusal | None, refused: Refusal | None) ->
     refusal = plan if isinstance(plan, Refusal) and refused is not NOT_CONTROLLER else refused
     if refusal is None:
         return CreatePartitionsTopicResult(name=TopicName(name), error_code=ErrorCode.none)
-    return CreatePartitionsTopicResult(
-        name=TopicName(name), error_code=refusal.error, error_message=refusal.message
-    )
+    return CreatePartitionsTopicResult(name=TopicName(name), error_code=refusal.error, error_message=refusal.message)

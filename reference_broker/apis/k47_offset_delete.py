@@ -44,8 +44,6 @@ def handle(broker: Broker, call: Call, body: object) -> None:
             for topic in body.topics
             if error is Error.NONE
         )
-        call.respond(
-            OffsetDeleteResponse(error_code=ErrorCode(int(error)), throttle_time=NO_THROTTLE, topics=topics)
-        )
+        call.respond(OffsetDeleteResponse(error_code=ErrorCode(int(error)), throttle_time=NO_THROTTLE, topics=topics))
 
     broker.groups.commits.delete(body.group_id, wanted, answer)

@@ -108,9 +108,7 @@ def _described(broker: Broker, quorum: QuorumDescription) -> DescribeQuorumRespo
         current_voters=tuple(_replica(each) for each in quorum.voters),
         observers=tuple(_replica(each) for each in quorum.observers),
     )
-    return _response(
-        _metadata_partition(partition), _nodes(broker, [each.replica_id for each in quorum.voters])
-    )
+    return _response(_metadata_partition(partition), _nodes(broker, [each.replica_id for each in quorum.voters]))
 
 
 def _replica(replica: ReplicaDescription) -> ReplicaState:

@@ -93,9 +93,7 @@ def _partitions(
         yield _partition(cache, index, topic.partitions[index])
 
 
-def _partition(
-    cache: MetadataCache, index: int, partition: PartitionImage
-) -> DescribeTopicPartitionsResponsePartition:
+def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
     told = described(cache, partition)
     return DescribeTopicPartitionsResponsePartition(
         error_code=told.error,

@@ -104,9 +104,7 @@ class TopicPlanner:
             self.unified = {_unified(other): other for other in self.latest.topics if "." in other or "_" in other}
         other = self.unified.get(_unified(name))
         if other is not None:
-            return Refusal(
-                ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
-            )
+            return Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
         return None
 
     def _replicas(self, wanted: WantedTopic) -> tuple[int, int, Replicas] | Refusal:
@@ -136,9 +134,7 @@ def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if wanted.partitions < DEFAULT or wanted.partitions == 0:
-        return Refusal(
-            ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
-        )
+        return Refusal(ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value.")
     return too_many_partitions(wanted.partitions)
 
 
@@ -206,9 +202,7 @@ def _unified(name: str) -> str:
 def _checked_configs(wanted: WantedTopic) -> Mapping[str, str] | Refusal:
     without = [key for key, value in wanted.configs if value is None]
     if without:
-        return Refusal(
-            ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}"
-        )
+        return Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
     configs = {key: value for key, value in wanted.configs if value is not None}
     try:
         parse_topic_configs(configs)

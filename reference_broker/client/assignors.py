@@ -21,9 +21,7 @@ Owners = dict[TopicPartition, str]
 class Assignor(Protocol):
     """``counts``: numbers of partitions by topic, 0 for one that does not exist. ``order``: the members in turn."""
 
-    def __call__(
-        self, counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]
-    ) -> Given: ...
+    def __call__(self, counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Given: ...
 
 
 def assign(
@@ -86,9 +84,7 @@ def cooperative_sticky_assignor(
     given: Given = {each: [] for each in order}
     for partition, member in owners.items():
         given[member].append(partition)
-    interested = {
-        topic: [each for each in order if topic in members[each].topics] for topic in sorted(counts)
-    }
+    interested = {topic: [each for each in order if topic in members[each].topics] for topic in sorted(counts)}
     for topic, candidates in interested.items():
         for partition in _partitions(topic, counts):
             if partition not in owners and candidates:

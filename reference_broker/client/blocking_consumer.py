@@ -70,9 +70,7 @@ class BlockingConsumer:
         connect_timeout_ms: int = 2000,
     ) -> None:
         self.consumer = GroupConsumer(config)
-        self._connections = LaneConnections(
-            client_id, connect_timeout_ms * 1000, self.consumer.metadata.learn_drafts
-        )
+        self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, self.consumer.metadata.learn_drafts)
         self._auto_commit_us = auto_commit_interval_ms * 1000 if auto_commit_interval_ms is not None else None
         self._committed_at_us = _now_us()
         self._on_revoked = on_revoked

@@ -166,13 +166,20 @@ class HeldPartitions:
         for batch in self.state.take(where, data):
             for record in read_records(batch.data):
                 if record.offset >= batch.from_offset:
-                    held.buffer.append((
-                        batch.header.leader_epoch,
-                        ConsumerRecord(
-                            where.topic, where.partition, record.offset, record.timestamp_ms, record.key, record.value,
-                            record.headers,
-                        ),
-                    ))  # fmt: skip
+                    held.buffer.append(
+                        (
+                            batch.header.leader_epoch,
+                            ConsumerRecord(
+                                where.topic,
+                                where.partition,
+                                record.offset,
+                                record.timestamp_ms,
+                                record.key,
+                                record.value,
+                                record.headers,
+                            ),
+                        )
+                    )
         held.passed = self.state.positions[where].offset
         if not held.buffer:
             held.given = held.passed

@@ -57,8 +57,10 @@ def listed_offsets(body: object) -> dict[TopicPartition, tuple[Error | int, int,
     """Error, offset and leader epoch of each partition in the answer."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): (
-            error_of(each.error_code), int(each.offset), int(each.leader_epoch),
+            error_of(each.error_code),
+            int(each.offset),
+            int(each.leader_epoch),
         )
         for topic in cast("ListOffsetsResponse", body).topics
         for each in topic.partitions
-    }  # fmt: skip
+    }

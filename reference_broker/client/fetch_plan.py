@@ -164,9 +164,7 @@ class SessionHandler(Protocol):
         """
         ...
 
-    def update(
-        self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()
-    ) -> FetchPlan:
+    def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """The next request, told only what differs from the one before; costs what is told, unless it must be full.
 
         Values that are equal to what the broker holds are left out; a partition in both arguments is removed.

@@ -49,9 +49,7 @@ class FirstSessionHandler:
         changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
         return self.update(changed, [tp for tp in held if tp not in wanted])
 
-    def update(
-        self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()
-    ) -> FetchPlan:
+    def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """As ``SessionHandler.update``. A partition that comes or goes makes the request full."""
         assert self.in_flight is None, "two fetches in flight in one session"
         gone, held = frozenset(removed), self.partitions

@@ -52,9 +52,14 @@ COMMIT_LANE: Final = "commit"
 COMMITTED_LANE: Final = "committed"
 _NODE_LANE: Final = "node-"
 _RETRIED_BY_A_MEMBER: Final = (
-    Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Error.REBALANCE_IN_PROGRESS, Error.UNKNOWN_MEMBER_ID,
-    Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID, Error.REQUEST_TIMED_OUT,
-)  # fmt: skip
+    Error.NOT_COORDINATOR,
+    Error.COORDINATOR_NOT_AVAILABLE,
+    Error.REBALANCE_IN_PROGRESS,
+    Error.UNKNOWN_MEMBER_ID,
+    Error.ILLEGAL_GENERATION,
+    Error.FENCED_INSTANCE_ID,
+    Error.REQUEST_TIMED_OUT,
+)
 """Errors of a fetch of committed offsets; the membership deals with them, or they pass."""
 
 
@@ -105,9 +110,14 @@ class GroupConsumer:
         config = self.config
         cache = MetadataCache(guards=EpochGuards(config.fetch.leader_epochs, config.metadata_epoch))
         self.metadata = MetadataRefresher(
-            config.bootstrap, cache, config.metadata_epoch, config.metadata_version, config.backoff_us,
-            config.metadata_max_age_us, config.request_timeout_us,
-        )  # fmt: skip
+            config.bootstrap,
+            cache,
+            config.metadata_epoch,
+            config.metadata_version,
+            config.backoff_us,
+            config.metadata_max_age_us,
+            config.request_timeout_us,
+        )
         self._fetches = LeaderFetches(config.fetch, self.partitions, self.metadata, config.backoff_us)
         if config.group is not None:
             self.coordinator = GroupCoordinator(

@@ -18,9 +18,15 @@ from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.wire.errors import Error
 
 _RETRIABLE: Final = frozenset(
-    {Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR,
-     Error.UNKNOWN_SERVER_ERROR, Error.REQUEST_TIMED_OUT, Error.NETWORK_EXCEPTION}
-)  # fmt: skip
+    {
+        Error.COORDINATOR_NOT_AVAILABLE,
+        Error.COORDINATOR_LOAD_IN_PROGRESS,
+        Error.NOT_COORDINATOR,
+        Error.UNKNOWN_SERVER_ERROR,
+        Error.REQUEST_TIMED_OUT,
+        Error.NETWORK_EXCEPTION,
+    }
+)
 
 
 @dataclass(slots=True)

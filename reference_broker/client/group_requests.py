@@ -48,9 +48,14 @@ class GroupVersions:
     def with_metadata_epoch(self) -> "GroupVersions":
         """The same with the drafts that carry the metadata epoch."""
         return GroupVersions(
-            self.find_coordinator, self.join_group, self.sync_group, self.heartbeat, self.leave_group,
-            DRAFT_VERSION, DRAFT_VERSION,
-        )  # fmt: skip
+            self.find_coordinator,
+            self.join_group,
+            self.sync_group,
+            self.heartbeat,
+            self.leave_group,
+            DRAFT_VERSION,
+            DRAFT_VERSION,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,18 @@ from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 
 _STALE_METADATA: Final = (
-    Error.NOT_LEADER_OR_FOLLOWER, Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.LEADER_NOT_AVAILABLE,
-    Error.UNKNOWN_TOPIC_OR_PARTITION, Error.UNKNOWN_TOPIC_ID, Error.INCONSISTENT_TOPIC_ID,
-    Error.REPLICA_NOT_AVAILABLE, Error.KAFKA_STORAGE_ERROR, Error.OFFSET_NOT_AVAILABLE, Error.UNKNOWN_SERVER_ERROR,
-)  # fmt: skip
+    Error.NOT_LEADER_OR_FOLLOWER,
+    Error.FENCED_LEADER_EPOCH,
+    Error.UNKNOWN_LEADER_EPOCH,
+    Error.LEADER_NOT_AVAILABLE,
+    Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Error.UNKNOWN_TOPIC_ID,
+    Error.INCONSISTENT_TOPIC_ID,
+    Error.REPLICA_NOT_AVAILABLE,
+    Error.KAFKA_STORAGE_ERROR,
+    Error.OFFSET_NOT_AVAILABLE,
+    Error.UNKNOWN_SERVER_ERROR,
+)
 """Of a partition: ask for metadata, then try again."""
 
 
@@ -72,9 +80,7 @@ class LeaderFetches:
                     found.setdefault(leader.node_id, []).append((where, held))
         return found
 
-    def _request(
-        self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, Held]]
-    ) -> GroupRequest | None:
+    def _request(self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, Held]]) -> GroupRequest | None:
         lane = self._lanes.setdefault(node_id, NodeLane(self.settings))
         if lane.in_flight is not None or now_us < lane.retry_at_us:
             return None

@@ -85,5 +85,3 @@ class NodeLane:
             self.handler.handle_lost()
         self.in_flight = None
         self.retry_at_us = retry_at_us
-
-

@@ -84,9 +84,7 @@ class FetchSessionHandler:
         changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
         return self.update(changed, [tp for tp in held if tp not in wanted])
 
-    def update(
-        self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()
-    ) -> FetchPlan:
+    def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """As ``SessionHandler.update``."""
         assert self.in_flight is None, "two fetches in flight in one session"
         in_full = self.is_due_in_full
@@ -232,4 +230,3 @@ class FetchSessionHandler:
 
     def _close_and_recreate(self) -> None:
         self.session_epoch = INITIAL_EPOCH
-

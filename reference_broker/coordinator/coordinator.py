@@ -127,8 +127,7 @@ class GroupCoordinator:
         gone = [
             change.before.name
             for change in delta.topics
-            if change.before is not None
-            and (change.after is None or change.after.topic_id != change.before.topic_id)
+            if change.before is not None and (change.after is None or change.after.topic_id != change.before.topic_id)
         ]
         if gone and self._led:
             self._cleaning.forget_topics(gone)

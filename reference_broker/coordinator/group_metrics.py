@@ -32,9 +32,7 @@ class GroupMetrics:
         self.load_time_ms: Histogram = metrics.histogram(*_COORDINATOR, "partition-load-time")
         self._groups = metrics.gauge(*_MANAGER, "NumGroups")
         self._rebalances = metrics.counter(*_COORDINATOR, "group-completed-rebalance-count")
-        self._by_state = {
-            state: metrics.gauge(*_MANAGER, f"NumGroups{state.value}") for state in GroupState
-        }
+        self._by_state = {state: metrics.gauge(*_MANAGER, f"NumGroups{state.value}") for state in GroupState}
 
     def take(self, counts: MembershipCounts) -> None:
         """What membership has counted by now."""

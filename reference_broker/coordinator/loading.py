@@ -112,6 +112,4 @@ class Loading:
 
     def _left_out(self, offset: int, reason: str) -> None:
         directory = self.target.led.log.directory
-        self.ports.note(
-            "coordinator_record_left_out", ("partition", directory), ("offset", offset), ("reason", reason)
-        )
+        self.ports.note("coordinator_record_left_out", ("partition", directory), ("offset", offset), ("reason", reason))

@@ -61,9 +61,7 @@ class Membership:
         self._owners: dict[int, Owner] = {}
         self._runs: dict[str, GroupRun] = {}
         self._sessions = Sessions(ports, self._expired)
-        self._rebalances = Rebalances(
-            ports, self._sessions, config.group_initial_rebalance_delay_ms, self.counts
-        )
+        self._rebalances = Rebalances(ports, self._sessions, config.group_initial_rebalance_delay_ms, self.counts)
         self._joining = Joining(self._rebalances, self._sessions, random, config.group_max_size)
         self._syncing = Syncing(self._rebalances)
 

@@ -127,9 +127,7 @@ class OffsetsPartition:
                 self.groups[group_id] = Group(group_id, self._ports.now().wall_ms)  # So that it can be deleted again.
             yield
 
-    def commit(
-        self, group_id: str, commits: Sequence[CommitOffset], value_version: int, written: Written
-    ) -> None:
+    def commit(self, group_id: str, commits: Sequence[CommitOffset], value_version: int, written: Written) -> None:
         """``value_version``: of their records' schema (``group_record_codec``). ``written`` gets the log's own error.
         A group that is not there, of consumers that assign themselves, is there once something is written."""
         keys = [OffsetKey(group_id, one.topic, one.partition) for one in commits]

@@ -37,9 +37,16 @@ class ActiveCall:
     """Answered at most once; after its connection closed, answering does nothing."""
 
     __slots__ = (
-        "_effects", "_finished", "_forget", "_request", "api_version", "client_host", "client_id", "closed",
+        "_effects",
+        "_finished",
+        "_forget",
+        "_request",
+        "api_version",
+        "client_host",
+        "client_id",
+        "closed",
         "connection",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, request: Request, effects: list[Effect], finished: Callable[[int], None], client_host: str = ""
@@ -64,9 +71,7 @@ class ActiveCall:
         version = request.api_version if api_version is None else api_version
         self.closed = True
         self._forget = None
-        self._effects.append(
-            Reply(request.connection, request.correlation_id, request.api_key, version, body, tag)
-        )
+        self._effects.append(Reply(request.connection, request.correlation_id, request.api_key, version, body, tag))
         self._finished(request.connection)
 
     def close(self, reason: str) -> None:

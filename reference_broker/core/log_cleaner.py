@@ -74,10 +74,13 @@ class CleanerMetrics:
             return metrics.gauge("kafka.log", "LogCleanerManager", name)
 
         return CleanerMetrics(
-            cleaner("cleaner-recopy-percent"), cleaner("max-buffer-utilization-percent"),
-            cleaner("max-clean-time-secs"), manager("uncleanable-partitions-count"), manager("max-dirty-percent"),
+            cleaner("cleaner-recopy-percent"),
+            cleaner("max-buffer-utilization-percent"),
+            cleaner("max-clean-time-secs"),
+            manager("uncleanable-partitions-count"),
+            manager("max-dirty-percent"),
             manager("time-since-last-run-ms"),
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)
@@ -222,10 +225,15 @@ class LogCleaner:
 
     def _note_cleaned(self, job: _Job, done: Cleaned, took_us: int) -> None:
         self.broker.outside.note(
-            "log_cleaned", ("partition", job.log.directory), ("end_offset", done.end_offset),
-            ("read_bytes", done.read_bytes), ("written_bytes", done.written_bytes), ("records", done.records),
-            ("kept", done.kept), ("took_us", took_us),
-        )  # fmt: skip
+            "log_cleaned",
+            ("partition", job.log.directory),
+            ("end_offset", done.end_offset),
+            ("read_bytes", done.read_bytes),
+            ("written_bytes", done.written_bytes),
+            ("records", done.records),
+            ("kept", done.kept),
+            ("took_us", took_us),
+        )
 
     def _end(self, how: str, why: str) -> None:
         assert self._job is not None, "no pass runs"

@@ -57,13 +57,26 @@ LEAVE_LIMIT_US = 5_000_000
 
 BEFORE_READY = frozenset(
     {
-        ApiKey.CREATE_TOPICS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT,
-        ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.ALTER_PARTITION, ApiKey.ELECT_LEADERS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS,
-        ApiKey.UPDATE_FEATURES, ApiKey.UPDATE_METADATA,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.UPDATE_METADATA,
     }
-)  # fmt: skip
+)
 """What other nodes ask of a controller, also while its broker is not part of the cluster yet; so is a fetch of the
 metadata log. Clients begin with ApiVersions and are closed there, so that they try another node, or again."""
 
@@ -119,32 +132,52 @@ class Node:
         partitions = Partitions()
         replica = MetadataReplica(
             Home(
-                node_id, config, disk, outside, lambda purpose: KeyedRandom(seed, purpose), Endpoint(host, port),
+                node_id,
+                config,
+                disk,
+                outside,
+                lambda purpose: KeyedRandom(seed, purpose),
+                Endpoint(host, port),
                 metrics,
             )
-        )  # fmt: skip
+        )
         self._apis = Apis()
         replication = replication_of(outside, node_id, config, disk, replica, metrics)
         groups = GroupCoordinator(
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
         )
         self.broker = Broker(
-            node_id=node_id, config=config, now=Now(0, 0), random=KeyedRandom(seed, "apis"), disk=disk,
-            outside=outside, metrics=metrics, partitions=partitions, replica=replica,
+            node_id=node_id,
+            config=config,
+            now=Now(0, 0),
+            random=KeyedRandom(seed, "apis"),
+            disk=disk,
+            outside=outside,
+            metrics=metrics,
+            partitions=partitions,
+            replica=replica,
             fetch_sessions=FetchSessionCache(
-                config.max_incremental_fetch_session_cache_slots, KeyedRandom(seed, "fetch-sessions"), metrics,
-                outside.note, config.min_incremental_fetch_session_eviction_ms,
+                config.max_incremental_fetch_session_cache_slots,
+                KeyedRandom(seed, "fetch-sessions"),
+                metrics,
+                outside.note,
+                config.min_incremental_fetch_session_eviction_ms,
             ),
             replication=replication,
             groups=groups,
             served=SERVED,
-        )  # fmt: skip
+        )
         self._housekeeping = Housekeeping(self.broker)
         self._publisher = PartitionPublisher(
-            node_id, config, disk, partitions, CoordinatedRoles(replication, groups), now=lambda: self.broker.now,
+            node_id,
+            config,
+            disk,
+            partitions,
+            CoordinatedRoles(replication, groups),
+            now=lambda: self.broker.now,
             later=lambda step: _ignore_number(self._timers.set(self.broker.now.mono_us, step)),
             replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
-        )  # fmt: skip
+        )
         self._housekeeping.other_logs = self._publisher.resting_logs
         self._cleaner = LogCleaner(self.broker, self._housekeeping, self._publisher.log_of)
         self._requests = {key: _request_counter(metrics, key) for key in SERVED}

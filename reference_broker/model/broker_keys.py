@@ -43,7 +43,10 @@ _OWN = (
         at_least=1,
     ),
     ConfigKey(
-        "controller.quorum.request.timeout.ms", Kind.INT, 2000, "How long a request to a voter may take, ms.",
+        "controller.quorum.request.timeout.ms",
+        Kind.INT,
+        2000,
+        "How long a request to a voter may take, ms.",
         at_least=1,
     ),
     ConfigKey(
@@ -61,8 +64,12 @@ _OWN = (
         at_most=1,
     ),
     ConfigKey(
-        "crucible.bootstrap.metadata.version", Kind.INT, 25, "metadata.version of a new cluster.",
-        at_least=1, at_most=25,
+        "crucible.bootstrap.metadata.version",
+        Kind.INT,
+        25,
+        "metadata.version of a new cluster.",
+        at_least=1,
+        at_most=25,
     ),
     ConfigKey("crucible.cluster.id", Kind.STRING, "", "The cluster's ID; needed where there are several voters."),
     ConfigKey(
@@ -97,7 +104,10 @@ _OWN = (
         at_least=1,
     ),
     ConfigKey(
-        "crucible.metadata.snapshot.keep.ms", Kind.LONG, 60_000, "How long a superseded snapshot is kept, ms.",
+        "crucible.metadata.snapshot.keep.ms",
+        Kind.LONG,
+        60_000,
+        "How long a superseded snapshot is kept, ms.",
         at_least=0,
     ),
     ConfigKey(
@@ -152,9 +162,7 @@ _OWN = (
         "Share of partitions led elsewhere that a broker may have, percent.",
         at_least=0,
     ),
-    ConfigKey(
-        "log.cleaner.backoff.ms", Kind.LONG, 15_000, "Pause when there is nothing to compact, ms.", at_least=0
-    ),
+    ConfigKey("log.cleaner.backoff.ms", Kind.LONG, 15_000, "Pause when there is nothing to compact, ms.", at_least=0),
     ConfigKey(
         "log.cleaner.dedupe.buffer.size",
         Kind.LONG,
@@ -174,9 +182,7 @@ _OWN = (
         "log.retention.check.interval.ms", Kind.LONG, 300_000, "How often retention is enforced, ms.", at_least=1
     ),
     ConfigKey("max.connections", Kind.INT, 10_000, "Connections that may be open at once.", at_least=0),
-    ConfigKey(
-        "max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "Fetch sessions kept at once.", at_least=0
-    ),
+    ConfigKey("max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "Fetch sessions kept at once.", at_least=0),
     ConfigKey(
         "max.request.partition.size.limit", Kind.INT, 2000, "Partitions in one description of topics.", at_least=1
     ),
@@ -188,7 +194,10 @@ _OWN = (
         at_least=1,
     ),
     ConfigKey(
-        "metadata.log.max.snapshot.interval.ms", Kind.LONG, 3_600_000, "Time after which one is made, ms; 0: never.",
+        "metadata.log.max.snapshot.interval.ms",
+        Kind.LONG,
+        3_600_000,
+        "Time after which one is made, ms; 0: never.",
         at_least=0,
     ),
     ConfigKey(
@@ -200,7 +209,10 @@ _OWN = (
     ),
     ConfigKey("metadata.log.segment.ms", Kind.LONG, 604_800_000, "Segment age of the metadata log, ms.", at_least=1),
     ConfigKey(
-        "metadata.max.retention.bytes", Kind.LONG, 104_857_600, "Size of the metadata log and its snapshots.",
+        "metadata.max.retention.bytes",
+        Kind.LONG,
+        104_857_600,
+        "Size of the metadata log and its snapshots.",
         at_least=-1,
     ),
     ConfigKey("metadata.max.retention.ms", Kind.LONG, 604_800_000, "Age of a metadata snapshot, ms.", at_least=-1),
@@ -212,12 +224,8 @@ _OWN = (
         at_least=0,
     ),
     ConfigKey("num.partitions", Kind.INT, 1, "Partitions of a topic that names none.", at_least=1, at_most=10_000),
-    ConfigKey(
-        "offset.metadata.max.bytes", Kind.INT, 4096, "Longest text that a commit may carry, bytes.", at_least=0
-    ),
-    ConfigKey(
-        "offsets.commit.timeout.ms", Kind.INT, 5000, "How long a commit waits to be replicated, ms.", at_least=1
-    ),
+    ConfigKey("offset.metadata.max.bytes", Kind.INT, 4096, "Longest text that a commit may carry, bytes.", at_least=0),
+    ConfigKey("offsets.commit.timeout.ms", Kind.INT, 5000, "How long a commit waits to be replicated, ms.", at_least=1),
     ConfigKey(
         "offsets.retention.check.interval.ms",
         Kind.LONG,

@@ -241,8 +241,9 @@ def _check_listener(config: BrokerConfig) -> None:
 
 def _check_voters(config: BrokerConfig) -> None:
     for name, text in (
-        ("controller.quorum.voters", config.controller_quorum_voters), ("crucible.peers", config.crucible_peers),
-    ):  # fmt: skip
+        ("controller.quorum.voters", config.controller_quorum_voters),
+        ("crucible.peers", config.crucible_peers),
+    ):
         numbers = [each.node_id for each in _voters(text)]
         if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
             raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")

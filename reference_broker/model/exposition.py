@@ -28,8 +28,7 @@ def _samples(name: str, named: Named) -> list[str]:
     if not isinstance(metric, Histogram):
         return [f"{name}{_labels(named.labels)} {metric.value}"]
     quantiles = [
-        f"{name}{_labels((*named.labels, ('quantile', str(share))))} {metric.percentile(share)}"
-        for share in _QUANTILES
+        f"{name}{_labels((*named.labels, ('quantile', str(share))))} {metric.percentile(share)}" for share in _QUANTILES
     ]
     return [
         *quantiles,

@@ -235,9 +235,7 @@ KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 
-def _changes(
-    before: Mapping[KeyT, ValueT], after: Mapping[KeyT, ValueT]
-) -> Iterator[tuple[KeyT, ValueT | None]]:
+def _changes(before: Mapping[KeyT, ValueT], after: Mapping[KeyT, ValueT]) -> Iterator[tuple[KeyT, ValueT | None]]:
     """What differs, with its new value: removals first."""
     if before is after:
         return

@@ -126,9 +126,7 @@ class Metrics:
             refresh()
         yield from self.named.values()
 
-    def _get(
-        self, what: type[MetricT], domain: str, kind: str, name: str, labels: dict[str, str]
-    ) -> MetricT:
+    def _get(self, what: type[MetricT], domain: str, kind: str, name: str, labels: dict[str, str]) -> MetricT:
         key = (domain, kind, name, tuple(labels.items()))
         named = self.named.get(key)
         if named is None:

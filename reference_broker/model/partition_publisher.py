@@ -314,9 +314,7 @@ class PartitionPublisher:
 
     def _is_log(self, directory: str) -> bool:
         """Somebody else's folder may have such a name, too: only one with a partition's files is ours to delete."""
-        return any(
-            _SEGMENT.fullmatch(name) or name == PARTITION_METADATA_FILE for name in self.disk.list(directory)
-        )
+        return any(_SEGMENT.fullmatch(name) or name == PARTITION_METADATA_FILE for name in self.disk.list(directory))
 
     def _doom(self, directories: Iterable[str]) -> None:
         self._doomed.extend(directories)

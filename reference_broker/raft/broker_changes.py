@@ -190,9 +190,7 @@ def _passing_on(setting: Setting, broker: BrokerImage, *, single_stay: bool = Fa
     changes = PartitionChanges.of(setting.image, without=broker.broker_id)
     for topic, election in _topics(setting):
         for indexes in looks(topic):
-            changed = list(
-                changes.leaving(topic, indexes, broker.broker_id, election, single_stay=single_stay)
-            )
+            changed = list(changes.leaving(topic, indexes, broker.broker_id, election, single_stay=single_stay))
             records += changed
             if setting.spend(cost_of(indexes, changed)):
                 yield

@@ -29,13 +29,23 @@ class Discovery:
         state, quorum = self._state, self._state.quorum
         self._asked = (self._asked + 1) % len(quorum.others)
         question = fetch(
-            quorum.cluster_id, quorum.node_id, quorum.epoch, quorum.log.end, quorum.log.start_offset,
-            quorum.high_watermark, wait_ms=0,
-        )  # fmt: skip
+            quorum.cluster_id,
+            quorum.node_id,
+            quorum.epoch,
+            quorum.log.end,
+            quorum.log.start_offset,
+            quorum.high_watermark,
+            wait_ms=0,
+        )
         state.ask(
-            quorum.others[self._asked], (ApiKey.FETCH, FETCH_VERSION), question, quorum.timing.request_timeout_ms,
-            read_fetched, self._replied, self._again,
-        )  # fmt: skip
+            quorum.others[self._asked],
+            (ApiKey.FETCH, FETCH_VERSION),
+            question,
+            quorum.timing.request_timeout_ms,
+            read_fetched,
+            self._replied,
+            self._again,
+        )
 
     def _replied(self, _answer: Answer) -> None:
         """Nobody leads that it knows of, or this role would have ended."""

@@ -102,9 +102,14 @@ class Follower(RoleState):
             min(LONGEST_WAIT_MS, max(1, quorum.timing.fetch_timeout_us // 2000)),
         )
         self.ask(
-            quorum.leader_id, (ApiKey.FETCH, FETCH_VERSION), question, quorum.timing.request_timeout_ms,
-            read_fetched, self._replied, self._failed,
-        )  # fmt: skip
+            quorum.leader_id,
+            (ApiKey.FETCH, FETCH_VERSION),
+            question,
+            quorum.timing.request_timeout_ms,
+            read_fetched,
+            self._replied,
+            self._failed,
+        )
 
     def _failed(self) -> None:
         self._failures += 1

@@ -118,9 +118,7 @@ class Leader(RoleState):
 
     # Fetches
 
-    def fetch(
-        self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]
-    ) -> None:
+    def fetch(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
         """Its epoch is this one."""
         log = self.quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
@@ -143,9 +141,7 @@ class Leader(RoleState):
         if replica is not None:
             replica.contact_us = self.quorum.ports.now().mono_us
 
-    def _park(
-        self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]
-    ) -> None:
+    def _park(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
         quorum = self.quorum
         wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # Its asker may be gone.
         deadline_us = quorum.ports.now().mono_us + wait_us
@@ -243,10 +239,14 @@ class Leader(RoleState):
             self._begun.pop(peer, None)
 
         self.ask(
-            peer, (ApiKey.BEGIN_QUORUM_EPOCH, BEGIN_EPOCH_VERSION),
-            begin_epoch(quorum.cluster_id, peer, quorum.node_id, quorum.epoch), quorum.timing.request_timeout_ms,
-            read_epoch_answer, over, over,
-        )  # fmt: skip
+            peer,
+            (ApiKey.BEGIN_QUORUM_EPOCH, BEGIN_EPOCH_VERSION),
+            begin_epoch(quorum.cluster_id, peer, quorum.node_id, quorum.epoch),
+            quorum.timing.request_timeout_ms,
+            read_epoch_answer,
+            over,
+            over,
+        )
 
     def _check_quorum(self) -> None:
         """A leader that a majority does without would answer reads from the past and writes never (KAFKA-15489)."""

@@ -161,9 +161,7 @@ class MetadataLoader:
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage, aligned: bool) -> None:
         provenance = image.provenance
-        self._surroundings.ports.note(
-            "metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch)
-        )
+        self._surroundings.ports.note("metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch))
         for listener in self._listeners:
             listener(delta, image)
         if aligned:

@@ -236,15 +236,19 @@ class MetadataBroadcast:
             self._answered(told, target, answer)
 
         if told.broker_id == self._surroundings.node_id:
-            ports.set_timer(
-                ports.now().mono_us, lambda: self.serve_locally(ApiKey.UPDATE_METADATA, body, replied)
-            )
+            ports.set_timer(ports.now().mono_us, lambda: self.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
             return
         timeout_ms = self._config.controller_quorum_request_timeout_ms
         ports.send(
-            told.broker_id, Channel.METADATA, ApiKey.UPDATE_METADATA, VERSION, body, timeout_ms, replied,
+            told.broker_id,
+            Channel.METADATA,
+            ApiKey.UPDATE_METADATA,
+            VERSION,
+            body,
+            timeout_ms,
+            replied,
             lambda: self._failed(told),
-        )  # fmt: skip
+        )
 
     def _answered(self, told: _Told, target: Content, answer: object) -> None:
         assert isinstance(answer, UpdateMetadataResponse1000), f"an update was answered by {type(answer).__name__}"

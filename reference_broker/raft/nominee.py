@@ -66,9 +66,14 @@ class Nominee(RoleState):
         quorum = self.quorum
         asked = Vote(quorum.cluster_id, peer, quorum.node_id, quorum.epoch, quorum.log.end, self.pre_vote)
         self.ask(
-            peer, (ApiKey.VOTE, VOTE_VERSION), vote(quorum.cluster_id, peer, asked), quorum.timing.election_timeout_ms,
-            read_voted, lambda answer: self._answered(peer, answer), lambda: self._unreachable(peer),
-        )  # fmt: skip
+            peer,
+            (ApiKey.VOTE, VOTE_VERSION),
+            vote(quorum.cluster_id, peer, asked),
+            quorum.timing.election_timeout_ms,
+            read_voted,
+            lambda answer: self._answered(peer, answer),
+            lambda: self._unreachable(peer),
+        )
 
     def _answered(self, peer: int, answer: Answer) -> None:
         if answer.error is not Error.NONE:

@@ -108,10 +108,13 @@ def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchRespon
         return
     answer(
         fetch_messages.fetched(
-            error or Error.NOT_LEADER_OR_FOLLOWER, quorum.leader_id, quorum.epoch, quorum.high_watermark,
+            error or Error.NOT_LEADER_OR_FOLLOWER,
+            quorum.leader_id,
+            quorum.epoch,
+            quorum.high_watermark,
             quorum.log.start_offset,
         )
-    )  # fmt: skip
+    )
 
 
 def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:

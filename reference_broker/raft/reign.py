@@ -236,9 +236,7 @@ class Reign:
             yield
         self._written(operation, last_offset)
 
-    def _append(
-        self, records: Sequence[MetadataRecord], kind: str, number: int, of: int
-    ) -> Provenance:
+    def _append(self, records: Sequence[MetadataRecord], kind: str, number: int, of: int) -> Provenance:
         """Raises DiskError, then nothing was written; _ReignOver where leadership is lost."""
         try:
             last = self._quorum.append(records)

@@ -46,9 +46,7 @@ def _register_broker(delta: MetadataDelta, record: RegisterBrokerRecord) -> None
             in_controlled_shutdown=record.in_controlled_shutdown,
             rack=record.rack,
             log_dirs=record.log_dirs,
-            features=tuple(
-                (one.name, one.min_supported_version, one.max_supported_version) for one in record.features
-            ),
+            features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in record.features),
         )
     )
 

@@ -175,9 +175,7 @@ class MetadataReplica:
                 )
             return known
         random = self._home.random_for("identity")
-        return Identity(
-            wanted or uuid_text(random_uuid(random)), self._home.node_id, uuid_text(random_uuid(random))
-        )
+        return Identity(wanted or uuid_text(random_uuid(random)), self._home.node_id, uuid_text(random_uuid(random)))
 
     def _keep_identity(self) -> None:
         """Once something is committed here and durable: from then on a missing log is a loss, not a beginning."""

@@ -168,9 +168,7 @@ def _racks(image: MetadataImage, random: RandomSource, existing: Sequence[Partit
     return _Racks(random, racks, unfenced, offset)
 
 
-def _last_in_rack(
-    existing: Sequence[PartitionImage], rack: _Rack, rack_of: dict[int, str | None]
-) -> int | None:
+def _last_in_rack(existing: Sequence[PartitionImage], rack: _Rack, rack_of: dict[int, str | None]) -> int | None:
     """The place among the rack's unfenced brokers of the one that the topic took last from this rack."""
     for partition in reversed(existing):
         for broker in partition.replicas:

@@ -74,11 +74,14 @@ class Resigned(RoleState):
     def _tell(self, peer: int) -> None:
         quorum = self.quorum
         self.ask(
-            peer, (ApiKey.END_QUORUM_EPOCH, END_EPOCH_VERSION),
+            peer,
+            (ApiKey.END_QUORUM_EPOCH, END_EPOCH_VERSION),
             end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
             quorum.timing.request_timeout_ms,
-            read_epoch_answer, lambda _: self._heard(peer), lambda: self._heard(peer),
-        )  # fmt: skip
+            read_epoch_answer,
+            lambda _: self._heard(peer),
+            lambda: self._heard(peer),
+        )
 
     def _heard(self, peer: int) -> None:
         """It knows, or cannot be told."""

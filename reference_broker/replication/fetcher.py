@@ -56,9 +56,21 @@ class Fetcher:
     (``_busy``), the next request waits for ``_timer``, or there is nothing to ask for."""
 
     __slots__ = (
-        "_asks_revision", "_busy", "_delays", "_due_us", "_ended", "_failures", "_handler", "_lookups", "_setting",
-        "_timer", "_undurable", "_unsaid", "followed", "leader_id",
-    )  # fmt: skip
+        "_asks_revision",
+        "_busy",
+        "_delays",
+        "_due_us",
+        "_ended",
+        "_failures",
+        "_handler",
+        "_lookups",
+        "_setting",
+        "_timer",
+        "_undurable",
+        "_unsaid",
+        "followed",
+        "leader_id",
+    )
 
     def __init__(self, leader_id: int, setting: FetcherSetting) -> None:
         self.leader_id = leader_id
@@ -140,9 +152,7 @@ class Fetcher:
             question.told(answer)
             self._ask()
 
-    def _send(
-        self, api_key: ApiKey, api_version: int, body: object, replied: Callable[[object], None]
-    ) -> None:
+    def _send(self, api_key: ApiKey, api_version: int, body: object, replied: Callable[[object], None]) -> None:
         self._busy = True
         timeout_ms = self._setting.config.replica_socket_timeout_ms
         self._setting.ports.send(
@@ -195,9 +205,12 @@ class Fetcher:
             wait_ms = 0 if self._unsaid else min(wait_ms, NEWCOMERS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
         request = plan.request(
-            wait_ms, config.replica_fetch_min_bytes, config.replica_fetch_response_max_bytes, setting.node_id,
+            wait_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+            setting.node_id,
             setting.broker_epoch(),
-        )  # fmt: skip
+        )
         self._send(ApiKey.FETCH, plan.version(VERSIONS[ApiKey.FETCH][1]), request, self._answered)
 
     def _news(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:

@@ -42,10 +42,14 @@ _REFUSED = frozenset({ErrorCode.operation_not_attempted, ErrorCode.ineligible_re
 
 _WAIT_FOR_METADATA = frozenset(
     {
-        ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.fenced_leader_epoch,
-        ErrorCode.invalid_update_version, ErrorCode.invalid_request, ErrorCode.new_leader_elected,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.invalid_update_version,
+        ErrorCode.invalid_request,
+        ErrorCode.new_leader_elected,
     }
-)  # fmt: skip
+)
 """This leader's knowledge is old: newer metadata settles the proposal."""
 
 Committed: TypeAlias = Callable[[Partition, tuple[int, ...], int], None]
@@ -57,9 +61,16 @@ class IsrProposals:
     while the proposal is still the partition's. ``failures`` counts what was not applied, each time."""
 
     __slots__ = (
-        "_asking", "_committed", "_failures", "_node_id", "_pending", "_ports", "_refused", "_replica",
+        "_asking",
+        "_committed",
+        "_failures",
+        "_node_id",
+        "_pending",
+        "_ports",
+        "_refused",
+        "_replica",
         "_retry_planned",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

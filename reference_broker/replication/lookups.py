@@ -70,8 +70,9 @@ class Lookups:
     def next(self) -> Question | None:
         """Asks nothing itself; the same again until it was told an answer."""
         for waiting, timestamp, told in (
-            (self._ends, LATEST, self._end_told), (self._starts, EARLIEST, self._start_told),
-        ):  # fmt: skip
+            (self._ends, LATEST, self._end_told),
+            (self._starts, EARLIEST, self._start_told),
+        ):
             if waiting:
                 asked = _asked(waiting)
                 return Question(self._offsets_request(asked, timestamp), partial(told, asked))

@@ -48,9 +48,21 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_driver", "_reader", "_reading", "_waiting_bytes", "_write_full", "busy", "closed", "closing",
-        "discarding", "last_active_us", "number", "peer", "pumping", "transport",
-    )  # fmt: skip
+        "_driver",
+        "_reader",
+        "_reading",
+        "_waiting_bytes",
+        "_write_full",
+        "busy",
+        "closed",
+        "closing",
+        "discarding",
+        "last_active_us",
+        "number",
+        "peer",
+        "pumping",
+        "transport",
+    )
 
     def __init__(self, driver: Serves, max_frame_bytes: int) -> None:
         self._driver = driver

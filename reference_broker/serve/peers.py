@@ -81,9 +81,22 @@ class PeerChannel:
     """
 
     __slots__ = (
-        "_channel", "_closed", "_correlation_id", "_dialled_s", "_dialling", "_link", "_owner", "_peer", "_refusals",
-        "_resting", "_timer", "_told_down", "_unsent", "_unsent_bytes", "outstanding",
-    )  # fmt: skip
+        "_channel",
+        "_closed",
+        "_correlation_id",
+        "_dialled_s",
+        "_dialling",
+        "_link",
+        "_owner",
+        "_peer",
+        "_refusals",
+        "_resting",
+        "_timer",
+        "_told_down",
+        "_unsent",
+        "_unsent_bytes",
+        "outstanding",
+    )
 
     def __init__(self, owner: Peers, peer: int, channel: Channel) -> None:
         self.outstanding: deque[_Outstanding] = deque()
@@ -113,9 +126,7 @@ class PeerChannel:
         if self._resting is not None:
             return  # The PeerDown that is on its way ends this one too.
         frame = b"".join(
-            encode_request(
-                effect.api_key, effect.api_version, self._correlation_id, self._owner.client_id, effect.body
-            )
+            encode_request(effect.api_key, effect.api_version, self._correlation_id, self._owner.client_id, effect.body)
         )
         self._await_replies(deadline_s)
         if self._link is not None:

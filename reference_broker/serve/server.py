@@ -165,11 +165,21 @@ class Server:
         if self._wrapper is not None:
             self._wrapper.built(self._node)
         self._driver = Driver(
-            self._node, disk, self._clock, self._log, loop, SERVED,
-            config.socket_request_max_bytes, config.max_connections, self._progress, self._failed, self._refused,
-            options.node_id, dial_map(config, options.node_id, self._node.registered_address),
+            self._node,
+            disk,
+            self._clock,
+            self._log,
+            loop,
+            SERVED,
+            config.socket_request_max_bytes,
+            config.max_connections,
+            self._progress,
+            self._failed,
+            self._refused,
+            options.node_id,
+            dial_map(config, options.node_id, self._node.registered_address),
             largest_reply_bytes(config),
-        )  # fmt: skip
+        )
         request_log = (RequestLog(self._log),) if config.crucible_request_log_enable else ()
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)

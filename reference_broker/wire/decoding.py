@@ -25,9 +25,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _FIXED_BYTES: Final[Mapping[str, int]] = {
     **{kind: Struct(letter).size for kind, letter in NUMBERS.items()},
-    "int64": 8, "uint64": 8, "bool": 1, "error_code": 2, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8,
+    "int64": 8,
+    "uint64": 8,
+    "bool": 1,
+    "error_code": 2,
+    "uuid": 16,
+    "timedelta_i32": 4,
+    "timedelta_i64": 8,
     "datetime_i64": 8,
-}  # fmt: skip
+}
 
 
 @cache

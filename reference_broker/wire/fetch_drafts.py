@@ -79,9 +79,13 @@ def encode_draft_request(start: bytes, request: FetchRequest) -> Buffers:
 
 def _packed(p: FetchPartition) -> bytes:
     return _PARTITION.pack(
-        p.partition, p.fetch_offset, p.log_start_offset, p.partition_max_bytes, p.current_leader_epoch,
+        p.partition,
+        p.fetch_offset,
+        p.log_start_offset,
+        p.partition_max_bytes,
+        p.current_leader_epoch,
         p.last_fetched_epoch,
-    )  # fmt: skip
+    )
 
 
 def decode_draft_request(frame: Frame, offset: int) -> FetchRequest:

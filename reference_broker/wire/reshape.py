@@ -173,6 +173,8 @@ def _leave_group_response_up(old: Any, new: type) -> Any:
 
 _LEAVE_GROUP_REQUEST: Final = Reshape(_leave_group_request_up, _leave_group_request_down)
 _LEAVE_GROUP_RESPONSE: Final = Reshape(_leave_group_response_up, _leave_group_response_down)
+
+
 def _offset_fetch_request_up(old: Any, new: type) -> Any:
     group = _item_class(new, "groups")
     item = _item_class(group, "topics")

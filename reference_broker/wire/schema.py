@@ -8,9 +8,16 @@ from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 NUMBERS: Final[Mapping[str, str]] = {
-    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
     "float64": "d",
-}  # fmt: skip
+}
 """Kafka's number types, by their letter in ``struct``."""
 
 _ZEROES: Final[Mapping[str, object]] = {

@@ -26,8 +26,11 @@ def _smaller_epochs(tables: Tables) -> DataFrame:
     known = _with_greatest_before(_between_old_versions(tables), "stored_epoch", "calm")
     detail = sentence(
         "%s committed offset %s with metadata epoch %s after epoch %s had been committed, and was not refused.",
-        "process", "offset", "stored_epoch", "known",
-    )  # fmt: skip
+        "process",
+        "offset",
+        "stored_epoch",
+        "known",
+    )
     return anomalies(known.where(F.col("stored_epoch") < F.col("known")), NAME, detail, at_us="at_us")
 
 
@@ -36,8 +39,11 @@ def _older_generations(tables: Tables) -> DataFrame:
     known = _with_greatest_before(acked, "generation")
     detail = sentence(
         "%s committed offset %s in generation %s after generation %s had committed.",
-        "process", "offset", "generation", "known",
-    )  # fmt: skip
+        "process",
+        "offset",
+        "generation",
+        "known",
+    )
     return anomalies(known.where(F.col("generation") < F.col("known")), NAME, detail, at_us="at_us")
 
 
@@ -60,22 +66,39 @@ def _between_old_versions(tables: Tables) -> DataFrame:
     none = F.lit(None).cast("long")
     points = (
         acked.select(*_COMMIT, F.col("invoke_us").alias("point_us"), F.lit(0).alias("step"), F.lit(0).alias("mark"))
-        .unionByName(acked.select(*_COMMIT, F.col("at_us").alias("point_us"), F.lit(0).alias("step"),
-                                  F.lit(0).alias("mark")))
-        .unionByName(old.select(*STORED, F.col("process"), none.alias("index"), F.col("invoke_us").alias("point_us"),
-                                F.lit(1).alias("step"), F.lit(1).alias("mark")))
-        .unionByName(old.where(F.col("until_us") < NEVER_US).select(
-            *STORED, F.col("process"), none.alias("index"), F.col("until_us").alias("point_us"),
-            F.lit(-1).alias("step"), F.lit(1).alias("mark")))
-    )  # fmt: skip
+        .unionByName(
+            acked.select(*_COMMIT, F.col("at_us").alias("point_us"), F.lit(0).alias("step"), F.lit(0).alias("mark"))
+        )
+        .unionByName(
+            old.select(
+                *STORED,
+                F.col("process"),
+                none.alias("index"),
+                F.col("invoke_us").alias("point_us"),
+                F.lit(1).alias("step"),
+                F.lit(1).alias("mark"),
+            )
+        )
+        .unionByName(
+            old.where(F.col("until_us") < NEVER_US).select(
+                *STORED,
+                F.col("process"),
+                none.alias("index"),
+                F.col("until_us").alias("point_us"),
+                F.lit(-1).alias("step"),
+                F.lit(1).alias("mark"),
+            )
+        )
+    )
     in_time = Window.partitionBy(*STORED).orderBy("point_us").rangeBetween(Window.unboundedPreceding, 0)
     placed = points.withColumn("calm", F.sum("mark").over(in_time)).withColumn("open", F.sum("step").over(in_time))
     alone = (
-        placed.where(F.col("index").isNotNull()).groupBy(*_COMMIT)
+        placed.where(F.col("index").isNotNull())
+        .groupBy(*_COMMIT)
         .agg(F.min("calm").alias("calm"), F.max("calm").alias("calm_after"), F.max("open").alias("open"))
         .where((F.col("calm") == F.col("calm_after")) & (F.col("open") == 0))
         .select(*_COMMIT, "calm")
-    )  # fmt: skip
+    )
     return acked.join(alone, list(_COMMIT))
 
 
@@ -100,9 +123,11 @@ def _older_values(tables: Tables) -> DataFrame:
     )
     keys = ["offset", *STORED]
     left = commits.select(
-        *(F.col(name).alias(f"w_{name}") for name in keys), F.col("stored_epoch").alias("left_epoch"),
-        F.col("invoke_us").alias("left_from_us"), F.col("until_us").alias("left_until_us"),
-    )  # fmt: skip
+        *(F.col(name).alias(f"w_{name}") for name in keys),
+        F.col("stored_epoch").alias("left_epoch"),
+        F.col("invoke_us").alias("left_from_us"),
+        F.col("until_us").alias("left_until_us"),
+    )
     equal = explained
     for name in keys:
         equal = equal & (F.col(name) == F.col(f"w_{name}"))
@@ -110,6 +135,10 @@ def _older_values(tables: Tables) -> DataFrame:
     wrong = judged.join(left, equal, "left_anti").join(gone.distinct(), ["run", "topic"], "left_anti")
     detail = sentence(
         "%s fetched offset %s with metadata epoch %s, though offset %s with epoch %s had been committed.",
-        "process", "offset", "metadata_epoch", "last.offset", "last.stored_epoch",
-    )  # fmt: skip
+        "process",
+        "offset",
+        "metadata_epoch",
+        "last.offset",
+        "last.stored_epoch",
+    )
     return anomalies(wrong, NAME, detail, at_us="at_us")

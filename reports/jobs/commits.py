@@ -15,10 +15,20 @@ NEVER_US: Final = 2**62
 SETTLED_US: Final = 500_000
 
 REFUSED: Final = (
-    "INVALID_METADATA_EPOCH", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID",
-    "OFFSET_METADATA_TOO_LARGE", "INVALID_COMMIT_OFFSET_SIZE", "UNKNOWN_TOPIC_OR_PARTITION", "INVALID_GROUP_ID",
-    "COORDINATOR_LOAD_IN_PROGRESS", "UNSUPPORTED_VERSION", "not_sent", "refused",
-)  # fmt: skip
+    "INVALID_METADATA_EPOCH",
+    "ILLEGAL_GENERATION",
+    "UNKNOWN_MEMBER_ID",
+    "REBALANCE_IN_PROGRESS",
+    "FENCED_INSTANCE_ID",
+    "OFFSET_METADATA_TOO_LARGE",
+    "INVALID_COMMIT_OFFSET_SIZE",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "INVALID_GROUP_ID",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "UNSUPPORTED_VERSION",
+    "not_sent",
+    "refused",
+)
 """Errors of a commit that wrote nothing. Of others (the coordinator's place was lost, its time was over) a part may
 have been written, and be replicated later."""
 

@@ -25,9 +25,14 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     in_time = Window.partitionBy("run").orderBy("epoch", "at_us")
     reigns = notes(tables, CONTROLLER_ACTIVATED).select("run", "node", "at_us", number("epoch"))
     handed = reigns.select(
-        "run", "epoch", "node", "at_us", F.lead("at_us").over(in_time).alias("active_us"),
-        F.lead("node").over(in_time).alias("next_node"), F.lead("epoch").over(in_time).alias("next_epoch"),
-    ).where(F.col("active_us").isNotNull())  # fmt: skip
+        "run",
+        "epoch",
+        "node",
+        "at_us",
+        F.lead("at_us").over(in_time).alias("active_us"),
+        F.lead("node").over(in_time).alias("next_node"),
+        F.lead("epoch").over(in_time).alias("next_epoch"),
+    ).where(F.col("active_us").isNotNull())
     lost = handed.join(_ends(tables), ["run", "node"]).where(
         F.col("ended_us").between(F.col("at_us"), F.col("active_us"))
         & (F.col("for_good") | (F.col("until_us") >= F.col("active_us") - _SLACK_US))
@@ -38,31 +43,50 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     ended_us = F.coalesce("end.ended_us", "last_us", "active_us")
     done = tables.operations.where(F.col("f").isin(*ADMIN) & (F.col("type") == "ok")).select("run", "complete_us")
     failovers = known.select(
-        "run", "epoch", "node", ended_us.alias("lost_us"), F.coalesce("end.cause", F.lit("")).alias("cause"),
-        "next_node", "next_epoch", "active_us",
-    )  # fmt: skip
+        "run",
+        "epoch",
+        "node",
+        ended_us.alias("lost_us"),
+        F.coalesce("end.cause", F.lit("")).alias("cause"),
+        "next_node",
+        "next_epoch",
+        "active_us",
+    )
     later = (F.col("d.run") == F.col("f.run")) & (F.col("d.complete_us") >= F.col("f.active_us"))
     return (
-        failovers.alias("f").join(done.alias("d"), later, "left")
+        failovers.alias("f")
+        .join(done.alias("d"), later, "left")
         .groupBy(*(F.col(f"f.{name}") for name in failovers.columns))
         .agg(F.min("d.complete_us").alias("accepted_us"))
-    )  # fmt: skip
+    )
 
 
 def _ends(tables: Tables) -> DataFrame:
     """When a node may have lost its office: run, node, ended_us, until_us, cause, for_good."""
     resigned = notes(tables, LEADER_RESIGNED).select(
-        "run", "node", F.col("at_us").alias("ended_us"), F.col("at_us").alias("until_us"),
-        F.lit(RESIGNED).alias("cause"), F.lit(True).alias("for_good"),
-    )  # fmt: skip
+        "run",
+        "node",
+        F.col("at_us").alias("ended_us"),
+        F.col("at_us").alias("until_us"),
+        F.lit(RESIGNED).alias("cause"),
+        F.lit(True).alias("for_good"),
+    )
     on_nodes = F.col("kind").startswith("node_") | (
         F.col("kind").startswith("link_") & ~F.contains("target", F.lit("client"))
     )
     named = F.array_distinct(F.regexp_extract_all("target", F.lit("node-([0-9]+)"), F.lit(1)))
-    hits = tables.faults.where(on_nodes).withColumn("named", F.explode(named)).select(
-        "run", F.col("named").cast("long").alias("node"), F.col("at_us").alias("ended_us"), "until_us",
-        F.col("name").alias("cause"), F.col("kind").isin(*ENDS_A_PROCESS).alias("for_good"),
-    )  # fmt: skip
+    hits = (
+        tables.faults.where(on_nodes)
+        .withColumn("named", F.explode(named))
+        .select(
+            "run",
+            F.col("named").cast("long").alias("node"),
+            F.col("at_us").alias("ended_us"),
+            "until_us",
+            F.col("name").alias("cause"),
+            F.col("kind").isin(*ENDS_A_PROCESS).alias("for_good"),
+        )
+    )
     return resigned.unionByName(hits)
 
 

@@ -27,10 +27,14 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     steps = each.withColumn("failures", failed).withColumn("last", last).withColumn("then", then)
     moved = steps.where((F.col("ok") == 1) & (F.col("last.node") != F.col("node")) & (F.col("node") >= 0))
     moves = moved.select(
-        "run", "group", F.col("last.node").alias("node"), F.col("node").alias("next_node"),
-        F.col("last.at_us").alias("last_us"), F.col("at_us").alias("first_us"),
+        "run",
+        "group",
+        F.col("last.node").alias("node"),
+        F.col("node").alias("next_node"),
+        F.col("last.at_us").alias("last_us"),
+        F.col("at_us").alias("first_us"),
         (F.col("failures") - F.col("then")).alias("failed"),
-    )  # fmt: skip
+    )
     place = F.row_number().over(Window.partitionBy("run").orderBy("first_us", "group"))
     return _with_loads(moves.withColumn("n", place).where(F.col("n") <= MOST_MOVES).drop("n"), tables)
 
@@ -40,8 +44,9 @@ def _with_loads(moves: DataFrame, tables: Tables) -> DataFrame:
         F.col("run").alias("l_run"), F.col("node").alias("l_node"), F.col("at_us").alias("l_us"), number("records")
     )
     same = (
-        (F.col("run") == F.col("l_run")) & (F.col("next_node") == F.col("l_node"))
+        (F.col("run") == F.col("l_run"))
+        & (F.col("next_node") == F.col("l_node"))
         & F.col("l_us").between(F.col("last_us"), F.col("first_us"))
-    )  # fmt: skip
+    )
     joined = moves.join(loads, same, "left")
     return joined.groupBy(*moves.columns).agg(F.max("l_us").alias("loaded_us"), F.max("records").alias("records"))

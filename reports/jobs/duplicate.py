@@ -23,7 +23,11 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     seen = with_witness(clashes, values, "first_sequence", "last_sequence", ["writer", "producer_id", "shift"])
     detail = sentence(
         "Value %s of %s is at offset %s and at offset %s under producer ID %s; %s values are there twice.",
-        "first", "writer", F.col("first") - F.col("other_shift"), F.col("first") - F.col("shift"), "producer_id",
+        "first",
+        "writer",
+        F.col("first") - F.col("other_shift"),
+        F.col("first") - F.col("shift"),
+        "producer_id",
         F.col("last") - F.col("first") + 1,
-    )  # fmt: skip
+    )
     return anomalies(seen, NAME, detail, offset=F.col("first") - F.col("shift"))

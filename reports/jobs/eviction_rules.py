@@ -37,9 +37,14 @@ def _without_reason(tables: Tables, cfg: JobConfig) -> DataFrame:
     detail = sentence(
         "Node %s evicted session %s by rule (%s), but it was idle for %s ms, %s ms old, with %s partitions "
         "against %s of the newcomer.",
-        "node", noted("session_id"), F.coalesce(rule, F.lit("none")), _shown("idle_ms"), _shown("age_ms"),
-        _shown("partitions"), _shown("by_partitions"),
-    )  # fmt: skip
+        "node",
+        noted("session_id"),
+        F.coalesce(rule, F.lit("none")),
+        _shown("idle_ms"),
+        _shown("age_ms"),
+        _shown("partitions"),
+        _shown("by_partitions"),
+    )
     return session_anomalies(wrong, NAME, detail)
 
 

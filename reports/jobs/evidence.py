@@ -11,9 +11,18 @@ from reports.jobs.notes import LEADS, text
 from reports.read_tables import Tables
 
 _VALUE = (
-    *PARTITION, "first_offset", "last_offset", "producer_id", "writer", "first_sequence", "last_sequence", "shift",
-    "process", "index", "complete_us",
-)  # fmt: skip
+    *PARTITION,
+    "first_offset",
+    "last_offset",
+    "producer_id",
+    "writer",
+    "first_sequence",
+    "last_sequence",
+    "shift",
+    "process",
+    "index",
+    "complete_us",
+)
 
 
 def placed_values(tables: Tables) -> DataFrame:
@@ -38,8 +47,9 @@ def without_leaders_word(sends: DataFrame, tables: Tables) -> DataFrame:
     leader_only = F.coalesce(F.col("acks") == 1, F.lit(False))
     return sends.join(
         F.broadcast(led.withColumnRenamed("run", "led_run")),
-        leader_only & (F.col("run") == F.col("led_run")) & (named == F.col("replicated")), "left_anti",
-    )  # fmt: skip
+        leader_only & (F.col("run") == F.col("led_run")) & (named == F.col("replicated")),
+        "left_anti",
+    )
 
 
 def ok_reads(tables: Tables) -> DataFrame:
@@ -69,8 +79,10 @@ def with_witness(clashes: DataFrame, values: DataFrame, first: str, last: str, s
     shown = values.select(
         *keys, F.col(first).alias("w_first"), F.col(last).alias("w_last"), "process", "index", "complete_us"
     )
-    hits = F.broadcast(clashes).join(shown, keys).where(
-        (F.col("w_first") <= F.col("last")) & (F.col("w_last") >= F.col("first"))
-    )  # fmt: skip
+    hits = (
+        F.broadcast(clashes)
+        .join(shown, keys)
+        .where((F.col("w_first") <= F.col("last")) & (F.col("w_last") >= F.col("first")))
+    )
     witness = F.min(F.struct("complete_us", "process", "index")).alias("witness")
     return hits.groupBy(*clashes.columns).agg(witness).select(*clashes.columns, "witness.*")

@@ -34,6 +34,14 @@ def hits(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     numbered = tables.faults.withColumn("n", F.row_number().over(in_order)).withColumn("total", total)
     chosen = numbered.where((F.col("n") - 1) * MOST_HITS % F.col("total") < MOST_HITS)
     return chosen.select(
-        "run", "name", "kind", "hit", "at_us", F.greatest("at_us", "until_us").alias("until_us"), "target", "client_id",
-        "session_epoch", "detail",
-    )  # fmt: skip
+        "run",
+        "name",
+        "kind",
+        "hit",
+        "at_us",
+        F.greatest("at_us", "until_us").alias("until_us"),
+        "target",
+        "client_id",
+        "session_epoch",
+        "detail",
+    )

@@ -34,6 +34,9 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     short = judged.where(F.col("position") < F.col("high_watermark"))
     detail = sentence(
         "%s stands at offset %s, the high watermark at %s: %s offsets never reached it.",
-        "process", "position", "high_watermark", F.col("high_watermark") - F.greatest("position", "log_start_offset"),
-    )  # fmt: skip
+        "process",
+        "position",
+        "high_watermark",
+        F.col("high_watermark") - F.greatest("position", "log_start_offset"),
+    )
     return anomalies(short, NAME, detail, at_us="end_us", offset=F.col("position"))

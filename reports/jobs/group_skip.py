@@ -31,7 +31,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     there = tables.once("occupied", occupied).join(reach, list(PARTITION))
     clipped = there.select(
         *STORED, F.greatest("first", "low").alias("first"), F.least("last", "high").alias("last")
-    ).where(F.col("first") <= F.col("last"))  # fmt: skip
+    ).where(F.col("first") <= F.col("last"))
     starts = log_starts(tables)
     holes = _without_moves(subtracted(clipped, mine, STORED), tables).join(starts, list(PARTITION), "left")
     low = F.greatest("first", F.coalesce("start_offset", F.lit(0)))

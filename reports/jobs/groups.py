@@ -24,23 +24,30 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     read = reads.groupBy(*_GROUP).agg(F.sum("count").alias("records"))
     commits = tables.once("commit_requests", requests).where(F.col("kind") == "commit")
     ends = commits.groupBy(*_GROUP).agg(
-        *(F.count(F.when(F.col("end") == end, 1)).alias(name)
-          for end, name in (("ok", "committed"), ("refused", "refused"), ("unknown", "unknown")))
-    )  # fmt: skip
+        *(
+            F.count(F.when(F.col("end") == end, 1)).alias(name)
+            for end, name in (("ok", "committed"), ("refused", "refused"), ("unknown", "unknown"))
+        )
+    )
     place = F.when(F.col("topic") != "", F.struct("topic", "partition"))
     members = tables.memberships.groupBy(*_GROUP).agg(
-        F.countDistinct("process").alias("members"), F.countDistinct(place).alias("partitions"),
+        F.countDistinct("process").alias("members"),
+        F.countDistinct(place).alias("partitions"),
         F.countDistinct(F.when(F.col("event") == "joined", F.col("generation"))).alias("generations"),
-    )  # fmt: skip
+    )
     whole = members
     for more in (read, held, ends):
         whole = whole.join(more, list(_GROUP), "left")
     zero = F.lit(0).cast("long")
     return whole.select(
-        *_GROUP, "members", "partitions", "generations", F.coalesce("records", zero).alias("records"),
+        *_GROUP,
+        "members",
+        "partitions",
+        "generations",
+        F.coalesce("records", zero).alias("records"),
         (F.coalesce("records", zero) - F.coalesce("distinct", zero)).alias("again"),
         *(F.coalesce(name, zero).alias(name) for name in ("committed", "refused", "unknown")),
-    )  # fmt: skip
+    )
 
 
 def rebalances(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
@@ -52,9 +59,11 @@ def rebalances(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         F.min("at_us").alias("at_us"), F.min_by("since_us", "at_us").alias("since_us")
     )
     each = joined.groupBy(*_GROUP, "generation").agg(
-        F.count(F.lit(1)).alias("members"), F.min("since_us").alias("from_us"),
-        F.max("at_us").alias("until_us"), F.max(F.col("at_us") - F.col("since_us")).alias("slowest_us"),
-    )  # fmt: skip
+        F.count(F.lit(1)).alias("members"),
+        F.min("since_us").alias("from_us"),
+        F.max("at_us").alias("until_us"),
+        F.max(F.col("at_us") - F.col("since_us")).alias("slowest_us"),
+    )
     place = F.row_number().over(Window.partitionBy(*_GROUP).orderBy("until_us", "generation"))
     return each.withColumn("n", place).where(F.col("n") <= MOST_REBALANCES).drop("n")
 

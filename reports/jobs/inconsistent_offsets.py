@@ -23,7 +23,11 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     seen = with_witness(clashes, values, "first_offset", "last_offset", ["writer", "shift"])
     detail = sentence(
         "Offset %s holds value %s of %s and value %s of %s; %s offsets are told in two ways.",
-        "first", F.col("first") + F.col("other_shift"), "other_writer", F.col("first") + F.col("shift"), "writer",
+        "first",
+        F.col("first") + F.col("other_shift"),
+        "other_writer",
+        F.col("first") + F.col("shift"),
+        "writer",
         F.col("last") - F.col("first") + 1,
-    )  # fmt: skip
+    )
     return anomalies(seen, NAME, detail, offset=F.col("first"))

@@ -25,9 +25,15 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     detail, at_us = story["detail"], F.coalesce(story["at_us"], F.col("end_us"), F.lit(0))
     wrong = topics.withColumn("story", story).where(F.col("story").isNotNull())
     return anomalies(
-        wrong.withColumn("told_us", at_us), NAME, detail, at_us="told_us", partition=-1, offset=-1,
-        process=F.coalesce("admin", F.lit("")), index=F.coalesce("admin_index", F.lit(-1)),
-    )  # fmt: skip
+        wrong.withColumn("told_us", at_us),
+        NAME,
+        detail,
+        at_us="told_us",
+        partition=-1,
+        offset=-1,
+        process=F.coalesce("admin", F.lit("")),
+        index=F.coalesce("admin_index", F.lit(-1)),
+    )
 
 
 def _asked(tables: Tables) -> DataFrame:
@@ -78,26 +84,50 @@ def _story() -> Column:
     stands = (F.col("created") == "ok") & F.col("delete_us").isNull()
     possible = F.when(
         F.col("value_acked").isNull(), F.array_append("values_possible", F.lit(-1).cast("long"))
-    ).otherwise(F.array_append("values_possible", F.col("value_acked")))  # fmt: skip
+    ).otherwise(F.array_append("values_possible", F.col("value_acked")))
     foreign = F.array_except("values", possible)
     told = [
         (F.size("ids") > 1, None, sentence("It was created more than once: it has had %s IDs.", F.size("ids"))),
-        (F.col("back").isNotNull(), F.col("back.there_us"),
-         sentence("Node %s shows it again after it was gone.", "back.node")),
-        (vanished, F.col("gone_us"),
-         sentence("It was gone at node %s, and nobody had asked to delete it.", "gone_node")),
-        (final & F.col("created").isNull() & any_node, None,
-         sentence("It is there at nodes %s, and nobody asked for it.", _listed("at_nodes"))),
-        (final & (F.col("created") == "fail") & any_node, None,
-         sentence("Its creation was refused, and it is there at nodes %s.", _listed("at_nodes"))),
-        (final & stands & all_gone, None,
-         sentence("Its creation was acknowledged, and it is missing at nodes %s.", _listed(missing))),
-        (final & F.col("deleted") & any_node, None,
-         sentence("Its deletion was acknowledged, and it is there at nodes %s.", _listed("at_nodes"))),
-        (final & F.col("created").isNotNull() & any_node & (F.size(foreign) > 0), None,
-         sentence("Its retention.ms is %s at the end; acknowledged last: %s.", _listed(foreign),
-                  F.coalesce(F.col("value_acked").cast("string"), F.lit("none")))),
-    ]  # fmt: skip
+        (
+            F.col("back").isNotNull(),
+            F.col("back.there_us"),
+            sentence("Node %s shows it again after it was gone.", "back.node"),
+        ),
+        (
+            vanished,
+            F.col("gone_us"),
+            sentence("It was gone at node %s, and nobody had asked to delete it.", "gone_node"),
+        ),
+        (
+            final & F.col("created").isNull() & any_node,
+            None,
+            sentence("It is there at nodes %s, and nobody asked for it.", _listed("at_nodes")),
+        ),
+        (
+            final & (F.col("created") == "fail") & any_node,
+            None,
+            sentence("Its creation was refused, and it is there at nodes %s.", _listed("at_nodes")),
+        ),
+        (
+            final & stands & all_gone,
+            None,
+            sentence("Its creation was acknowledged, and it is missing at nodes %s.", _listed(missing)),
+        ),
+        (
+            final & F.col("deleted") & any_node,
+            None,
+            sentence("Its deletion was acknowledged, and it is there at nodes %s.", _listed("at_nodes")),
+        ),
+        (
+            final & F.col("created").isNotNull() & any_node & (F.size(foreign) > 0),
+            None,
+            sentence(
+                "Its retention.ms is %s at the end; acknowledged last: %s.",
+                _listed(foreign),
+                F.coalesce(F.col("value_acked").cast("string"), F.lit("none")),
+            ),
+        ),
+    ]
     story = F.lit(None)
     for applies, at_us, detail in reversed(told):
         when = F.lit(None).cast("long") if at_us is None else at_us

@@ -19,6 +19,10 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     lost = lost.withColumn("until", F.least("last_offset", "reach"))
     detail = sentence(
         "Acknowledged at offset %s (value %s of %s), never read, though reads went on to offset %s; %s records lost.",
-        "first_offset", "first_sequence", "writer", "reach", F.col("until") - F.col("first_offset") + 1,
-    )  # fmt: skip
+        "first_offset",
+        "first_sequence",
+        "writer",
+        "reach",
+        F.col("until") - F.col("first_offset") + 1,
+    )
     return anomalies(lost, NAME, detail, offset=F.col("first_offset"))

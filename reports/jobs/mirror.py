@@ -28,28 +28,30 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     back = F.greatest(F.lit(0), F.coalesce(F.col("before") - F.col("source_offset"), F.lit(0)))
     rows = tables.once("mirror_steps", steps).withColumn("back", back)
     return rows.groupBy("run", "topic").agg(
-        F.countDistinct("partition").alias("partitions"), F.sum("count").alias("records"),
-        F.sum("again").alias("again"), F.sum((F.col("back") > 0).cast("long")).alias("rewinds"),
+        F.countDistinct("partition").alias("partitions"),
+        F.sum("count").alias("records"),
+        F.sum("again").alias("again"),
+        F.sum((F.col("back") > 0).cast("long")).alias("rewinds"),
         F.max("back").alias("farthest"),
-    )  # fmt: skip
+    )
 
 
 def positions(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     """Columns: run, topic, partition, slot (of SLOT_US), position (offset behind the last copy), again (records)."""
     rows = tables.once("mirror_steps", steps).withColumn("slot", _slot("at_us"))
     order = F.struct("at_us", "process", "index", "source_offset")
-    return rows.groupBy(*PARTITION, "slot").agg(
-        F.max_by("end", order).alias("position"), F.sum("again").alias("again")
-    )
+    return rows.groupBy(*PARTITION, "slot").agg(F.max_by("end", order).alias("position"), F.sum("again").alias("again"))
 
 
 def rewinds(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     """Columns: run, topic, partition, at_us, from_offset, to_offset: the first copies after going back."""
     back = tables.once("mirror_steps", steps).where(F.col("source_offset") < F.col("before"))
     first = F.row_number().over(Window.partitionBy("run").orderBy("at_us", "topic", "partition"))
-    return back.withColumn("n", first).where(F.col("n") <= MOST_REWINDS).select(
-        *PARTITION, "at_us", F.col("before").alias("from_offset"), F.col("source_offset").alias("to_offset")
-    )  # fmt: skip
+    return (
+        back.withColumn("n", first)
+        .where(F.col("n") <= MOST_REWINDS)
+        .select(*PARTITION, "at_us", F.col("before").alias("from_offset"), F.col("source_offset").alias("to_offset"))
+    )
 
 
 def source_ends(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001

@@ -24,22 +24,31 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     source = source.join(F.broadcast(_judged(tables)), list(PARTITION), "left_semi")
     there = tables.target_runs.where(F.col("count") > 0).withColumn(
         "last_sequence", F.col("first_sequence") + F.col("count") - 1
-    )  # fmt: skip
+    )
     wanted, found = (merged(each, _VALUE, "first_sequence", "last_sequence") for each in (source, there))
     missing = subtracted(wanted, found, _VALUE)
     runs = source.select(
-        *_VALUE, "process", "index", "complete_us", "shift", F.col("first_sequence").alias("low"),
+        *_VALUE,
+        "process",
+        "index",
+        "complete_us",
+        "shift",
+        F.col("first_sequence").alias("low"),
         F.col("last_sequence").alias("high"),
-    )  # fmt: skip
-    lost = F.broadcast(missing).join(runs, list(_VALUE)).where(
-        (F.col("low") <= F.col("last")) & (F.col("high") >= F.col("first"))
-    )  # fmt: skip
+    )
+    lost = (
+        F.broadcast(missing)
+        .join(runs, list(_VALUE))
+        .where((F.col("low") <= F.col("last")) & (F.col("high") >= F.col("first")))
+    )
     first, last = F.greatest("first", "low"), F.least("last", "high")
     lost = lost.withColumn("from", first - F.col("shift")).withColumn("to", last - F.col("shift"))
     detail = sentence(
         "The source holds offsets %s to %s, written by %s; the cluster that they were copied to does not.",
-        "from", "to", "writer",
-    )  # fmt: skip
+        "from",
+        "to",
+        "writer",
+    )
     return anomalies(lost, NAME, detail, offset=F.col("from"))
 
 

@@ -27,13 +27,13 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     steps = steps.withColumn("had", F.coalesce(had, F.lit(-1))).where(F.col("step") >= _OWED)
     place = Window.partitionBy(*_CLIENT, "life", "topic", "partition").orderBy("at_us", "step", "index")
     firsts = steps.withColumn("owed_step", F.lag("step").over(place)).withColumn("owed", F.lag("epoch").over(place))
-    early = firsts.where(
-        (F.col("step") == _FETCH) & (F.col("owed_step") == _OWED) & (F.col("had") < F.col("owed"))
-    )  # fmt: skip
+    early = firsts.where((F.col("step") == _FETCH) & (F.col("owed_step") == _OWED) & (F.col("had") < F.col("owed")))
     detail = sentence(
         "%s fetched the partition with metadata epoch %s; the offset that it had learnt has epoch %s.",
-        "process", "had", "owed",
-    )  # fmt: skip
+        "process",
+        "had",
+        "owed",
+    )
     return anomalies(early, NAME, detail, at_us="at_us", offset=-1)
 
 
@@ -53,13 +53,16 @@ def _steps(tables: Tables) -> DataFrame:
     none, nowhere = F.lit(None).cast("long"), F.lit(None).cast("string")
     frames = [
         frame.select(
-            *_CLIENT, F.lit(step).alias("step"), "at_us", F.col("index").cast("long").alias("index"),
+            *_CLIENT,
+            F.lit(step).alias("step"),
+            "at_us",
+            F.col("index").cast("long").alias("index"),
             F.col("topic") if "place" in has else nowhere.alias("topic"),
             F.col("partition") if "place" in has else none.alias("partition"),
             F.col("metadata_epoch").alias("epoch") if "epoch" in has else none.alias("epoch"),
         )
         for step, frame, has in parts
-    ]  # fmt: skip
+    ]
     result = frames[0]
     for frame in frames[1:]:
         result = result.unionByName(frame)

@@ -26,10 +26,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 def _at_clients(tables: Tables) -> DataFrame:
     taken = tables.metadata_epochs.where("accepted").select(*_CLIENT, "index", "node", "metadata_epoch", "at_us")
     left = tables.memberships.where(F.col("event") == "left").select(
-        *_CLIENT, F.lit(LAST_INDEX).alias("index"), F.lit(-1).alias("node"),
+        *_CLIENT,
+        F.lit(LAST_INDEX).alias("index"),
+        F.lit(-1).alias("node"),
         F.lit(None).cast("long").alias("metadata_epoch"),
         "at_us",
-    )  # fmt: skip
+    )
     in_time = Window.partitionBy(*_CLIENT).orderBy("at_us", "index")
     begins = F.col("metadata_epoch").isNull().cast("int")
     lives = taken.unionByName(left).withColumn("life", F.sum(begins).over(in_time))
@@ -38,9 +40,14 @@ def _at_clients(tables: Tables) -> DataFrame:
     told = "%s had metadata epoch %s and took %s from node %s."
     detail = sentence(told, "process", "known", "metadata_epoch", "node")
     return anomalies(
-        known.where(F.col("metadata_epoch") < F.col("known")), NAME, detail, at_us="at_us", topic=F.lit(""),
-        partition=-1, offset=-1,
-    )  # fmt: skip
+        known.where(F.col("metadata_epoch") < F.col("known")),
+        NAME,
+        detail,
+        at_us="at_us",
+        topic=F.lit(""),
+        partition=-1,
+        offset=-1,
+    )
 
 
 def _at_nodes(tables: Tables) -> DataFrame:
@@ -49,9 +56,16 @@ def _at_nodes(tables: Tables) -> DataFrame:
     known = applied.withColumn("known", F.max("epoch").over(before)).where(F.col("epoch") < F.col("known"))
     detail = sentence("Node %s had metadata epoch %s and applied %s.", "node", "known", "epoch")
     return anomalies(
-        known, NAME, detail, at_us="at_us", topic=F.lit(""), partition=-1, offset=-1,
-        process=F.format_string("node-%s", F.col("node").cast("string")), index=-1,
-    )  # fmt: skip
+        known,
+        NAME,
+        detail,
+        at_us="at_us",
+        topic=F.lit(""),
+        partition=-1,
+        offset=-1,
+        process=F.format_string("node-%s", F.col("node").cast("string")),
+        index=-1,
+    )
 
 
 def _in_the_log(tables: Tables) -> DataFrame:
@@ -62,6 +76,12 @@ def _in_the_log(tables: Tables) -> DataFrame:
     known = places.withColumn("known", F.max("epoch").over(before)).where(F.col("epoch") <= F.col("known"))
     detail = sentence("Metadata epoch %s was committed at offset %s, behind epoch %s.", "epoch", "offset", "known")
     return anomalies(
-        known, NAME, detail, at_us="at_us", topic=F.lit("__cluster_metadata"), partition=0,
-        process=F.format_string("node-%s", F.col("node").cast("string")), index=-1,
-    )  # fmt: skip
+        known,
+        NAME,
+        detail,
+        at_us="at_us",
+        topic=F.lit("__cluster_metadata"),
+        partition=0,
+        process=F.format_string("node-%s", F.col("node").cast("string")),
+        index=-1,
+    )

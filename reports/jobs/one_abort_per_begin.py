@@ -22,9 +22,13 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     seen = committed.groupBy("run", "offset", "kind").agg(F.min("at_us").alias("at_us"))
     in_order = Window.partitionBy("run").orderBy("offset", "at_us")
     steps = seen.where(F.col("kind").isin(*_MARKERS)).select(
-        "run", "offset", "kind", "at_us", F.lag("kind").over(in_order).alias("before"),
+        "run",
+        "offset",
+        "kind",
+        "at_us",
+        F.lag("kind").over(in_order).alias("before"),
         F.lag("offset").over(in_order).alias("before_offset"),
-    )  # fmt: skip
+    )
     open_before = F.coalesce(F.col("before") == "begin", F.lit(False))
     begins = F.col("kind") == "begin"
     told_twice = F.coalesce(F.col("before_offset") == F.col("offset"), F.lit(False))
@@ -32,6 +36,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     last = F.coalesce(F.concat(F.col("before"), F.lit(" at "), F.col("before_offset").cast("string")), F.lit("none"))
     detail = sentence("A committed %s at offset %s follows this marker: %s.", "kind", "offset", last)
     return anomalies(
-        wrong, NAME, detail, at_us="at_us", topic=F.lit("__cluster_metadata"), partition=0, process=F.lit(""),
+        wrong,
+        NAME,
+        detail,
+        at_us="at_us",
+        topic=F.lit("__cluster_metadata"),
+        partition=0,
+        process=F.lit(""),
         index=-1,
-    )  # fmt: skip
+    )

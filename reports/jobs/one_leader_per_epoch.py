@@ -15,14 +15,26 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     led = notes(tables, LEADER_ELECTED, CONTROLLER_ACTIVATED).select("run", "node", "at_us", number("epoch"))
     by_node = led.groupBy("run", "epoch", "node").agg(F.min("at_us").alias("at_us"))
     number_to_text = F.transform(F.sort_array(F.collect_set("node")), lambda one: one.cast("string"))
-    leaders = by_node.groupBy("run", "epoch").agg(
-        F.count(F.lit(1)).alias("leaders"), F.max("at_us").alias("at_us"),
-        F.array_join(number_to_text, ", ").alias("who"),
-        F.max_by("node", "at_us").alias("last"),
-    ).where(F.col("leaders") > 1)  # fmt: skip
+    leaders = (
+        by_node.groupBy("run", "epoch")
+        .agg(
+            F.count(F.lit(1)).alias("leaders"),
+            F.max("at_us").alias("at_us"),
+            F.array_join(number_to_text, ", ").alias("who"),
+            F.max_by("node", "at_us").alias("last"),
+        )
+        .where(F.col("leaders") > 1)
+    )
     detail = sentence("Nodes %s all led the quorum in epoch %s.", "who", "epoch")
     named = F.format_string("node-%s", F.col("last").cast("string"))
     return anomalies(
-        leaders, NAME, detail, at_us="at_us", topic=F.lit("__cluster_metadata"), partition=0, offset=-1,
-        process=named, index=-1,
-    )  # fmt: skip
+        leaders,
+        NAME,
+        detail,
+        at_us="at_us",
+        topic=F.lit("__cluster_metadata"),
+        partition=0,
+        offset=-1,
+        process=named,
+        index=-1,
+    )

@@ -25,6 +25,9 @@ def transform_inside(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG0
 def _rows(jumps: DataFrame, name: str, told: str) -> DataFrame:
     detail = sentence(
         told + ": %s records are left out, from offset %s.",
-        F.col("expected") - 1, "first_offset", "skipped", "first_skipped",
-    )  # fmt: skip
+        F.col("expected") - 1,
+        "first_offset",
+        "skipped",
+        "first_skipped",
+    )
     return anomalies(jumps, name, detail, offset=F.col("first_skipped"))

@@ -20,13 +20,23 @@ def first_reads(tables: Tables) -> DataFrame:
     """Each time that a member was given a partition and read of it. Columns: run, process, topic, partition, group,
     generation, given_us, index, invoke_us, at_us, first_offset."""
     given = tables.memberships.where(F.col("event") == "assigned").select(
-        *_OWNER, "group", "generation", F.col("at_us").alias("given_us"), F.col("at_us").alias("point_us"),
+        *_OWNER,
+        "group",
+        "generation",
+        F.col("at_us").alias("given_us"),
+        F.col("at_us").alias("point_us"),
         F.lit(0).alias("is_read"),
-    )  # fmt: skip
+    )
     reads = tables.reads.where(F.col("type") == "ok").select(
-        *_OWNER, "index", "position", "invoke_us", F.col("complete_us").alias("at_us"), "first_offset",
-        F.col("invoke_us").alias("point_us"), F.lit(1).alias("is_read"),
-    )  # fmt: skip
+        *_OWNER,
+        "index",
+        "position",
+        "invoke_us",
+        F.col("complete_us").alias("at_us"),
+        "first_offset",
+        F.col("invoke_us").alias("point_us"),
+        F.lit(1).alias("is_read"),
+    )
     in_time = Window.partitionBy(*_OWNER).orderBy("point_us", "is_read", "index", "position")
     both = given.unionByName(reads, allowMissingColumns=True)
     for name in ("group", "generation", "given_us"):
@@ -40,9 +50,11 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     commits = written(tables)
     reads = tables.once("first_reads", first_reads)
     ends = commits.where(F.col("end") == "ok").select(
-        *STORED, F.col("at_us").alias("point_us"), F.lit(1).alias("is_end"),
+        *STORED,
+        F.col("at_us").alias("point_us"),
+        F.lit(1).alias("is_end"),
         F.struct("invoke_us", "offset").alias("committed"),
-    )  # fmt: skip
+    )
     starts = reads.withColumn("point_us", F.col("given_us")).withColumn("is_end", F.lit(0))
     before = Window.partitionBy(*STORED).orderBy("point_us", "is_end").rowsBetween(Window.unboundedPreceding, -1)
     both = starts.unionByName(ends, allowMissingColumns=True)
@@ -51,17 +63,23 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     left = _without_moves(_without_later_commits(back, commits), tables)
     detail = sentence(
         "%s was given the partition in generation %s and read from offset %s; the group had committed %s: %s records.",
-        "process", "generation", "first_offset", "last.offset", F.col("last.offset") - F.col("first_offset"),
-    )  # fmt: skip
+        "process",
+        "generation",
+        "first_offset",
+        "last.offset",
+        F.col("last.offset") - F.col("first_offset"),
+    )
     return anomalies(left, NAME, detail, at_us="at_us", offset=F.col("first_offset"))
 
 
 def _without_later_commits(back: DataFrame, commits: DataFrame) -> DataFrame:
     """Without those that a commit of unknown end, or a later one, sent so far back."""
     later = commits.select(
-        *(F.col(name).alias(f"w_{name}") for name in STORED), F.col("offset").alias("w_offset"),
-        F.col("until_us").alias("w_until_us"), F.col("invoke_us").alias("w_invoke_us"),
-    )  # fmt: skip
+        *(F.col(name).alias(f"w_{name}") for name in STORED),
+        F.col("offset").alias("w_offset"),
+        F.col("until_us").alias("w_until_us"),
+        F.col("invoke_us").alias("w_invoke_us"),
+    )
     same = (
         (F.col("w_offset") <= F.col("first_offset"))
         & (F.col("w_until_us") > F.col("last.invoke_us"))

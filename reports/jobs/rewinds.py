@@ -21,9 +21,11 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     moved = tables.resets.where(F.col("reason") == OUT_OF_RANGE)
     cut = notes(tables, *TRUNCATED).select(
-        F.col("run").alias("c_run"), text("partition").alias("c_name"), number("offset").alias("cut"),
+        F.col("run").alias("c_run"),
+        text("partition").alias("c_name"),
+        number("offset").alias("cut"),
         F.col("at_us").alias("cut_us"),
-    )  # fmt: skip
+    )
     known = (
         moved.join(F.broadcast(_reached(moved, tables)), [*PARTITION, "from_offset"], "left")
         .join(log_starts(tables), list(PARTITION), "left")
@@ -36,13 +38,16 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     since = F.coalesce("reached_us", F.lit(0))
     explained = same & (F.col("cut") < at) & (F.col("cut_us") >= since) & (F.col("cut_us") <= F.col("at_us"))
     wrong = known.where(held).join(F.broadcast(cut), explained, "left_anti")
-    went = F.when(
-        F.col("to_offset") < 0, "did not go on"
-    ).otherwise(sentence("went on at %s: %s offsets away", "to_offset", F.abs(F.col("to_offset") - at)))  # fmt: skip
+    went = F.when(F.col("to_offset") < 0, "did not go on").otherwise(
+        sentence("went on at %s: %s offsets away", "to_offset", F.abs(F.col("to_offset") - at))
+    )
     detail = sentence(
         "%s stood at offset %s, was told that it is out of range, and %s; its metadata epoch was %s.",
-        "process", "from_offset", went, "metadata_epoch",
-    )  # fmt: skip
+        "process",
+        "from_offset",
+        went,
+        "metadata_epoch",
+    )
     return anomalies(wrong, NAME, detail, at_us="at_us", offset=at)
 
 
@@ -52,6 +57,8 @@ def _reached(moved: DataFrame, tables: Tables) -> DataFrame:
     came = tables.positions.where(F.col("error").isNull()).join(F.broadcast(places), list(PARTITION))
     came = came.where(F.col("next_offset") >= F.col("from_offset"))
     ended = tables.operations.select("run", "process", "index", "complete_us")
-    return came.join(ended, ["run", "process", "index"]).groupBy(*PARTITION, "from_offset").agg(
-        F.min("complete_us").alias("reached_us")
-    )  # fmt: skip
+    return (
+        came.join(ended, ["run", "process", "index"])
+        .groupBy(*PARTITION, "from_offset")
+        .agg(F.min("complete_us").alias("reached_us"))
+    )

@@ -42,8 +42,13 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     told = F.when(wrong_accepted, "accepted").otherwise("refused")
     detail = sentence(
         "Node %s %s epoch %s of session %s from %s while it expected %s.",
-        "node", told, "session_epoch", "session", "client_id", "expected",
-    )  # fmt: skip
+        "node",
+        told,
+        "session_epoch",
+        "session",
+        "client_id",
+        "expected",
+    )
     return session_anomalies(steps.where(wrong_accepted | right_refused), NAME, detail)
 
 
@@ -51,9 +56,16 @@ def session_anomalies(found: DataFrame, name: str, detail: Column) -> DataFrame:
     """Anomalies of sessions have no partition or operation; the client's name stands for the process."""
     nothing = F.lit(-1)
     return anomalies(
-        found, name, detail, at_us="at_us", topic=F.lit(""), partition=nothing, offset=nothing,
-        process=F.col("client_id"), index=nothing,
-    )  # fmt: skip
+        found,
+        name,
+        detail,
+        at_us="at_us",
+        topic=F.lit(""),
+        partition=nothing,
+        offset=nothing,
+        process=F.col("client_id"),
+        index=nothing,
+    )
 
 
 def _next(name: str) -> Column:

@@ -21,13 +21,19 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     lost = requests.where((F.col("outcome") == "unknown_id") & (F.col("alive") == 1))
     detail = sentence(
         "Node %s did not know session %s of %s (epoch %s), which it had neither closed nor evicted.",
-        "node", "session", "client_id", "session_epoch",
-    )  # fmt: skip
+        "node",
+        "session",
+        "client_id",
+        "session_epoch",
+    )
     unknown = session_anomalies(lost, NAME, detail)
     detail = sentence(
         "Node %s closed session %s of %s because of a request with the wrong epoch %s.",
-        "node", "session", "client_id", "session_epoch",
-    )  # fmt: skip
+        "node",
+        "session",
+        "client_id",
+        "session_epoch",
+    )
     return unknown.unionByName(session_anomalies(_closed_for_an_epoch(tables), NAME, detail))
 
 
@@ -36,18 +42,25 @@ def _closed_for_an_epoch(tables: Tables) -> DataFrame:
     order = Window.partitionBy(*SESSION).orderBy("seq")
     reply = F.struct("what", "connection", "error")
     rows = session_rows(tables).select(
-        *SESSION, "seq", "at_us", "what", F.lag("what").over(order).alias("asked"),
-        F.lag("connection").over(order).alias("connection"), F.lag("client_id").over(order).alias("client_id"),
+        *SESSION,
+        "seq",
+        "at_us",
+        "what",
+        F.lag("what").over(order).alias("asked"),
+        F.lag("connection").over(order).alias("connection"),
+        F.lag("client_id").over(order).alias("client_id"),
         F.lag("session_epoch").over(order).alias("session_epoch"),
-        F.lead(reply).over(order).alias("first"), F.lead(reply, 2).over(order).alias("second"),
-    )  # fmt: skip
+        F.lead(reply).over(order).alias("first"),
+        F.lead(reply, 2).over(order).alias("second"),
+    )
     asked = (F.col("what") == "session_closed") & (F.col("asked") == "request") & (F.col("session_epoch") > 0)
     return rows.where(asked & (_refused("first") | _refused("second")))
 
 
 def _refused(reply: str) -> Column:
     refused = (
-        (F.col(f"{reply}.what") == "reply") & (F.col(f"{reply}.connection") == F.col("connection"))
+        (F.col(f"{reply}.what") == "reply")
+        & (F.col(f"{reply}.connection") == F.col("connection"))
         & (F.col(f"{reply}.error") == INVALID_SESSION_EPOCH)
-    )  # fmt: skip
+    )
     return F.coalesce(refused, F.lit(False))

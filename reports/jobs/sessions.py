@@ -22,9 +22,17 @@ SESSION = ("run", "node", "incarnation", "session")
 
 _NOTES = ("session_created", "session_closed", "session_evicted")
 _ROW = (
-    *SESSION, "seq", "at_us", "what", "connection", "client_id", "api_version", "session_epoch", "answered_session_id",
+    *SESSION,
+    "seq",
+    "at_us",
+    "what",
+    "connection",
+    "client_id",
+    "api_version",
+    "session_epoch",
+    "answered_session_id",
     "error",
-)  # fmt: skip
+)
 
 
 def session_rows(tables: Tables) -> DataFrame:

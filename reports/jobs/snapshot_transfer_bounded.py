@@ -35,8 +35,14 @@ def _fetched_again(downloads: DataFrame) -> DataFrame:
     most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
     detail = sentence(
         "Node %s received %s bytes of snapshot %s-%s, which has %s, in %s starts: %s are enough.",
-        "node", "received_bytes", "end_offset", "epoch", "size_bytes", "starts", most,
-    )  # fmt: skip
+        "node",
+        "received_bytes",
+        "end_offset",
+        "epoch",
+        "size_bytes",
+        "starts",
+        most,
+    )
     return _breaches(downloads.where((F.col("size_bytes") >= 0) & (F.col("received_bytes") > most)), detail, "until_us")
 
 
@@ -46,8 +52,13 @@ def _elsewhere(found: DataFrame) -> DataFrame:
     starts = found.where((F.col("what") == STARTED) & (F.col("position") > allowed))
     asked = sentence(
         "Node %s asked for snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
-        "node", "end_offset", "epoch", "leader", "position", allowed,
-    )  # fmt: skip
+        "node",
+        "end_offset",
+        "epoch",
+        "leader",
+        "position",
+        allowed,
+    )
     chunks = found.where((F.col("what") == CHUNK) & (F.col("position") != F.col("held")))
     took = sentence(
         "Node %s took bytes of snapshot %s-%s at %s and held %s.", "node", "end_offset", "epoch", "position", "held"
@@ -74,13 +85,25 @@ def _without_end(found: DataFrame) -> DataFrame:
     most = MOST_TIMES * F.col("first_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
     detail = sentence(
         "Node %s received %s bytes from node %s until it had a snapshot; the first had %s, %s are enough in %s starts.",
-        "node", "received_bytes", "leader", "first_bytes", most, "starts",
-    )  # fmt: skip
+        "node",
+        "received_bytes",
+        "leader",
+        "first_bytes",
+        most,
+        "starts",
+    )
     return _breaches(spent.where((F.col("first_bytes") > 0) & (F.col("received_bytes") > most)), detail, "at_us")
 
 
 def _breaches(found: DataFrame, detail: Column, at_us: str) -> DataFrame:
     return anomalies(
-        found, NAME, detail, at_us=at_us, topic=F.lit("__cluster_metadata"), partition=0, offset=F.col("end_offset"),
-        process=F.format_string("node-%s", F.col("node").cast("string")), index=-1,
-    )  # fmt: skip
+        found,
+        NAME,
+        detail,
+        at_us=at_us,
+        topic=F.lit("__cluster_metadata"),
+        partition=0,
+        offset=F.col("end_offset"),
+        process=F.format_string("node-%s", F.col("node").cast("string")),
+        index=-1,
+    )

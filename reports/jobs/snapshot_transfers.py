@@ -21,10 +21,18 @@ def steps(tables: Tables) -> DataFrame:
     snapshot), ``at_leader`` (spent with one leader) and ``download``. ``held``: bytes kept before it, by the notes.
     ``begins``: another source than the note before."""
     rows = notes(tables, STARTED, CHUNK, FINISHED, DISCARDED).select(
-        "run", "node", "incarnation", "seq", "at_us", "what", number("size"), number("position"), number("bytes"),
+        "run",
+        "node",
+        "incarnation",
+        "seq",
+        "at_us",
+        "what",
+        number("size"),
+        number("position"),
+        number("bytes"),
         text("why"),
         *(F.when(F.col("what") == STARTED, number(each)).alias(each) for each in SOURCE),
-    )  # fmt: skip
+    )
     in_order = Window.partitionBy("run", "node").orderBy("incarnation", "seq")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)

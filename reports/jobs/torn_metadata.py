@@ -39,12 +39,19 @@ def _seen(tables: Tables) -> DataFrame:
     told = first.select("run", "process", "node", "topic_set", "first.*").join(ended, ["run", "process", "index"])
     part = sentence(
         "Node %s showed %s of %s partitions of topic %s.",
-        "node", "short.partitions_seen", "short.partitions_wanted", "short.topic",
-    )  # fmt: skip
+        "node",
+        "short.partitions_seen",
+        "short.partitions_wanted",
+        "short.topic",
+    )
     some = sentence(
         "Node %s showed a change of %s of the %s topics of %s, %s of them as present: they are written together.",
-        "node", "topics", "topics_wanted", "topic_set", "there",
-    )  # fmt: skip
+        "node",
+        "topics",
+        "topics_wanted",
+        "topic_set",
+        "there",
+    )
     detail = F.when(F.col("short").isNotNull(), part).otherwise(some)
     topic = F.coalesce(F.col("short.topic"), F.col("topic_set"))
     return anomalies(told, NAME, detail, topic=topic, partition=_NOWHERE, offset=_NOWHERE)
@@ -55,19 +62,34 @@ def _divided(tables: Tables) -> DataFrame:
     shown = images.groupBy("run", "offset", "digest").agg(
         F.min("at_us").alias("at_us"), F.min_by("node", "at_us").alias("node")
     )
-    versions = shown.groupBy("run", "offset").agg(
-        F.count(F.lit(1)).alias("versions"), F.max("at_us").alias("at_us"),
-        F.min_by("node", "at_us").alias("one"), F.max_by("node", "at_us").alias("other"),
-    ).where(F.col("versions") > 1)  # fmt: skip
+    versions = (
+        shown.groupBy("run", "offset")
+        .agg(
+            F.count(F.lit(1)).alias("versions"),
+            F.max("at_us").alias("at_us"),
+            F.min_by("node", "at_us").alias("one"),
+            F.max_by("node", "at_us").alias("other"),
+        )
+        .where(F.col("versions") > 1)
+    )
     detail = sentence(
         "Nodes %s and %s held different metadata at offset %s of the metadata log (%s versions in all).",
-        "one", "other", "offset", "versions",
-    )  # fmt: skip
+        "one",
+        "other",
+        "offset",
+        "versions",
+    )
     named = F.format_string("node-%s", F.col("other").cast("string"))
     return anomalies(
-        versions, NAME, detail, at_us="at_us", topic=F.lit("__cluster_metadata"), partition=0, process=named,
+        versions,
+        NAME,
+        detail,
+        at_us="at_us",
+        topic=F.lit("__cluster_metadata"),
+        partition=0,
+        process=named,
         index=_NOWHERE,
-    )  # fmt: skip
+    )
 
 
 def _half_there(tables: Tables) -> DataFrame:
@@ -80,7 +102,9 @@ def _half_there(tables: Tables) -> DataFrame:
     ended = tables.operations.select("run", "process", "index", "complete_us")
     detail = sentence(
         "A request sent again found %s of its %s topics: an earlier attempt had created a part of %s.",
-        "there", "topics_wanted", "topic_set",
-    )  # fmt: skip
+        "there",
+        "topics_wanted",
+        "topic_set",
+    )
     told = partly.join(ended, ["run", "process", "index"])
     return anomalies(told, NAME, detail, topic=F.col("topic_set"), partition=_NOWHERE, offset=_NOWHERE)

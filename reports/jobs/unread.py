@@ -34,9 +34,14 @@ def unread(tables: Tables) -> DataFrame:
     low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
     shift = F.col("first_sequence") - F.col("first_offset")
     clipped = parts.select(
-        *_KEYS, "process", "index", "complete_us", low.alias("first_sequence"),
-        (low - shift).alias("first_offset"), (high - shift).alias("last_offset"),
-    )  # fmt: skip
+        *_KEYS,
+        "process",
+        "index",
+        "complete_us",
+        low.alias("first_sequence"),
+        (low - shift).alias("first_offset"),
+        (high - shift).alias("last_offset"),
+    )
     reach = ok_reads(tables).groupBy(*PARTITION).agg(F.max("last_offset").alias("reach"))
     return (
         clipped.join(reach, list(PARTITION), "left")

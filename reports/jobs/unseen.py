@@ -20,6 +20,9 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     tail = tail.withColumn("from", F.greatest("first_offset", F.col("reach") + 1))
     detail = sentence(
         "Acknowledged at offset %s by %s, not read by the end (high watermark then %s); %s records unseen.",
-        "from", "writer", "high_watermark", F.col("last_offset") - F.col("from") + 1,
-    )  # fmt: skip
+        "from",
+        "writer",
+        "high_watermark",
+        F.col("last_offset") - F.col("from") + 1,
+    )
     return anomalies(tail, NAME, detail, offset=F.col("from"))

@@ -79,38 +79,52 @@ def table(runs: Sequence[Measured]) -> list[tuple[str, list[Line]]]:
     """Groups of lines; a line that no run has is left out."""
     client, follower = [one.clients for one in runs], [one.followers for one in runs]
     groups = [
-        ("Fetchers", [
-            line_of("fetches answered", [one.fetches for one in runs], words.count),
-            line_of("request bytes a fetch", [one.request_bytes for one in client], words.size),
-            line_of("response bytes a fetch", [one.response_bytes for one in client], words.size),
-            line_of("of these without records", [one.overhead_bytes for one in client], words.size),
-            line_of("partitions named a fetch", [_share(one.named, one.fetches) for one in runs], _two),
-            line_of("partitions answered a fetch", [_share(one.answered, one.fetches) for one in runs], _two),
-        ]),
-        ("The node's time", [
-            line_of("a fetch, mean", [one.mean_us for one in client], words.micros),
-            line_of("a fetch, median of the usual kind", [one.p50_us for one in client], words.micros),
-            line_of("a fetch, 99 % of the usual kind", [one.p99_us for one in client], words.micros),
-            line_of("all fetches", [one.total_us or None for one in client], words.micros),
-        ]),
-        ("Lost answers", [
-            line_of("fetches whose answer did not come", [one.losses for one in runs], words.count),
-            line_of("asking until the next good answer, median", [one.asking_median_us for one in runs], words.micros),
-            line_of("with pauses and connecting, median", [one.recovery_median_us for one in runs], words.micros),
-            line_of("bytes until then, mean", [one.recovery_bytes for one in runs], words.size),
-            line_of("requests in full or sent again", [one.full_again for one in runs], words.count),
-            line_of("partitions named again", [one.named_again for one in runs], words.count),
-            line_of("partitions sent again", [one.sent_again for one in runs], words.count),
-        ]),
-        ("Followers", [
-            line_of("fetches answered", [one.fetches or None for one in follower], words.count),
-            line_of("of these in full", [one.full if one.fetches else None for one in follower], words.count),
-            line_of("request bytes a fetch", [one.request_bytes for one in follower], words.size),
-            line_of("response bytes a fetch without records", [one.overhead_bytes for one in follower], words.size),
-            line_of("partitions named a fetch", [one.named for one in follower], _two),
-            line_of("the node's time a fetch, mean", [one.mean_us for one in follower], words.micros),
-        ]),
-    ]  # fmt: skip
+        (
+            "Fetchers",
+            [
+                line_of("fetches answered", [one.fetches for one in runs], words.count),
+                line_of("request bytes a fetch", [one.request_bytes for one in client], words.size),
+                line_of("response bytes a fetch", [one.response_bytes for one in client], words.size),
+                line_of("of these without records", [one.overhead_bytes for one in client], words.size),
+                line_of("partitions named a fetch", [_share(one.named, one.fetches) for one in runs], _two),
+                line_of("partitions answered a fetch", [_share(one.answered, one.fetches) for one in runs], _two),
+            ],
+        ),
+        (
+            "The node's time",
+            [
+                line_of("a fetch, mean", [one.mean_us for one in client], words.micros),
+                line_of("a fetch, median of the usual kind", [one.p50_us for one in client], words.micros),
+                line_of("a fetch, 99 % of the usual kind", [one.p99_us for one in client], words.micros),
+                line_of("all fetches", [one.total_us or None for one in client], words.micros),
+            ],
+        ),
+        (
+            "Lost answers",
+            [
+                line_of("fetches whose answer did not come", [one.losses for one in runs], words.count),
+                line_of(
+                    "asking until the next good answer, median", [one.asking_median_us for one in runs], words.micros
+                ),
+                line_of("with pauses and connecting, median", [one.recovery_median_us for one in runs], words.micros),
+                line_of("bytes until then, mean", [one.recovery_bytes for one in runs], words.size),
+                line_of("requests in full or sent again", [one.full_again for one in runs], words.count),
+                line_of("partitions named again", [one.named_again for one in runs], words.count),
+                line_of("partitions sent again", [one.sent_again for one in runs], words.count),
+            ],
+        ),
+        (
+            "Followers",
+            [
+                line_of("fetches answered", [one.fetches or None for one in follower], words.count),
+                line_of("of these in full", [one.full if one.fetches else None for one in follower], words.count),
+                line_of("request bytes a fetch", [one.request_bytes for one in follower], words.size),
+                line_of("response bytes a fetch without records", [one.overhead_bytes for one in follower], words.size),
+                line_of("partitions named a fetch", [one.named for one in follower], _two),
+                line_of("the node's time a fetch, mean", [one.mean_us for one in follower], words.micros),
+            ],
+        ),
+    ]
     shown = [(title, [line for line in lines if line is not None]) for title, lines in groups]
     return [(title, lines) for title, lines in shown if lines]
 
@@ -142,8 +156,11 @@ def notes(judged: Sequence[Judged], runs: Sequence[Measured]) -> list[str]:
     if max(seconds) > 1.1 * min(seconds):
         told = ", ".join(f"{each:.0f} s" for each in seconds)
         found.append(f"The runs were not equally long ({told}): compare per fetch only.")
-    found += [f"The run of {run.revision} did not pass: {one.verdict.summary}"
-              for one, run in zip(judged, runs, strict=True) if one.verdict.exit_code]  # fmt: skip
+    found += [
+        f"The run of {run.revision} did not pass: {one.verdict.summary}"
+        for one, run in zip(judged, runs, strict=True)
+        if one.verdict.exit_code
+    ]
     return found
 
 

@@ -27,8 +27,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """``beyond_bytes``: received more than once. ``allowed_bytes``: the largest chunk, for each start.
-    """
+    """``beyond_bytes``: received more than once. ``allowed_bytes``: the largest chunk, for each start."""
 
     node: int
     snapshot: str
@@ -49,12 +48,17 @@ def failovers(findings: Findings) -> list[Failover]:
     rows = sorted(findings.failovers, key=lambda row: row["active_us"])
     return [
         Failover(
-            row["node"], row["epoch"], row["next_node"], row["next_epoch"], row["lost_us"], row["cause"],
+            row["node"],
+            row["epoch"],
+            row["next_node"],
+            row["next_epoch"],
+            row["lost_us"],
+            row["cause"],
             row["active_us"] - row["lost_us"],
             None if row["accepted_us"] is None else row["accepted_us"] - row["lost_us"],
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def transfers(findings: Findings) -> list[Transfer]:
@@ -64,10 +68,20 @@ def transfers(findings: Findings) -> list[Transfer]:
 def _transfer(row: dict[str, Any]) -> Transfer:
     size, received = row["size_bytes"] or 0, row["received_bytes"]
     return Transfer(
-        row["node"], f"{row['end_offset']}-{row['epoch']}", size, received, max(0, received - size),
-        row["largest_chunk_bytes"] * row["starts"], row["starts"], row["resumes"], row["resumed_at"],
-        row["discarded"], row["from_us"], row["until_us"] - row["from_us"], bool(row["finished"]),
-    )  # fmt: skip
+        row["node"],
+        f"{row['end_offset']}-{row['epoch']}",
+        size,
+        received,
+        max(0, received - size),
+        row["largest_chunk_bytes"] * row["starts"],
+        row["starts"],
+        row["resumes"],
+        row["resumed_at"],
+        row["discarded"],
+        row["from_us"],
+        row["until_us"] - row["from_us"],
+        bool(row["finished"]),
+    )
 
 
 def summary(found: Sequence[Failover]) -> str:

@@ -44,20 +44,26 @@ def rebalances(findings: Findings) -> list[Rebalance]:
     rows = sorted(findings.rebalances, key=lambda row: (row["from_us"], row["group"]))
     return [
         Rebalance(
-            row["group"], row["generation"], row["members"], row["from_us"], row["until_us"] - row["from_us"],
-            row["slowest_us"], _longest_free(findings, row["group"], row["from_us"], row["until_us"]),
+            row["group"],
+            row["generation"],
+            row["members"],
+            row["from_us"],
+            row["until_us"] - row["from_us"],
+            row["slowest_us"],
+            _longest_free(findings, row["group"], row["from_us"], row["until_us"]),
             cause(findings, row["from_us"], row["until_us"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _longest_free(findings: Findings, group: str, from_us: int, until_us: int) -> int | None:
     """Of the times that ended with this generation."""
     free = [
-        row["until_us"] - row["from_us"] for row in findings.ownerless
+        row["until_us"] - row["from_us"]
+        for row in findings.ownerless
         if row["group"] == group and from_us <= row["until_us"] <= until_us
-    ]  # fmt: skip
+    ]
     return max(free, default=None)
 
 
@@ -65,21 +71,27 @@ def coordinators(findings: Findings) -> list[Move]:
     rows = sorted(findings.coordinators, key=lambda row: (row["last_us"], row["group"]))
     return [
         Move(
-            row["group"], row["node"], row["next_node"], row["last_us"], row["first_us"] - row["last_us"],
-            None if row["loaded_us"] is None else row["loaded_us"] - row["last_us"], row["records"], row["failed"],
+            row["group"],
+            row["node"],
+            row["next_node"],
+            row["last_us"],
+            row["first_us"] - row["last_us"],
+            None if row["loaded_us"] is None else row["loaded_us"] - row["last_us"],
+            row["records"],
+            row["failed"],
             cause(findings, row["last_us"], row["first_us"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def cause(findings: Findings, from_us: int, until_us: int) -> str:
     """The latest fault that was in force, or had just ended, when it began or before it was over."""
     struck = [
-        row for row in findings.fault_hits
-        if not row["kind"].startswith("preset")
-        and row["at_us"] <= until_us and row["until_us"] >= from_us - _SLACK_US
-    ]  # fmt: skip
+        row
+        for row in findings.fault_hits
+        if not row["kind"].startswith("preset") and row["at_us"] <= until_us and row["until_us"] >= from_us - _SLACK_US
+    ]
     last = max(struck, key=lambda row: (row["at_us"], row["name"]), default=None)
     return "" if last is None else str(last["name"])
 

@@ -48,13 +48,19 @@ def numbers_of(name: str, one: Judged) -> Numbers:
     copies, facts = mirrored(one.findings), one.findings.facts
     return Numbers(
         name,
-        sum(each.records for each in copies), sum(each.again for each in copies),
-        sum(each.rewinds for each in copies), max((each.farthest for each in copies), default=0),
+        sum(each.records for each in copies),
+        sum(each.again for each in copies),
+        sum(each.rewinds for each in copies),
+        max((each.farthest for each in copies), default=0),
         max((each.median_lag_us for each in copies), default=0),
-        max((each.worst_lag_us for each in copies), default=0), max((each.added_us for each in copies), default=0),
-        one.findings.found["rewinds"].total, facts.get("metadata_epochs", 0), facts.get("metadata_dropped", 0),
-        _sum([each.held for each in copies]), _sum([each.held_twice for each in copies]),
-    )  # fmt: skip
+        max((each.worst_lag_us for each in copies), default=0),
+        max((each.added_us for each in copies), default=0),
+        one.findings.found["rewinds"].total,
+        facts.get("metadata_epochs", 0),
+        facts.get("metadata_dropped", 0),
+        _sum([each.held for each in copies]),
+        _sum([each.held_twice for each in copies]),
+    )
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
@@ -84,25 +90,36 @@ def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequen
 def table(runs: Sequence[Numbers]) -> list[tuple[str, list[Line]]]:
     """Groups of lines; a line that no run has is left out."""
     groups = [
-        ("The mirror", [
-            line_of("records copied", [one.records for one in runs], words.count),
-            line_of("of these twice", [one.again for one in runs], words.count),
-            line_of("records in the other cluster at the end", [one.held for one in runs], words.count),
-            line_of("of these held twice", [one.held_twice for one in runs], words.count),
-            line_of("times it went back", [one.rewinds for one in runs], words.count),
-            line_of("farthest back, offsets", [one.farthest for one in runs], words.count),
-        ]),
-        ("Lag behind the source", [
-            line_of("usual", [one.median_lag_us for one in runs], words.micros),
-            line_of("worst", [one.worst_lag_us for one in runs], words.micros),
-            line_of("added by a rewind, at most", [one.added_us for one in runs], words.micros),
-        ]),
-        ("Why", [
-            line_of("positions called out of range without reason", [one.out_of_range for one in runs], words.count),
-            line_of("metadata answers with an epoch, taken", [one.taken for one in runs], words.count),
-            line_of("dropped, since they were older", [one.dropped for one in runs], words.count),
-        ]),
-    ]  # fmt: skip
+        (
+            "The mirror",
+            [
+                line_of("records copied", [one.records for one in runs], words.count),
+                line_of("of these twice", [one.again for one in runs], words.count),
+                line_of("records in the other cluster at the end", [one.held for one in runs], words.count),
+                line_of("of these held twice", [one.held_twice for one in runs], words.count),
+                line_of("times it went back", [one.rewinds for one in runs], words.count),
+                line_of("farthest back, offsets", [one.farthest for one in runs], words.count),
+            ],
+        ),
+        (
+            "Lag behind the source",
+            [
+                line_of("usual", [one.median_lag_us for one in runs], words.micros),
+                line_of("worst", [one.worst_lag_us for one in runs], words.micros),
+                line_of("added by a rewind, at most", [one.added_us for one in runs], words.micros),
+            ],
+        ),
+        (
+            "Why",
+            [
+                line_of(
+                    "positions called out of range without reason", [one.out_of_range for one in runs], words.count
+                ),
+                line_of("metadata answers with an epoch, taken", [one.taken for one in runs], words.count),
+                line_of("dropped, since they were older", [one.dropped for one in runs], words.count),
+            ],
+        ),
+    ]
     return [(title, [line for line in lines if line is not None]) for title, lines in groups]
 
 
@@ -129,8 +146,9 @@ def _makers(judged: Sequence[Judged], runs: Sequence[Numbers]) -> dict[str, Call
 
 def _moved(run: pictures.Run, other: Judged) -> pictures.Run:
     """In time, by whole steps, so that its first fault strikes when that of the other run does."""
-    ours, theirs = (min((int(hit["at_us"]) for hit in hits), default=None)
-                    for hits in (run.hits, other.findings.fault_hits))  # fmt: skip
+    ours, theirs = (
+        min((int(hit["at_us"]) for hit in hits), default=None) for hits in (run.hits, other.findings.fault_hits)
+    )
     steps = 0 if ours is None or theirs is None else round((theirs - ours) / SLOT_US)
     known = {place: replace(track, first=track.first + steps) for place, track in run.known.items()}
     back = [replace(each, at_us=each.at_us + steps * SLOT_US) for each in run.rewinds]

@@ -18,8 +18,10 @@ _ABSENT = {
 def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[GuaranteeResult]) -> list[str]:
     found = [text for table, text in _ABSENT.items() if table not in findings.present]
     if manifest.world == "live":
-        found.append("Clients, proxies and brokers shared one machine and the loopback interface: compare latencies "
-                     "with other runs on this machine, not with those of a network.")  # fmt: skip
+        found.append(
+            "Clients, proxies and brokers shared one machine and the loopback interface: compare latencies "
+            "with other runs on this machine, not with those of a network."
+        )
         busiest = max((row["cpu_permille"] or 0 for row in findings.load), default=0)
         if busiest > 900:
             found.append(
@@ -33,20 +35,28 @@ def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[Guarantee
     if unfinished:
         found.append(f"{unfinished} snapshot downloads did not come to their end within the run.")
     if any(not row["cause"] for row in findings.failovers):
-        found.append("Where a controller was lost without a known cause, its last line in the trace stands for the "
-                     "moment of the loss: the time without a controller is then an estimate.")  # fmt: skip
+        found.append(
+            "Where a controller was lost without a known cause, its last line in the trace stands for the "
+            "moment of the loss: the time without a controller is then an estimate."
+        )
     if manifest.warm_up_us:
-        found.append(f"The first {manifest.warm_up_us / 1e6:g} s are warm-up: left out of the latency tables and the "
-                     "percentile plot, shown in the charts over time.")  # fmt: skip
+        found.append(
+            f"The first {manifest.warm_up_us / 1e6:g} s are warm-up: left out of the latency tables and the "
+            "percentile plot, shown in the charts over time."
+        )
     unchecked = [one.name for one in guarantees if one.status in ("not checked", "nothing to judge")]
     if unchecked:
         found.append(f"Not judged in this run: {', '.join(unchecked)}.")
     unknown = findings.facts.get("unknown_operations", 0)
     if unknown:
-        found.append(f"{unknown:,} operations have an unknown end (timeout or lost connection). What they wrote may be "
-                     "there or not; both are allowed.")  # fmt: skip
+        found.append(
+            f"{unknown:,} operations have an unknown end (timeout or lost connection). What they wrote may be "
+            "there or not; both are allowed."
+        )
     if manifest.dirty:
         found.append("The working tree had uncommitted changes: the commit does not name exactly what ran.")
-    found.append("A percentile is left out where fewer than ten samples lie beyond it. Bucketed values are upper "
-                 "bounds, at most 1 % too high.")  # fmt: skip
+    found.append(
+        "A percentile is left out where fewer than ten samples lie beyond it. Bucketed values are upper "
+        "bounds, at most 1 % too high."
+    )
     return [*manifest.notes, *found]

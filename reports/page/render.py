@@ -158,13 +158,19 @@ def _identity(manifest: Manifest) -> list[tuple[str, list[tuple[str, str]]]]:
     started = datetime.fromtimestamp(manifest.start_wall_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     commit = manifest.commit + (" with uncommitted changes" if manifest.dirty else "")
     run = [
-        ("run", manifest.run_id), ("scenario", manifest.scenario), ("seed", str(manifest.seed)),
+        ("run", manifest.run_id),
+        ("scenario", manifest.scenario),
+        ("seed", str(manifest.seed)),
         ("world", {"live": "real processes", "sim": "simulated"}.get(manifest.world, manifest.world)),
-        ("target", manifest.target), ("session revision", manifest.revision), ("mutant", manifest.mutant),
+        ("target", manifest.target),
+        ("session revision", manifest.revision),
+        ("mutant", manifest.mutant),
         ("started", started if manifest.start_wall_us else ""),
         ("length", words.seconds(manifest.duration_us) if manifest.duration_us else ""),
-        ("commit", commit), ("trace hash", manifest.trace_hash), ("clauses", ", ".join(manifest.clauses)),
-    ]  # fmt: skip
+        ("commit", commit),
+        ("trace hash", manifest.trace_hash),
+        ("clauses", ", ".join(manifest.clauses)),
+    ]
     groups = [
         ("Run", [pair for pair in run if pair[1]]),
         ("Machine", sorted(manifest.machine.items())),

@@ -23,35 +23,48 @@ def colour_of(revision: str) -> str:
 
 
 def bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
-    return _bars(runs, {
-        "request": [one.clients.request_bytes for one in runs],
-        "response without records": [one.clients.overhead_bytes for one in runs],
-        "follower's request": [one.followers.request_bytes for one in runs],
-        "follower's response\nwithout records": [one.followers.overhead_bytes for one in runs],
-    }, "bytes a fetch", lambda value: f"{value:,.0f} B")  # fmt: skip
+    return _bars(
+        runs,
+        {
+            "request": [one.clients.request_bytes for one in runs],
+            "response without records": [one.clients.overhead_bytes for one in runs],
+            "follower's request": [one.followers.request_bytes for one in runs],
+            "follower's response\nwithout records": [one.followers.overhead_bytes for one in runs],
+        },
+        "bytes a fetch",
+        lambda value: f"{value:,.0f} B",
+    )
 
 
 def partitions(runs: "Sequence[Measured]") -> Figure | None:
-    return _bars(runs, {
-        "named a fetch": [one.named / one.fetches if one.fetches else None for one in runs],
-        "answered a fetch": [one.answered / one.fetches if one.fetches else None for one in runs],
-        "named again, in all": [one.named_again for one in runs],
-        "sent again, in all": [one.sent_again for one in runs],
-    }, "partitions", lambda value: f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}")  # fmt: skip
+    return _bars(
+        runs,
+        {
+            "named a fetch": [one.named / one.fetches if one.fetches else None for one in runs],
+            "answered a fetch": [one.answered / one.fetches if one.fetches else None for one in runs],
+            "named again, in all": [one.named_again for one in runs],
+            "sent again, in all": [one.sent_again for one in runs],
+        },
+        "partitions",
+        lambda value: f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}",
+    )
 
 
 def service(runs: "Sequence[Measured]") -> Figure | None:
-    return _bars(runs, {
-        "mean": [one.clients.mean_us for one in runs],
-        "median": [one.clients.p50_us for one in runs],
-        "99 %": [one.clients.p99_us for one in runs],
-        "follower's, mean": [one.followers.mean_us for one in runs],
-    }, "the node's time a fetch", style.micros)  # fmt: skip
+    return _bars(
+        runs,
+        {
+            "mean": [one.clients.mean_us for one in runs],
+            "median": [one.clients.p50_us for one in runs],
+            "99 %": [one.clients.p99_us for one in runs],
+            "follower's, mean": [one.followers.mean_us for one in runs],
+        },
+        "the node's time a fetch",
+        style.micros,
+    )
 
 
-def _bars(
-    runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], title: str, text: Any
-) -> Figure | None:
+def _bars(runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], title: str, text: Any) -> Figure | None:
     """Logarithmic, since full fetches cost many times an incremental one; every bar says its number."""
     shown = {name: values for name, values in groups.items() if any(values)}
     if not shown:
@@ -61,8 +74,14 @@ def _bars(
     for place, values in enumerate(shown.values()):
         for number, (run, value) in enumerate(zip(runs, values, strict=True)):
             y = place + (number - (len(runs) - 1) / 2) * _BAR
-            axes.barh(y, value or 0, _BAR * 0.9, color=colour_of(run.revision), linewidth=0,
-                      label=run.revision if not place else None)  # fmt: skip
+            axes.barh(
+                y,
+                value or 0,
+                _BAR * 0.9,
+                color=colour_of(run.revision),
+                linewidth=0,
+                label=run.revision if not place else None,
+            )
             axes.text(max(value or 0, least / 2), y, f"  {text(value) if value is not None else '–'}", va="center")
     _plain_log(axes, lambda value: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     axes.set_xlim(left=least / 2)

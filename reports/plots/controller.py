@@ -14,9 +14,11 @@ _STATES = (("active controller", style.BLUE), ("none", style.RED), ("active, not
 
 
 def draw(
-    failovers: Sequence[dict[str, Any]], transfers: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]],
+    failovers: Sequence[dict[str, Any]],
+    transfers: Sequence[dict[str, Any]],
+    hits: Sequence[dict[str, Any]],
     seconds: int,
-) -> Figure | None:  # fmt: skip
+) -> Figure | None:
     """None if the controller never changed and nothing was downloaded: there is nothing to see."""
     if not (failovers or transfers) or seconds < timeline.LEAST_SECONDS:
         return None

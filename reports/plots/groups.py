@@ -15,9 +15,12 @@ Row = Mapping[str, Any]
 
 
 def draw(
-    rebalances: Sequence[Row], ownerless: Sequence[Row], latency: Sequence[Row], hits: Sequence[dict[str, Any]],
+    rebalances: Sequence[Row],
+    ownerless: Sequence[Row],
+    latency: Sequence[Row],
+    hits: Sequence[dict[str, Any]],
     seconds: int,
-) -> Figure | None:  # fmt: skip
+) -> Figure | None:
     """None without groups."""
     names = sorted({row["group"] for row in rebalances})[:MOST_GROUPS]
     if not names or seconds < timeline.LEAST_SECONDS:
@@ -39,13 +42,21 @@ def _generations(axes: Axes, rebalances: Sequence[Row], names: Sequence[str], se
         free = 0.0
         for row, end in zip(rows, ends, strict=True):
             start, done = row["from_us"] / 1e6, row["until_us"] / 1e6
-            axes.broken_barh([(done, max(0.0, end - done))], (place - 0.3, 0.6), color=style.BLUE, alpha=0.25,
-                             linewidth=0)  # fmt: skip
-            axes.broken_barh([(start, max(done - start, seconds * 0.002))], (place - 0.3, 0.6), color=style.ORANGE,
-                             linewidth=0)  # fmt: skip
+            axes.broken_barh(
+                [(done, max(0.0, end - done))], (place - 0.3, 0.6), color=style.BLUE, alpha=0.25, linewidth=0
+            )
+            axes.broken_barh(
+                [(start, max(done - start, seconds * 0.002))], (place - 0.3, 0.6), color=style.ORANGE, linewidth=0
+            )
             if end - done > seconds * 0.035 and done >= free:
-                axes.text(done + seconds * 0.004, place, _members(row["members"], end - done > seconds * 0.12),
-                          va="center", fontsize=8.5, color=style.INK)  # fmt: skip
+                axes.text(
+                    done + seconds * 0.004,
+                    place,
+                    _members(row["members"], end - done > seconds * 0.12),
+                    va="center",
+                    fontsize=8.5,
+                    color=style.INK,
+                )
                 free = done + seconds * 0.02
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)

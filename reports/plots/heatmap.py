@@ -30,8 +30,14 @@ def draw(heatmap: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seco
             counts[row["step"] - low, row["second"]] += row["count"]
         edges = 2.0 ** (np.arange(low, high + 2) / STEPS_PER_OCTAVE)
         shades = LinearSegmentedColormap.from_list(kind, _LIGHT[kind])
-        mesh = axes.pcolormesh(np.arange(seconds + 1), edges, np.ma.masked_equal(counts, 0), cmap=shades,
-                               norm=LogNorm(1, max(2, counts.max())), rasterized=True)  # fmt: skip
+        mesh = axes.pcolormesh(
+            np.arange(seconds + 1),
+            edges,
+            np.ma.masked_equal(counts, 0),
+            cmap=shades,
+            norm=LogNorm(1, max(2, counts.max())),
+            rasterized=True,
+        )
         axes.set_title(f"{kind}: service time")
         style.micros_axis(axes)
         axes.grid(False)

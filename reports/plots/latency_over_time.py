@@ -28,8 +28,14 @@ def draw(latency: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seco
     for kind, axes in zip(kinds, panels, strict=True):
         for column, label, line, width, alpha in _LINES:
             points = {row["second"]: max(1, row[column]) for row in rows if row["operation"] == kind}
-            axes.plot(*timeline.dense(points, seconds), color=style.color_of(kind), linestyle=line, linewidth=width,
-                      alpha=alpha, label=label)  # fmt: skip
+            axes.plot(
+                *timeline.dense(points, seconds),
+                color=style.color_of(kind),
+                linestyle=line,
+                linewidth=width,
+                alpha=alpha,
+                label=label,
+            )
         axes.set_title(f"{kind}: response time, from the intended send")
         style.micros_axis(axes)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)

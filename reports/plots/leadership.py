@@ -15,9 +15,11 @@ _BELOW = 0.13
 
 
 def draw(
-    leadership: Sequence[dict[str, Any]], by_second: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]],
+    leadership: Sequence[dict[str, Any]],
+    by_second: Sequence[dict[str, Any]],
+    hits: Sequence[dict[str, Any]],
     seconds: int,
-) -> Figure | None:  # fmt: skip
+) -> Figure | None:
     """None if there are no replicated partitions."""
     if not leadership or seconds < timeline.LEAST_SECONDS:
         return None
@@ -59,8 +61,11 @@ def members(row: dict[str, Any]) -> int:
 
 
 def _changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> None:
-    kinds = (("elected", "leaders elected", style.BLUE), ("shrunk", "in-sync sets shrunk", style.RED),
-             ("grown", "in-sync sets grown", style.GREEN))  # fmt: skip
+    kinds = (
+        ("elected", "leaders elected", style.BLUE),
+        ("shrunk", "in-sync sets shrunk", style.RED),
+        ("grown", "in-sync sets grown", style.GREEN),
+    )
     for name, label, colour in kinds:
         points = {row["second"]: row[name] for row in by_second}
         axes.step(*timeline.dense(points, seconds, 0), where="mid", color=colour, label=label)

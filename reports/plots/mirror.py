@@ -37,9 +37,11 @@ def draw(
 
 
 def legend(axes: Axes) -> None:
-    handles = [Line2D([], [], color=style.MUTED, label="end of the source"),
-               Line2D([], [], color=style.BLUE, label="the mirror's position"),
-               Line2D([], [], color=style.RED, marker="v", linewidth=0, label="rewind")]  # fmt: skip
+    handles = [
+        Line2D([], [], color=style.MUTED, label="end of the source"),
+        Line2D([], [], color=style.BLUE, label="the mirror's position"),
+        Line2D([], [], color=style.RED, marker="v", linewidth=0, label="rewind"),
+    ]
     axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
 
 
@@ -47,8 +49,14 @@ def position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
     x = [_seconds(track.first + number) for number in range(len(track.ends))]
     axes.step(x, track.ends, where="post", color=style.MUTED, linewidth=1.2)
     axes.step(x, track.positions, where="post", color=style.BLUE)
-    (marks,) = axes.plot([one.at_us / 1e6 for one in rewinds], [one.to_offset for one in rewinds], "v",
-                         color=style.RED, markersize=6, clip_on=False)  # fmt: skip
+    (marks,) = axes.plot(
+        [one.at_us / 1e6 for one in rewinds],
+        [one.to_offset for one in rewinds],
+        "v",
+        color=style.RED,
+        markersize=6,
+        clip_on=False,
+    )
     marks.set_in_layout(False)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -60,8 +68,13 @@ def lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> 
         for number, lag_us in enumerate(track.lags_us):
             worst[track.first + number] = max(lag_us, worst.get(track.first + number, 0))
     in_order = sorted(worst)
-    axes.step([_seconds(slot) for slot in in_order], [worst[slot] / 1e6 for slot in in_order], where="post",
-              color=colour, label=label or None)  # fmt: skip
+    axes.step(
+        [_seconds(slot) for slot in in_order],
+        [worst[slot] / 1e6 for slot in in_order],
+        where="post",
+        color=colour,
+        label=label or None,
+    )
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} s")
 
 

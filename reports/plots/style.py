@@ -18,8 +18,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 INK, MUTED, GRID, PAPER = "#1b2431", "#5d6879", "#e1e6ec", "#fefefe"
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, RED = (
-    "#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#b3261e",
-)  # fmt: skip
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#aa4499",
+    "#56b4e9",
+    "#e69f00",
+    "#b3261e",
+)
 FAULT = "#8c6d1f"
 
 OPERATIONS = {
@@ -42,19 +48,52 @@ OPERATIONS = {
 }
 _OTHERS = (PURPLE, SKY, YELLOW, GREEN)
 _VARIABLES = {
-    INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper", BLUE: "blue", ORANGE: "orange", GREEN: "green",
-    PURPLE: "purple", SKY: "sky", YELLOW: "yellow", RED: "red", FAULT: "fault",
-}  # fmt: skip
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    PAPER: "paper",
+    BLUE: "blue",
+    ORANGE: "orange",
+    GREEN: "green",
+    PURPLE: "purple",
+    SKY: "sky",
+    YELLOW: "yellow",
+    RED: "red",
+    FAULT: "fault",
+}
 
 _SETTINGS: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "crucible", "font.family": "DejaVu Sans", "font.size": 9.5,
-    "text.color": INK, "axes.labelcolor": MUTED, "axes.edgecolor": GRID, "axes.titlecolor": INK, "axes.titlesize": 10,
-    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 8, "xtick.color": MUTED,
-    "ytick.color": MUTED, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8,
-    "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.5, "legend.frameon": False,
-    "legend.fontsize": 9, "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
-    "xtick.major.size": 3, "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "svg.hashsalt": "crucible",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+}
 
 WIDTH_IN = 10.4
 

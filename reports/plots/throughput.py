@@ -30,8 +30,15 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
         floor = [0.0] * seconds
         for place, name in enumerate(sorted(bad, key=lambda name: -sum(bad[name].values()))):
             heights = timeline.dense(bad[name], seconds, 0)[1]
-            panels[1].bar(x, heights, bottom=floor, width=0.9, color=_ERRORS[min(place, len(_ERRORS) - 1)],
-                          label=name or "unknown", linewidth=0)  # fmt: skip
+            panels[1].bar(
+                x,
+                heights,
+                bottom=floor,
+                width=0.9,
+                color=_ERRORS[min(place, len(_ERRORS) - 1)],
+                label=name or "unknown",
+                linewidth=0,
+            )
             floor = [low + high for low, high in zip(floor, heights, strict=True)]
         panels[1].set_title("failed or unknown, operations per second")
         _legend(panels[1], len(bad))

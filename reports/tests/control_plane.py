@@ -54,23 +54,57 @@ class ControlPlane:
     def operation(self, process: str, f: str, invoke_us: int, complete_us: int, kind: str = "ok", node: int = 0) -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
         self.tables["operations"].append(
-            {"process": process, "index": index, "f": f, "type": kind, "intended_us": invoke_us,
-             "invoke_us": invoke_us, "complete_us": complete_us, "node": node, "error": None, "session_id": 0,
-             "session_epoch": -1, "answered_session_id": -1, "partitions_sent": 0, "partitions_answered": -1,
-             "request_bytes": 100, "response_bytes": 100}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": index,
+                "f": f,
+                "type": kind,
+                "intended_us": invoke_us,
+                "invoke_us": invoke_us,
+                "complete_us": complete_us,
+                "node": node,
+                "error": None,
+                "session_id": 0,
+                "session_epoch": -1,
+                "answered_session_id": -1,
+                "partitions_sent": 0,
+                "partitions_answered": -1,
+                "request_bytes": 100,
+                "response_bytes": 100,
+            }
+        )
         return index
 
-    def change(self, change: str, number: int, at_us: int, *, until_us: int = 0, kind: str = "ok", value: int = -1,
-               attempts: int = 1, error: str | None = None) -> None:  # fmt: skip
+    def change(
+        self,
+        change: str,
+        number: int,
+        at_us: int,
+        *,
+        until_us: int = 0,
+        kind: str = "ok",
+        value: int = -1,
+        attempts: int = 1,
+        error: str | None = None,
+    ) -> None:
         f = {"create": "create_topics", "delete": "delete_topics", "configure": "alter_configs"}[change]
         index = self.operation(ADMIN, f, at_us, until_us or at_us + 20_000, kind)
         for topic in set_topics(number):
             self.tables["changes"].append(
-                {"process": ADMIN, "index": index, "change": change, "topic": topic, "topic_set": SET.format(number),
-                 "topics_wanted": TOPICS, "partitions_wanted": PARTITIONS, "value": value, "type": kind,
-                 "attempts": attempts, "error": error}
-            )  # fmt: skip
+                {
+                    "process": ADMIN,
+                    "index": index,
+                    "change": change,
+                    "topic": topic,
+                    "topic_set": SET.format(number),
+                    "topics_wanted": TOPICS,
+                    "partitions_wanted": PARTITIONS,
+                    "value": value,
+                    "type": kind,
+                    "attempts": attempts,
+                    "error": error,
+                }
+            )
         if attempts and change == "delete":
             del self.visible[number]
         elif attempts:
@@ -93,25 +127,49 @@ class ControlPlane:
             for number, value in self.visible.items():
                 self.seen(DESCRIBER, index, node, number, True, value=value, final=True)
 
-    def seen(self, process: str, index: int, node: int, number: int, present: bool, *, value: int = -1,
-             final: bool = False) -> None:  # fmt: skip
+    def seen(
+        self, process: str, index: int, node: int, number: int, present: bool, *, value: int = -1, final: bool = False
+    ) -> None:
         for place, topic in enumerate(set_topics(number)):
             self.tables["metadata_reads"].append(
-                {"process": process, "index": index, "node": node, "topic": topic, "topic_set": SET.format(number),
-                 "topics_wanted": TOPICS, "partitions_wanted": PARTITIONS,
-                 "partitions_seen": PARTITIONS if present else 0, "present": present,
-                 "topic_id": f"{number:030x}{place:02x}" if present else "", "value": value, "final": final}
-            )  # fmt: skip
+                {
+                    "process": process,
+                    "index": index,
+                    "node": node,
+                    "topic": topic,
+                    "topic_set": SET.format(number),
+                    "topics_wanted": TOPICS,
+                    "partitions_wanted": PARTITIONS,
+                    "partitions_seen": PARTITIONS if present else 0,
+                    "present": present,
+                    "topic_id": f"{number:030x}{place:02x}" if present else "",
+                    "value": value,
+                    "final": final,
+                }
+            )
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def note(self, node: int, incarnation: int, at_us: int, what: str, **fields: int | str) -> None:
         seq = self.seq[node, incarnation] = self.seq.get((node, incarnation), 10**6) + 1
         self.tables["trace"].append(
-            {"node": node, "incarnation": incarnation, "seq": seq, "at_us": at_us, "what": what, "connection": -1,
-             "client_id": "", "api_key": -1, "api_version": -1, "session_id": 0, "session_epoch": -1,
-             "answered_session_id": 0, "error": 0, "detail": json.dumps(fields, sort_keys=True)}
-        )  # fmt: skip
+            {
+                "node": node,
+                "incarnation": incarnation,
+                "seq": seq,
+                "at_us": at_us,
+                "what": what,
+                "connection": -1,
+                "client_id": "",
+                "api_key": -1,
+                "api_version": -1,
+                "session_id": 0,
+                "session_epoch": -1,
+                "answered_session_id": 0,
+                "error": 0,
+                "detail": json.dumps(fields, sort_keys=True),
+            }
+        )
 
     def led(self, node: int, incarnation: int, epoch: int, at_us: int) -> None:
         self.note(node, incarnation, at_us, "leader_elected", epoch=epoch, start_offset=epoch * 10)
@@ -126,8 +184,17 @@ class ControlPlane:
                 self.note(node, 0, at_us, "metadata_committed", kind=kind, number=1, of=1, offset=100 + place)
             for offset in (102, 103, 109, 110):
                 if offset >= 100 + first:
-                    self.note(node, 0, 700_000 + (offset - 100) * 400_000 + node, "metadata_image", offset=offset,
-                              epoch=1, topics=1, partitions=3, digest=f"{offset:016x}")  # fmt: skip
+                    self.note(
+                        node,
+                        0,
+                        700_000 + (offset - 100) * 400_000 + node,
+                        "metadata_image",
+                        offset=offset,
+                        epoch=1,
+                        topics=1,
+                        partitions=3,
+                        digest=f"{offset:016x}",
+                    )
 
     def download(self) -> None:
         """Node 2 is killed in the middle and goes on at its durable position."""
@@ -141,8 +208,15 @@ class ControlPlane:
     def chunks(self, node: int, incarnation: int, at_us: int, positions: Sequence[int]) -> None:
         for place, position in enumerate(positions):
             size = min(1_000, SIZE_BYTES - position)
-            self.note(node, incarnation, at_us + place * 1_000, "download_chunk", position=position, bytes=size,
-                      size=SIZE_BYTES)  # fmt: skip
+            self.note(
+                node,
+                incarnation,
+                at_us + place * 1_000,
+                "download_chunk",
+                position=position,
+                bytes=size,
+                size=SIZE_BYTES,
+            )
 
 
 def add_control_plane(tables: TABLES) -> None:

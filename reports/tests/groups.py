@@ -77,9 +77,15 @@ class Groups:
                 self.reset(owner, partition, -1, 0, "no_offset", until_us + 3_000)
             self.position[partition] = max(0, start)
             self.tables["assignments"].append(
-                {"process": owner, "topic": TOPIC, "partition": partition, "from_us": until_us,
-                 "until_us": 2**62, "from_offset": self.position[partition]}
-            )  # fmt: skip
+                {
+                    "process": owner,
+                    "topic": TOPIC,
+                    "partition": partition,
+                    "from_us": until_us,
+                    "until_us": 2**62,
+                    "from_offset": self.position[partition],
+                }
+            )
 
     def left(self, process: str, at_us: int) -> None:
         for partition, owner in list(self.owner.items()):
@@ -96,22 +102,43 @@ class Groups:
 
     def member(self, process: str, event: str, partition: int, at_us: int, since_us: int = -1) -> None:
         self.tables["memberships"].append(
-            {"process": process, "group": GROUP, "member_id": f"{process}-id", "generation": self.generation,
-             "event": event, "topic": TOPIC if partition >= 0 else "", "partition": partition, "at_us": at_us,
-             "since_us": since_us if since_us >= 0 else at_us}
-        )  # fmt: skip
+            {
+                "process": process,
+                "group": GROUP,
+                "member_id": f"{process}-id",
+                "generation": self.generation,
+                "event": event,
+                "topic": TOPIC if partition >= 0 else "",
+                "partition": partition,
+                "at_us": at_us,
+                "since_us": since_us if since_us >= 0 else at_us,
+            }
+        )
 
     # -- reads and commits --------------------------------------------------------------------------------------
 
     def operation(self, process: str, f: str, at_us: int, kind: str = "ok", node: int = 0) -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
         self.tables["operations"].append(
-            {"process": process, "index": index, "f": f, "type": kind, "intended_us": at_us - 900,
-             "invoke_us": at_us - 900, "complete_us": at_us, "node": node, "error": None, "session_id": 0,
-             "session_epoch": -1, "answered_session_id": -1, "partitions_sent": 1,
-             "partitions_answered": 1 if f == "fetch" else -1,
-             "request_bytes": 100, "response_bytes": 100}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": index,
+                "f": f,
+                "type": kind,
+                "intended_us": at_us - 900,
+                "invoke_us": at_us - 900,
+                "complete_us": at_us,
+                "node": node,
+                "error": None,
+                "session_id": 0,
+                "session_epoch": -1,
+                "answered_session_id": -1,
+                "partitions_sent": 1,
+                "partitions_answered": 1 if f == "fetch" else -1,
+                "request_bytes": 100,
+                "response_bytes": 100,
+            }
+        )
         return index
 
     def poll(self, process: str, partition: int, at_us: int) -> None:
@@ -121,9 +148,18 @@ class Groups:
         index = self.operation(process, "fetch", at_us)
         self.position[partition] = end
         self.tables["positions"].append(
-            {"process": process, "index": index, "topic": TOPIC, "partition": partition, "fetch_offset": first,
-             "next_offset": end, "high_watermark": end, "log_start_offset": 0, "error": None}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": index,
+                "topic": TOPIC,
+                "partition": partition,
+                "fetch_offset": first,
+                "next_offset": end,
+                "high_watermark": end,
+                "log_start_offset": 0,
+                "error": None,
+            }
+        )
         for position, run in enumerate(self.records(partition, first, end)):
             self.tables["runs"].append({**run, "process": process, "index": index, "position": position})
 
@@ -140,28 +176,63 @@ class Groups:
         offset, epoch = self.committed.get(partition, (-1, -1))
         self.offsets(process, index, "fetched", partition, (offset, epoch if process == NEW else -1), at_us)
 
-    def offsets(self, process: str, index: int, kind: str, partition: int, value: tuple[int, int], at_us: int,
-                error: str | None = None) -> None:  # fmt: skip
+    def offsets(
+        self,
+        process: str,
+        index: int,
+        kind: str,
+        partition: int,
+        value: tuple[int, int],
+        at_us: int,
+        error: str | None = None,
+    ) -> None:
         self.tables["commits"].append(
-            {"process": process, "index": index, "kind": kind, "group": GROUP, "generation": self.generation,
-             "member_id": f"{process}-id", "topic": TOPIC, "partition": partition, "offset": value[0],
-             "leader_epoch": 0, "metadata_epoch": value[1], "draft": process == NEW, "error": error, "at_us": at_us}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": index,
+                "kind": kind,
+                "group": GROUP,
+                "generation": self.generation,
+                "member_id": f"{process}-id",
+                "topic": TOPIC,
+                "partition": partition,
+                "offset": value[0],
+                "leader_epoch": 0,
+                "metadata_epoch": value[1],
+                "draft": process == NEW,
+                "error": error,
+                "at_us": at_us,
+            }
+        )
 
     def reset(self, process: str, partition: int, from_offset: int, to_offset: int, reason: str, at_us: int) -> None:
         self.tables["resets"].append(
-            {"process": process, "index": self.index[process], "topic": TOPIC, "partition": partition,
-             "from_offset": from_offset, "to_offset": to_offset, "reason": reason, "metadata_epoch": self.epoch,
-             "at_us": at_us}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": self.index[process],
+                "topic": TOPIC,
+                "partition": partition,
+                "from_offset": from_offset,
+                "to_offset": to_offset,
+                "reason": reason,
+                "metadata_epoch": self.epoch,
+                "at_us": at_us,
+            }
+        )
 
     def metadata(self, node: int, epoch: int, at_us: int) -> None:
         index = self.operation(NEW, "metadata", at_us, node=node)
         accepted, self.epoch = epoch >= self.epoch, max(epoch, self.epoch)
         self.tables["metadata_epochs"].append(
-            {"process": NEW, "index": index, "node": node, "metadata_epoch": epoch, "accepted": accepted,
-             "at_us": at_us}
-        )  # fmt: skip
+            {
+                "process": NEW,
+                "index": index,
+                "node": node,
+                "metadata_epoch": epoch,
+                "accepted": accepted,
+                "at_us": at_us,
+            }
+        )
         if accepted:
             self.note(1, "metadata_epoch", at_us - 5_000, epoch=epoch, controller_epoch=2, offset=100 + epoch)
         self.note(node, "update_metadata_applied", at_us - 1_000, epoch=epoch, controller_epoch=2, controller_id=1)
@@ -170,13 +241,15 @@ class Groups:
 
     def end(self, partition: int, at_us: int) -> int:
         done = {
-            (row["process"], row["index"]) for row in self.tables["operations"]
+            (row["process"], row["index"])
+            for row in self.tables["operations"]
             if row["type"] == "ok" and _int(row, "complete_us") <= at_us
-        }  # fmt: skip
+        }
         sent = (
-            row for row in self.tables["runs"]
+            row
+            for row in self.tables["runs"]
             if row["kind"] == "send" and row["partition"] == partition and (row["process"], row["index"]) in done
-        )  # fmt: skip
+        )
         return max((_int(row, "first_offset") + _int(row, "count") for row in sent), default=0)
 
     def records(self, partition: int, first: int, end: int) -> list[Row]:
@@ -188,8 +261,14 @@ class Groups:
             high = min(end, _int(row, "first_offset") + _int(row, "count"))
             if low < high:
                 shift = low - _int(row, "first_offset")
-                found.append({**row, "first_offset": low, "count": high - low,
-                              "first_sequence": _int(row, "first_sequence") + shift})  # fmt: skip
+                found.append(
+                    {
+                        **row,
+                        "first_offset": low,
+                        "count": high - low,
+                        "first_sequence": _int(row, "first_sequence") + shift,
+                    }
+                )
         return found
 
     def mirror(self) -> None:
@@ -204,17 +283,32 @@ class Groups:
             index = self.operation(MIRROR, "mirror_produce", at_us, node=-1)
             for run in self.records(partition, first, end):
                 self.tables["copies"].append(
-                    {"process": MIRROR, "index": index, "topic": TOPIC, "partition": partition,
-                     "source_offset": run["first_offset"], "count": run["count"], "target_offset": target,
-                     "writer": run["writer"], "first_sequence": run["first_sequence"], "at_us": at_us}
-                )  # fmt: skip
+                    {
+                        "process": MIRROR,
+                        "index": index,
+                        "topic": TOPIC,
+                        "partition": partition,
+                        "source_offset": run["first_offset"],
+                        "count": run["count"],
+                        "target_offset": target,
+                        "writer": run["writer"],
+                        "first_sequence": run["first_sequence"],
+                        "at_us": at_us,
+                    }
+                )
                 target += _int(run, "count")
         return max(first, end)
 
     def read_target(self, partition: int, end: int) -> None:
         """Its offsets are those of the source."""
-        mark = {"topic": TOPIC, "partition": partition, "first_offset": end, "count": 0, "writer": "",
-                "first_sequence": -1}  # fmt: skip
+        mark = {
+            "topic": TOPIC,
+            "partition": partition,
+            "first_offset": end,
+            "count": 0,
+            "writer": "",
+            "first_sequence": -1,
+        }
         names = ("topic", "partition", "first_offset", "count", "writer", "first_sequence")
         for run in self.records(partition, 0, end):
             self.tables["target_runs"].append({name: run[name] for name in names})
@@ -223,10 +317,23 @@ class Groups:
     def note(self, node: int, what: str, at_us: int, **detail: object) -> None:
         self.seq += 1
         self.tables["trace"].append(
-            {"node": node, "incarnation": 0, "seq": self.seq, "at_us": at_us, "what": what, "connection": -1,
-             "client_id": "", "api_key": -1, "api_version": -1, "session_id": 0, "session_epoch": -1,
-             "answered_session_id": 0, "error": 0, "detail": json.dumps(detail, sort_keys=True)}
-        )  # fmt: skip
+            {
+                "node": node,
+                "incarnation": 0,
+                "seq": self.seq,
+                "at_us": at_us,
+                "what": what,
+                "connection": -1,
+                "client_id": "",
+                "api_key": -1,
+                "api_version": -1,
+                "session_id": 0,
+                "session_epoch": -1,
+                "answered_session_id": 0,
+                "error": 0,
+                "detail": json.dumps(detail, sort_keys=True),
+            }
+        )
 
 
 def add_groups(tables: Tables) -> None:

@@ -63,8 +63,12 @@ class History:
 
     def manifest(self, **changes: object) -> Manifest:
         values: dict[str, object] = {
-            "scenario": "generated", "title": "A generated history", "seed": self.seed, "world": "sim",
-            "repeat_command": f"crucible sim generated --seed {self.seed}", "run_id": f"generated-{self.seed}",
+            "scenario": "generated",
+            "title": "A generated history",
+            "seed": self.seed,
+            "world": "sim",
+            "repeat_command": f"crucible sim generated --seed {self.seed}",
+            "run_id": f"generated-{self.seed}",
             "duration_us": self.shape.seconds * 1_000_000,
             "config": {
                 "max.incremental.fetch.session.cache.slots": "1000",
@@ -73,7 +77,7 @@ class History:
             "expectations": Expectations(
                 faults=tuple(one.name for one in self.shape.faults), min_fetches=10, min_acked=10
             ),
-        }  # fmt: skip
+        }
         return Manifest(**{**values, **changes})  # type: ignore[arg-type]
 
     def write(self, run_dir: Path, *, without: tuple[str, ...] = (), **manifest: object) -> Path:
@@ -125,9 +129,19 @@ class _Player:
     def play(self) -> None:
         shape = self.shape
         for number, one in enumerate(shape.faults):
-            row = {"name": one.name, "kind": one.kind, "at_us": one.at_us, "until_us": one.until_us, "target": "node-0",
-                   "hit": 1, "client_id": one.client_id, "api_key": 1 if one.client_id else -1, "session_id": 0,
-                   "session_epoch": -1, "detail": f"fault {number}"}  # fmt: skip
+            row = {
+                "name": one.name,
+                "kind": one.kind,
+                "at_us": one.at_us,
+                "until_us": one.until_us,
+                "target": "node-0",
+                "hit": 1,
+                "client_id": one.client_id,
+                "api_key": 1 if one.client_id else -1,
+                "session_id": 0,
+                "session_epoch": -1,
+                "detail": f"fault {number}",
+            }
             self.h.tables["faults"].append(row)
         for fetcher in range(shape.fetchers):
             for partition in self._owned(fetcher):
@@ -176,8 +190,15 @@ class _Player:
         if down and self.incarnation == 0:
             self._restart()
         if down:
-            self._end(process, kind, "info" if kind == "produce" else "fail", intended_us, invoke_us, complete_us,
-                      error="disconnected")  # fmt: skip
+            self._end(
+                process,
+                kind,
+                "info" if kind == "produce" else "fail",
+                intended_us,
+                invoke_us,
+                complete_us,
+                error="disconnected",
+            )
         elif kind == "produce":
             self._produce(process, number, intended_us, invoke_us, complete_us)
         else:
@@ -191,11 +212,24 @@ class _Player:
     def _end(self, process: str, f: str, kind: str, intended: int, invoke: int, complete: int, **more: object) -> int:
         index = self.index.get(process, -1) + 1
         self.index[process] = index
-        row: Row = {"process": process, "index": index, "f": f, "type": kind, "intended_us": intended,
-                    "invoke_us": invoke, "complete_us": complete, "node": NODE, "error": None, "session_id": 0,
-                    "session_epoch": -1, "answered_session_id": -1, "partitions_sent": 0,
-                    "partitions_answered": -1, "request_bytes": 120,
-                    "response_bytes": 0}  # fmt: skip
+        row: Row = {
+            "process": process,
+            "index": index,
+            "f": f,
+            "type": kind,
+            "intended_us": intended,
+            "invoke_us": invoke,
+            "complete_us": complete,
+            "node": NODE,
+            "error": None,
+            "session_id": 0,
+            "session_epoch": -1,
+            "answered_session_id": -1,
+            "partitions_sent": 0,
+            "partitions_answered": -1,
+            "request_bytes": 120,
+            "response_bytes": 0,
+        }
         self.h.tables["operations"].append({**row, **more})
         return index
 
@@ -211,8 +245,10 @@ class _Player:
     def _fetch(self, process: str, number: int, intended: int, invoke: int, complete: int) -> None:
         if process not in self.session:
             self.session[process] = (self.random.randint(1, 2**31 - 1), 1)
-            note = json.dumps({"client_id": process, "partitions": 1, "privileged": 0,
-                               "session_id": self.session[process][0]}, sort_keys=True)  # fmt: skip
+            note = json.dumps(
+                {"client_id": process, "partitions": 1, "privileged": 0, "session_id": self.session[process][0]},
+                sort_keys=True,
+            )
             self._trace("request", invoke + 5, process, 0, 0)
             self._trace("session_created", invoke + 5, "", 0, -1, detail=note)
             self._trace("reply", complete - 5, process, 0, 0, answered=self.session[process][0])
@@ -223,17 +259,38 @@ class _Player:
             self._trace("request", invoke + 5, process, session_id, epoch)
             self._trace("reply", complete - 5, process, session_id, epoch, answered=session_id)
             self.session[process] = (session_id, epoch + 1)
-        dropped = any(f.kind == "response_dropped" and f.client_id == process and 0 <= invoke - f.at_us < 60_000
-                      for f in self.shape.faults)  # fmt: skip
+        dropped = any(
+            f.kind == "response_dropped" and f.client_id == process and 0 <= invoke - f.at_us < 60_000
+            for f in self.shape.faults
+        )
         if dropped:
             self.session.pop(process)
-            self._end(process, "fetch", "info", intended, invoke, complete, error="timeout", session_id=session_id,
-                      session_epoch=epoch)  # fmt: skip
+            self._end(
+                process,
+                "fetch",
+                "info",
+                intended,
+                invoke,
+                complete,
+                error="timeout",
+                session_id=session_id,
+                session_epoch=epoch,
+            )
             return
         parts = [p for p in self._owned(number) if self.position[process, p] < len(self.logs[p])]
-        index = self._end(process, "fetch", "ok", intended, invoke, complete, session_id=session_id,
-                          session_epoch=epoch, answered_session_id=answered, partitions_answered=len(parts),
-                          response_bytes=80 + 900 * len(parts))  # fmt: skip
+        index = self._end(
+            process,
+            "fetch",
+            "ok",
+            intended,
+            invoke,
+            complete,
+            session_id=session_id,
+            session_epoch=epoch,
+            answered_session_id=answered,
+            partitions_answered=len(parts),
+            response_bytes=80 + 900 * len(parts),
+        )
         for partition in parts:
             self._read(process, index, partition, self.shape.batch * 3)
 
@@ -245,33 +302,84 @@ class _Player:
         position, start = 0, at
         while start < until:
             first, end = log[start], start + 1
-            while (end < until and log[end].writer == first.writer and log[end].sequence == log[end - 1].sequence + 1
-                   and log[end].producer_id == first.producer_id):  # fmt: skip
+            while (
+                end < until
+                and log[end].writer == first.writer
+                and log[end].sequence == log[end - 1].sequence + 1
+                and log[end].producer_id == first.producer_id
+            ):
                 end += 1
-            self._run(process, index, position, "read", partition, start, end - start, first.producer_id, first.writer,
-                      first.sequence)  # fmt: skip
+            self._run(
+                process,
+                index,
+                position,
+                "read",
+                partition,
+                start,
+                end - start,
+                first.producer_id,
+                first.writer,
+                first.sequence,
+            )
             position, start = position + 1, end
 
     def _said(self, process: str, index: int, partition: int, at: int, until: int) -> None:
         self.h.tables["positions"].append(
-            {"process": process, "index": index, "topic": TOPIC, "partition": partition, "fetch_offset": at,
-             "next_offset": until, "high_watermark": len(self.logs[partition]), "log_start_offset": 0, "error": None}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": index,
+                "topic": TOPIC,
+                "partition": partition,
+                "fetch_offset": at,
+                "next_offset": until,
+                "high_watermark": len(self.logs[partition]),
+                "log_start_offset": 0,
+                "error": None,
+            }
+        )
 
-    def _run(self, process: str, index: int, position: int, kind: str, partition: int, first_offset: int, count: int,
-             producer_id: int, writer: str, first_sequence: int) -> None:  # fmt: skip
+    def _run(
+        self,
+        process: str,
+        index: int,
+        position: int,
+        kind: str,
+        partition: int,
+        first_offset: int,
+        count: int,
+        producer_id: int,
+        writer: str,
+        first_sequence: int,
+    ) -> None:
         self.h.tables["runs"].append(
-            {"process": process, "index": index, "position": position, "kind": kind, "topic": TOPIC,
-             "partition": partition, "first_offset": first_offset, "count": count, "producer_id": producer_id,
-             "writer": writer, "first_sequence": first_sequence, "valid": True}
-        )  # fmt: skip
+            {
+                "process": process,
+                "index": index,
+                "position": position,
+                "kind": kind,
+                "topic": TOPIC,
+                "partition": partition,
+                "first_offset": first_offset,
+                "count": count,
+                "producer_id": producer_id,
+                "writer": writer,
+                "first_sequence": first_sequence,
+                "valid": True,
+            }
+        )
 
     def _assign(self, process: str, partition: int, from_us: int, offset: int) -> None:
         self.position[process, partition] = offset
         self.h.tables["assignments"].append(
-            {"process": process, "topic": TOPIC, "partition": partition, "from_us": from_us, "until_us": END,
-             "from_offset": offset}
-        )  # fmt: skip
+            {
+                "process": process,
+                "topic": TOPIC,
+                "partition": partition,
+                "from_us": from_us,
+                "until_us": END,
+                "from_offset": offset,
+            }
+        )
 
     def _catch_up(self, process: str, number: int, at_us: int) -> None:
         while any(self.position[process, p] < len(self.logs[p]) for p in self._owned(number)):
@@ -286,19 +394,45 @@ class _Player:
                 self._read("final", index, partition, 200)
                 at_us += 2_000
             self.h.tables["ends"].append(
-                {"topic": TOPIC, "partition": partition, "log_start_offset": 0, "high_watermark": len(log),
-                 "end_us": at_us}
-            )  # fmt: skip
+                {
+                    "topic": TOPIC,
+                    "partition": partition,
+                    "log_start_offset": 0,
+                    "high_watermark": len(log),
+                    "end_us": at_us,
+                }
+            )
 
-    def _trace(self, what: str, at_us: int, client: str, session_id: int, epoch: int, answered: int = 0, error: int = 0,
-               detail: str = "") -> None:  # fmt: skip
+    def _trace(
+        self,
+        what: str,
+        at_us: int,
+        client: str,
+        session_id: int,
+        epoch: int,
+        answered: int = 0,
+        error: int = 0,
+        detail: str = "",
+    ) -> None:
         fetch = what in ("request", "reply")
         self.h.tables["trace"].append(
-            {"node": NODE, "incarnation": self.incarnation, "seq": self.seq, "at_us": at_us, "what": what,
-             "connection": int(client.split("-")[1]) if fetch else -1, "client_id": client,
-             "api_key": 1 if fetch else -1, "api_version": 17 if fetch else -1, "session_id": session_id,
-             "session_epoch": epoch, "answered_session_id": answered, "error": error, "detail": detail}
-        )  # fmt: skip
+            {
+                "node": NODE,
+                "incarnation": self.incarnation,
+                "seq": self.seq,
+                "at_us": at_us,
+                "what": what,
+                "connection": int(client.split("-")[1]) if fetch else -1,
+                "client_id": client,
+                "api_key": 1 if fetch else -1,
+                "api_version": 17 if fetch else -1,
+                "session_id": session_id,
+                "session_epoch": epoch,
+                "answered_session_id": answered,
+                "error": error,
+                "detail": detail,
+            }
+        )
         self.seq += 1
 
     def _histograms(self) -> None:
@@ -313,9 +447,17 @@ class _Player:
         for (operation, measure, worker, second, bucket), count in sorted(counts.items()):
             low, high = bounds_of(bucket)
             self.h.tables["latency"].append(
-                {"operation": operation, "measure": measure, "worker": worker, "second": second, "bucket": bucket,
-                 "low_us": low, "high_us": high, "count": count}
-            )  # fmt: skip
+                {
+                    "operation": operation,
+                    "measure": measure,
+                    "worker": worker,
+                    "second": second,
+                    "bucket": bucket,
+                    "low_us": low,
+                    "high_us": high,
+                    "count": count,
+                }
+            )
 
     def _load(self) -> None:
         zero = {"offered": 0, "sent": 0, "completed": 0, "failed": 0, "max_slip_us": 0}
@@ -324,20 +466,34 @@ class _Player:
             if row["f"] not in ("fetch", "produce"):
                 continue
             intended, invoke, complete = (int(row[key]) for key in ("intended_us", "invoke_us", "complete_us"))  # type: ignore[call-overload]
-            for at, what in ((intended, "offered"), (invoke, "sent"),
-                             (complete, "completed" if row["type"] == "ok" else "failed")):  # fmt: skip
+            for at, what in (
+                (intended, "offered"),
+                (invoke, "sent"),
+                (complete, "completed" if row["type"] == "ok" else "failed"),
+            ):
                 seconds.setdefault(at // 1_000_000, dict(zero))[what] += 1
             slot = seconds[invoke // 1_000_000]
             slot["max_slip_us"] = max(slot["max_slip_us"], invoke - intended)
         for second, counts in sorted(seconds.items()):
-            self.h.tables["load"].append({"worker": "worker-0", "second": second, **counts, "cpu_permille": 310,
-                                          "wanted_permille": 400, "lag_us": 2_000})  # fmt: skip
+            self.h.tables["load"].append(
+                {
+                    "worker": "worker-0",
+                    "second": second,
+                    **counts,
+                    "cpu_permille": 310,
+                    "wanted_permille": 400,
+                    "lag_us": 2_000,
+                }
+            )
 
     def _broker(self) -> None:
         for second in range(self.shape.seconds):
             down = self._active(second * 1_000_000, "node_killed")
-            for metric, value in (("NumIncrementalFetchSessions", self.shape.fetchers), ("process_cpu_permille", 240),
-                                  ("process_rss_bytes", 88_000_000 + second * 20_000)):  # fmt: skip
+            for metric, value in (
+                ("NumIncrementalFetchSessions", self.shape.fetchers),
+                ("process_cpu_permille", 240),
+                ("process_rss_bytes", 88_000_000 + second * 20_000),
+            ):
                 if not down:
                     noise = self.random.randrange(40) if metric == "process_cpu_permille" else 0
                     self.h.tables["broker"].append(

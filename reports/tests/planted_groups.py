@@ -177,9 +177,18 @@ def plant_committed_records_read_again(history: History) -> None:
         if row["from_offset"] == at:
             row["from_offset"] = at - 10
     history.tables["positions"].append(
-        {"process": NEW, "index": index, "topic": TOPIC, "partition": 2, "fetch_offset": at - 10, "next_offset": at,
-         "high_watermark": at, "log_start_offset": 0, "error": None}
-    )  # fmt: skip
+        {
+            "process": NEW,
+            "index": index,
+            "topic": TOPIC,
+            "partition": 2,
+            "fetch_offset": at - 10,
+            "next_offset": at,
+            "high_watermark": at,
+            "log_start_offset": 0,
+            "error": None,
+        }
+    )
 
 
 def legal_read_again_after_a_truncation(history: History) -> None:

@@ -35,9 +35,10 @@ def plant_part_of_a_deletion(history: History) -> None:
 
 def plant_two_digests(history: History) -> None:
     image = next(
-        row for row in history.rows("trace", what="metadata_image", node=1)
+        row
+        for row in history.rows("trace", what="metadata_image", node=1)
         if json.loads(str(row["detail"]))["offset"] == 109
-    )  # fmt: skip
+    )
     image["detail"] = json.dumps(json.loads(str(image["detail"])) | {"digest": "f" * 16}, sort_keys=True)
 
 

@@ -35,10 +35,23 @@ class Replicas:
     def note(self, node: int, what: str, at_us: int, **detail: object) -> None:
         self.seq += 1
         self.tables["trace"].append(
-            {"node": node, "incarnation": 0, "seq": self.seq, "at_us": at_us, "what": what, "connection": -1,
-             "client_id": "", "api_key": -1, "api_version": -1, "session_id": 0, "session_epoch": -1,
-             "answered_session_id": 0, "error": 0, "detail": json.dumps(detail, sort_keys=True)}
-        )  # fmt: skip
+            {
+                "node": node,
+                "incarnation": 0,
+                "seq": self.seq,
+                "at_us": at_us,
+                "what": what,
+                "connection": -1,
+                "client_id": "",
+                "api_key": -1,
+                "api_version": -1,
+                "session_id": 0,
+                "session_epoch": -1,
+                "answered_session_id": 0,
+                "error": 0,
+                "detail": json.dumps(detail, sort_keys=True),
+            }
+        )
 
     def costs(self) -> None:
         """Of each fetch that was answered: a full one costs more than an incremental one, a follower's is alike. Not of
@@ -54,11 +67,20 @@ class Replicas:
 
     def cost(self, client: str, full: bool, at_us: int, sent: int) -> None:
         self.tables["fetch_costs"].append(
-            {"at_us": at_us, "node": 0, "client_id": client, "revision": "final", "full": full,
-             "request_bytes": FULL_BYTES if full else INCREMENTAL_BYTES, "response_bytes": 60 + 1_000 * sent,
-             "named": 3 if full else 0, "sent": sent, "record_bytes": 900 * sent,
-             "service_us": FULL_US if full else INCREMENTAL_US}
-        )  # fmt: skip
+            {
+                "at_us": at_us,
+                "node": 0,
+                "client_id": client,
+                "revision": "final",
+                "full": full,
+                "request_bytes": FULL_BYTES if full else INCREMENTAL_BYTES,
+                "response_bytes": 60 + 1_000 * sent,
+                "named": 3 if full else 0,
+                "sent": sent,
+                "record_bytes": 900 * sent,
+                "service_us": FULL_US if full else INCREMENTAL_US,
+            }
+        )
 
 
 def add_replicas(tables: Tables) -> None:

@@ -49,9 +49,26 @@ def test_three_runs_on_one_page(spark: object, tmp_path: Path) -> None:
 
 
 def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
-    runs = [measure(name, findings(sent_again=[{"fetches": 10, "named": 40, "answered": 5, "requests_again": 1,
-                                                "named_again": 4, "answered_again": 4, "request_bytes": 0,
-                                                "response_bytes": 0}])) for name in ("final", "none")]  # fmt: skip
+    runs = [
+        measure(
+            name,
+            findings(
+                sent_again=[
+                    {
+                        "fetches": 10,
+                        "named": 40,
+                        "answered": 5,
+                        "requests_again": 1,
+                        "named_again": 4,
+                        "answered_again": 4,
+                        "request_bytes": 0,
+                        "response_bytes": 0,
+                    }
+                ]
+            ),
+        )
+        for name in ("final", "none")
+    ]
     groups = dict(table(runs))
     assert "The node's time" not in groups
     assert "Followers" not in groups

@@ -77,8 +77,10 @@ def test_rebalances_last_from_the_first_who_asks_to_the_last_who_knows(
     _, measured, _, _ = run
     found = groups.rebalances(measured)
     assert [(one.generation, one.members, one.at_us, one.took_us, one.free_us) for one in found] == [
-        (1, 1, 250_000, 50_000, None), (2, 2, 1_500_000, 120_000, 120_000), (3, 1, 5_000_000, 200_000, 210_000),
-    ]  # fmt: skip
+        (1, 1, 250_000, 50_000, None),
+        (2, 2, 1_500_000, 120_000, 120_000),
+        (3, 1, 5_000_000, 200_000, 210_000),
+    ]
     assert [one.cause for one in found] == ["", "", ""]
 
 
@@ -139,8 +141,10 @@ def test_the_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
 def test_runs_with_and_without_the_mechanism_on_one_page(spark: object, tmp_path: Path) -> None:
     on, off = generate(12), generate(12)
     again = rewound(off)
-    folders = [on.write(tmp_path / "on", variant="with metadata epochs"),
-               off.write(tmp_path / "off", variant="without")]  # fmt: skip
+    folders = [
+        on.write(tmp_path / "on", variant="with metadata epochs"),
+        off.write(tmp_path / "off", variant="without"),
+    ]
     compared = compare_runs(folders, tmp_path / "out", spark)  # type: ignore[arg-type]
     text = compared.page.read_text(encoding="utf-8")
     for shown in ("a mirror compared", "with metadata epochs", "without", f">{again}<", "added by a rewind, at most"):

@@ -57,8 +57,13 @@ def plant_duplicate(history: History) -> None:
     last = history.rows("runs", kind="read", process="final", partition=1)[-1]
     at, high = _int(last, "first_offset") + _int(last, "count") - 1, _int(end, "high_watermark")
     assert at == high - 1
-    again = {**last, "first_offset": high, "count": 1, "position": 10_000,
-             "first_sequence": _int(last, "first_sequence") + _int(last, "count") - 1}  # fmt: skip
+    again = {
+        **last,
+        "first_offset": high,
+        "count": 1,
+        "position": 10_000,
+        "first_sequence": _int(last, "first_sequence") + _int(last, "count") - 1,
+    }
     history.tables["runs"].append(again)
 
 
@@ -95,8 +100,15 @@ def _forget(history: History, partition: int, low: int, high: int) -> None:
         for start, end in ((first, min(first + count, low)), (max(first, high), first + count)):
             if start < end:
                 place = _int(row, "position") * 2 + (start >= high)
-                kept.append({**row, "first_offset": start, "count": end - start, "position": place,
-                             "first_sequence": _int(row, "first_sequence") + start - first})  # fmt: skip
+                kept.append(
+                    {
+                        **row,
+                        "first_offset": start,
+                        "count": end - start,
+                        "position": place,
+                        "first_sequence": _int(row, "first_sequence") + start - first,
+                    }
+                )
     history.tables["runs"] = kept
 
 
@@ -149,8 +161,9 @@ def plant_fetch_gap(history: History) -> None:
 def plant_corrupt_value(history: History) -> None:
     row = dict(_reads(history, "final", 0)[-1])
     after = _int(row, "first_offset") + _int(row, "count")
-    history.tables["runs"].append({**row, "position": 5_000, "first_offset": after,
-                                   "count": 1, "writer": "", "valid": False, "producer_id": -1})  # fmt: skip
+    history.tables["runs"].append(
+        {**row, "position": 5_000, "first_offset": after, "count": 1, "writer": "", "valid": False, "producer_id": -1}
+    )
 
 
 def plant_session_epoch_order(history: History) -> None:
@@ -228,11 +241,20 @@ def _evict(history: History, revision: str, idle_ms: int) -> None:
     created = history.rows("trace", what="session_created")[0]
     made = json.loads(str(created["detail"]))
     created["detail"] = json.dumps({**made, "revision": revision}, sort_keys=True)
-    detail = {"session_id": made["session_id"], "rule": "b", "idle_ms": idle_ms,
-              "age_ms": 500_000, "partitions": 5, "by_partitions": 5, "privileged": 0, "by_privileged": 0}  # fmt: skip
+    detail = {
+        "session_id": made["session_id"],
+        "rule": "b",
+        "idle_ms": idle_ms,
+        "age_ms": 500_000,
+        "partitions": 5,
+        "by_partitions": 5,
+        "privileged": 0,
+        "by_privileged": 0,
+    }
     last = max(_int(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
-    history.tables["trace"].append({**created, "what": "session_evicted", "seq": last + 1,
-                                    "detail": json.dumps(detail, sort_keys=True)})  # fmt: skip
+    history.tables["trace"].append(
+        {**created, "what": "session_evicted", "seq": last + 1, "detail": json.dumps(detail, sort_keys=True)}
+    )
 
 
 def no_plant(history: History) -> None:
@@ -270,8 +292,14 @@ def legal_wrap_and_untold_fetch(history: History) -> None:
         epoch = _int(row, "session_epoch")
         row["session_epoch"] = (epoch + first - 2) % (2**31 - 1) + 1 if epoch >= 1 else epoch
     history.drop("trace", untold)
-    preset = {**history.tables["faults"][0], "name": "near_the_wrap", "kind": "preset_fetch_session_epoch", "at_us": 0,
-              "until_us": 0, "session_epoch": first}  # fmt: skip
+    preset = {
+        **history.tables["faults"][0],
+        "name": "near_the_wrap",
+        "kind": "preset_fetch_session_epoch",
+        "at_us": 0,
+        "until_us": 0,
+        "session_epoch": first,
+    }
     history.tables["faults"].append(preset)
 
 
@@ -317,8 +345,9 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         history = generate(number)
         plant(history)
         folders[name] = history.write(root / name.replace(" ", "_"))
-    empty = generate(99).write(root / "no_trace", without=("trace", "ends"), expectations=Expectations(
-        guarantees=("session_lost",)))  # fmt: skip
+    empty = generate(99).write(
+        root / "no_trace", without=("trace", "ends"), expectations=Expectations(guarantees=("session_lost",))
+    )
     folders["no trace"] = empty
     found = verdicts_of([Path(one) for one in folders.values()], spark)  # type: ignore[arg-type]
     return dict(zip(folders, found, strict=True))

@@ -69,8 +69,11 @@ def test_without_histograms_latency_and_load_come_from_the_operations(
 
 def test_fault_windows_hold_only_their_seconds(run: tuple[History, list[Findings], list[Path]]) -> None:
     history, (measured, _), _ = run
-    kill = {row["window"]: row["count"] for row in measured.percentiles
-            if (row["fault"], row["operation"], row["measure"]) == ("kill", "fetch", "service")}  # fmt: skip
+    kill = {
+        row["window"]: row["count"]
+        for row in measured.percentiles
+        if (row["fault"], row["operation"], row["measure"]) == ("kill", "fetch", "service")
+    }
     fetches = history.rows("operations", f="fetch")
     # The histograms are the fetchers': group members were planted as operations alone.
     seconds = [_int(row, "complete_us") // 10**6 for row in fetches if str(row["process"]).startswith("fetcher-")]
@@ -95,8 +98,11 @@ def test_a_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_ac
     (found,) = measured.failovers
     assert (found["node"], found["epoch"], found["next_node"], found["next_epoch"]) == (0, 1, 1, 2)
     assert (found["cause"], found["lost_us"], found["active_us"], found["accepted_us"]) == (
-        "kill", 3_000_000, 3_450_000, 4_000_000,
-    )  # fmt: skip
+        "kill",
+        3_000_000,
+        3_450_000,
+        4_000_000,
+    )
 
 
 def test_a_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
@@ -167,8 +173,10 @@ def test_the_leaders_of_a_partition_are_told_in_order(run: tuple[History, list[F
     _, (measured, _), _ = run
     first = [row for row in sorted(measured.leadership, key=lambda row: row["n"]) if row["place"] == 1]
     assert [(row["partition"], row["node"], row["isr"]) for row in first] == [
-        ("orders-0", 0, "0,1,2"), ("orders-0", 1, "1,2"), ("orders-0", 1, "1,2,0"),
-    ]  # fmt: skip
+        ("orders-0", 0, "0,1,2"),
+        ("orders-0", 1, "1,2"),
+        ("orders-0", 1, "1,2,0"),
+    ]
     seconds = {row["second"]: row for row in measured.leaderships}
     assert (seconds[3]["elected"], seconds[3]["shrunk"], seconds[4]["grown"]) == (1, 3, 3)
 
@@ -222,8 +230,18 @@ def test_the_page_stands_alone_and_holds_every_section(
     assert "<b>A & B" not in text
     for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
         assert shown in text, shown
-    figures = ("load", "percentiles", "latency", "throughput", "availability", "controller", "leadership", "broker",
-               "groups", "mirror")  # fmt: skip
+    figures = (
+        "load",
+        "percentiles",
+        "latency",
+        "throughput",
+        "availability",
+        "controller",
+        "leadership",
+        "broker",
+        "groups",
+        "mirror",
+    )
     assert {path.name for path in tmp_path.glob("*.png")} == {f"{name}.png" for name in figures}
     assert (tmp_path / "verdict.json").exists()
     assert (tmp_path / "junit.xml").exists()

@@ -157,9 +157,12 @@ def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
 
 def test_a_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) -> None:
     manifest = replace(
-        MANIFEST, expectations=Expectations(faults=("a",), min_acked=3), checks=(Check(guarantee="g", holds=True),),
-        notes=("n",), config={"k": "v"},
-    )  # fmt: skip
+        MANIFEST,
+        expectations=Expectations(faults=("a",), min_acked=3),
+        checks=(Check(guarantee="g", holds=True),),
+        notes=("n",),
+        config={"k": "v"},
+    )
     write_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest
     raw = json.loads((tmp_path / "manifest.json").read_text())

@@ -12,17 +12,29 @@ from scenarios.model import Groups, Mirror, Scenario
 
 def table() -> dict[str, Any]:
     return {
-        "title": "t", "clauses": [], "needs": ["signals", "drafts", "proxy"], "mutants": [], "guarantees": [],
-        "min_fetches": 1, "min_acked": 1, "max_schedule_slip_ms": 1000, "cluster": {"nodes": 3},
+        "title": "t",
+        "clauses": [],
+        "needs": ["signals", "drafts", "proxy"],
+        "mutants": [],
+        "guarantees": [],
+        "min_fetches": 1,
+        "min_acked": 1,
+        "max_schedule_slip_ms": 1000,
+        "cluster": {"nodes": 3},
         "load": {
-            "seconds": 10, "topics": [{"name": "hot", "partitions": 2}],
-            "groups": [{"name": "g", "count": 3, "sim_count": 2, "topics": ["hot"]},
-                       {"name": "g", "count": 1, "topics": ["hot"], "metadata_epoch": False}],
+            "seconds": 10,
+            "topics": [{"name": "hot", "partitions": 2}],
+            "groups": [
+                {"name": "g", "count": 3, "sim_count": 2, "topics": ["hot"]},
+                {"name": "g", "count": 1, "topics": ["hot"], "metadata_epoch": False},
+            ],
             "mirror": {"topic": "hot"},
         },
-        "fault": [{"name": "bounce", "kind": "rolling_bounce", "at_s": 1, "config": {"num.partitions": 2}},
-                  {"name": "switch", "kind": "feature_finalized", "at_s": 5, "feature": "f", "level": 1}],
-    }  # fmt: skip
+        "fault": [
+            {"name": "bounce", "kind": "rolling_bounce", "at_s": 1, "config": {"num.partitions": 2}},
+            {"name": "switch", "kind": "feature_finalized", "at_s": 5, "feature": "f", "level": 1},
+        ],
+    }
 
 
 def read(change: Callable[[dict[str, Any]], object] = lambda _: None) -> Scenario:

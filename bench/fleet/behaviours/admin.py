@@ -259,10 +259,21 @@ class Admin(ClusterScript):
             code = task.errors.get(topic, 0)
             end = kind or ("ok" if self._is_done(task, task.errors.get(topic, -1)) else "fail")
             error = error_name(code) if code else None
-            rows.append(ChangeRow(
-                self.process, task.operation.index, task.change, topic, task.target.name, task.target.topics,
-                task.target.partitions, task.value, end, task.attempts, error,
-            ))  # fmt: skip
+            rows.append(
+                ChangeRow(
+                    self.process,
+                    task.operation.index,
+                    task.change,
+                    topic,
+                    task.target.name,
+                    task.target.topics,
+                    task.target.partitions,
+                    task.value,
+                    end,
+                    task.attempts,
+                    error,
+                )
+            )
         return rows
 
     def _next_level(self) -> Steps[int]:

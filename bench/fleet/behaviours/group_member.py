@@ -249,10 +249,17 @@ class GroupMember(MemberOffsets):
         member_id = self.membership.member_id
         self.record(
             MembershipRow(
-                self.process, self.member.group, member_id, generation, event, topic, partition,
-                self.now.mono_us, since_us,
+                self.process,
+                self.member.group,
+                member_id,
+                generation,
+                event,
+                topic,
+                partition,
+                self.now.mono_us,
+                since_us,
             )
-        )  # fmt: skip
+        )
 
 
 def _snake(name: str) -> str:

@@ -132,9 +132,7 @@ class MemberMetadata(SessionFetcher):
             return False
         update = MetadataUpdate.of(answer.body)  # type: ignore[arg-type]
         accepted = self.metadata.accepts(update)
-        row = MetadataEpochRow(
-            self.process, operation.index, node, update.metadata_epoch, accepted, self.now.mono_us
-        )
+        row = MetadataEpochRow(self.process, operation.index, node, update.metadata_epoch, accepted, self.now.mono_us)
         self.end(operation, "ok", None, answer, rows=(row,) if draft else ())
         if accepted:
             self.metadata = self.metadata.apply(update)

@@ -194,9 +194,20 @@ class MemberOffsets(MemberMetadata):
         who = asked_as or self.identity()
         draft = self._is_draft if asked_as is not None else True
         row = CommitRow(
-            self.process, index, kind, self.member.group, who.generation_id, who.member_id, *where, at.offset,
-            at.leader_epoch, at.metadata_epoch if draft else -1, draft, error, self.now.mono_us,
-        )  # fmt: skip
+            self.process,
+            index,
+            kind,
+            self.member.group,
+            who.generation_id,
+            who.member_id,
+            *where,
+            at.offset,
+            at.leader_epoch,
+            at.metadata_epoch if draft else -1,
+            draft,
+            error,
+            self.now.mono_us,
+        )
         self.record(row)
 
     @property

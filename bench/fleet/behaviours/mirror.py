@@ -181,10 +181,17 @@ class MirrorWriter(KeyedProducer):
             target = batch.base_offset + done if batch.base_offset >= 0 else -1
             rows.append(
                 CopyRow(
-                    self.process, slot.operation.index, *slot.where, run.first_offset, run.count, target, run.writer,
-                    run.first_sequence, self.now.mono_us,
+                    self.process,
+                    slot.operation.index,
+                    *slot.where,
+                    run.first_offset,
+                    run.count,
+                    target,
+                    run.writer,
+                    run.first_sequence,
+                    self.now.mono_us,
                 )
-            )  # fmt: skip
+            )
             done += run.count
         return tuple(rows)
 

@@ -217,7 +217,28 @@ class ClientSettings:
 
 
 __all__ = [
-    "Address", "Answered", "Behaviour", "ClientSettings", "Connect", "ConnectFailed", "Connected", "Disconnect",
-    "Disconnected", "Finished", "FleetAction", "FleetEvent", "HistoryRow", "Leaving", "Now", "Record", "Request",
-    "Started", "Stopping", "TimedOut", "TopicPartition", "Versions", "Wake", "Woken",
-]  # fmt: skip
+    "Address",
+    "Answered",
+    "Behaviour",
+    "ClientSettings",
+    "Connect",
+    "ConnectFailed",
+    "Connected",
+    "Disconnect",
+    "Disconnected",
+    "Finished",
+    "FleetAction",
+    "FleetEvent",
+    "HistoryRow",
+    "Leaving",
+    "Now",
+    "Record",
+    "Request",
+    "Started",
+    "Stopping",
+    "TimedOut",
+    "TopicPartition",
+    "Versions",
+    "Wake",
+    "Woken",
+]

@@ -59,12 +59,15 @@ class FakeQuorum:
             return self.describe(request.body)
         if request.api_key == bodies.API_VERSIONS:
             return ApiVersionsResponse(
-                error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, finalized_features_epoch=0,
+                error_code=ErrorCode.none,
+                api_keys=(),
+                throttle_time=NO_WAIT,
+                finalized_features_epoch=0,
                 supported_features=(SupportedFeatureKey(name="metadata.version", min_version=1, max_version=25),),
                 finalized_features=(
                     FinalizedFeatureKey(name="metadata.version", max_version_level=self.level, min_version_level=1),
                 ),
-            )  # fmt: skip
+            )
         refused = ErrorCode.not_controller if node != self.controller else None
         return {
             bodies.CREATE_TOPICS: self.create,
@@ -80,8 +83,9 @@ class FakeQuorum:
             if error is ErrorCode.none:
                 self.created += 1
                 self.topics[each.name] = Made(uuid.UUID(int=self.created), each.num_partitions, {})
-            results.append(CreatableTopicResult(name=each.name, topic_id=None, error_code=error, error_message=None,
-                                                configs=()))  # fmt: skip
+            results.append(
+                CreatableTopicResult(name=each.name, topic_id=None, error_code=error, error_message=None, configs=())
+            )
         return CreateTopicsResponse(throttle_time=NO_WAIT, topics=tuple(results))
 
     def delete(self, body, refused):
@@ -99,29 +103,38 @@ class FakeQuorum:
             if known is not None and refused is None:
                 known.config.update({one.name: one.value for one in each.configs})
             error = refused or (ErrorCode.none if known else ErrorCode.unknown_topic_or_partition)
-            results.append(AlterConfigsResourceResponse(error_code=error, error_message=None, resource_type=2,
-                                                        resource_name=each.resource_name))  # fmt: skip
+            results.append(
+                AlterConfigsResourceResponse(
+                    error_code=error, error_message=None, resource_type=2, resource_name=each.resource_name
+                )
+            )
         return IncrementalAlterConfigsResponse(throttle_time=NO_WAIT, responses=tuple(results))
 
     def update(self, body, refused):
         if refused is None:
             self.level = body.feature_updates[0].max_version_level
-        return UpdateFeaturesResponse(
-            throttle_time=NO_WAIT, error_code=refused or ErrorCode.none, error_message=None
-        )  # fmt: skip
+        return UpdateFeaturesResponse(throttle_time=NO_WAIT, error_code=refused or ErrorCode.none, error_message=None)
 
     def describe(self, body):
         results = []
         for each in body.resources:
             known = self.topics.get(each.resource_name)
             configs = tuple(
-                DescribeConfigsResourceResult(name=key, value=value, read_only=False, is_sensitive=False, synonyms=(),
-                                              documentation=None)
+                DescribeConfigsResourceResult(
+                    name=key, value=value, read_only=False, is_sensitive=False, synonyms=(), documentation=None
+                )
                 for key, value in (known.config.items() if known else ())
-            )  # fmt: skip
+            )
             error = ErrorCode.none if known else ErrorCode.unknown_topic_or_partition
-            results.append(DescribeConfigsResult(error_code=error, error_message=None, resource_type=2,
-                                                 resource_name=each.resource_name, configs=configs))  # fmt: skip
+            results.append(
+                DescribeConfigsResult(
+                    error_code=error,
+                    error_message=None,
+                    resource_type=2,
+                    resource_name=each.resource_name,
+                    configs=configs,
+                )
+            )
         return DescribeConfigsResponse(throttle_time=NO_WAIT, results=tuple(results))
 
     def metadata(self, node, body):
@@ -136,7 +149,9 @@ class FakeQuorum:
             error_code=ErrorCode.none,
             topics=tuple(
                 MetadataResponseTopic(
-                    error_code=ErrorCode.none, name=name, topic_id=made.topic_id,
+                    error_code=ErrorCode.none,
+                    name=name,
+                    topic_id=made.topic_id,
                     partitions=tuple(
                         MetadataResponsePartition(error_code=ErrorCode.none, partition_index=number, leader_id=0)
                         for number in range(made.partitions - self.hidden.get((node, name), 0))
@@ -144,7 +159,7 @@ class FakeQuorum:
                 )
                 for name, made in shown.items()
             ),
-        )  # fmt: skip
+        )
 
 
 class QuorumWorld(World):

@@ -144,10 +144,14 @@ class GroupWorld(World):
 
     def send(self, behaviour, request: Request) -> None:
         kind = {
-            bodies.FIND_COORDINATOR: self.find, bodies.JOIN_GROUP: self.join, bodies.SYNC_GROUP: self.sync,
-            bodies.HEARTBEAT: self.heartbeat, bodies.LEAVE_GROUP: self.leave, bodies.OFFSET_COMMIT: self.commit,
+            bodies.FIND_COORDINATOR: self.find,
+            bodies.JOIN_GROUP: self.join,
+            bodies.SYNC_GROUP: self.sync,
+            bodies.HEARTBEAT: self.heartbeat,
+            bodies.LEAVE_GROUP: self.leave,
+            bodies.OFFSET_COMMIT: self.commit,
             bodies.OFFSET_FETCH: self.offset_fetch,
-        }.get(request.api_key)  # fmt: skip
+        }.get(request.api_key)
         node, lane = self.at_node[behaviour.process, request.lane], request.lane
         if kind is None:
             super().send(behaviour, request)
@@ -174,10 +178,11 @@ class GroupWorld(World):
     def find(self, _behaviour, _node, request):
         at = self.fake.coordinator
         found = tuple(
-            Coordinator(key=key, node_id=at, host=f"node-{at}", port=ADDRESS.port, error_code=ErrorCode.none,
-                        error_message=None)
+            Coordinator(
+                key=key, node_id=at, host=f"node-{at}", port=ADDRESS.port, error_code=ErrorCode.none, error_message=None
+            )
             for key in request.body.coordinator_keys
-        )  # fmt: skip
+        )
         return FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=found)
 
     def _group(self, name):
@@ -235,10 +240,15 @@ class GroupWorld(World):
             behaviour, request, _ = member.join
             member.join = None
             answer = JoinGroupResponse(
-                throttle_time=NO_WAIT, error_code=ErrorCode.none, generation_id=group.generation,
-                protocol_type="consumer", protocol_name=request.body.protocols[0].name, leader=group.leader,
-                member_id=each, members=everybody if each == group.leader else (),
-            )  # fmt: skip
+                throttle_time=NO_WAIT,
+                error_code=ErrorCode.none,
+                generation_id=group.generation,
+                protocol_type="consumer",
+                protocol_name=request.body.protocols[0].name,
+                leader=group.leader,
+                member_id=each,
+                members=everybody if each == group.leader else (),
+            )
             self.answer(behaviour, answer, request.lane)
 
     def sync(self, behaviour, node, request):
@@ -346,12 +356,15 @@ class GroupWorld(World):
                 name=where.topic,
                 partitions=(
                     OffsetFetchResponsePartitions(
-                        partition_index=where.partition, committed_offset=offset, committed_leader_epoch=leader_epoch,
-                        metadata="", error_code=ErrorCode.none,
+                        partition_index=where.partition,
+                        committed_offset=offset,
+                        committed_leader_epoch=leader_epoch,
+                        metadata="",
+                        error_code=ErrorCode.none,
                     ),
                 ),
             )
             for where, (offset, leader_epoch, _) in found.items()
-        )  # fmt: skip
+        )
         group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
         return OffsetFetchResponse(throttle_time=NO_WAIT, groups=(group,))

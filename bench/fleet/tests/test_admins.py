@@ -48,9 +48,7 @@ def test_names_tell_the_set_and_are_never_used_twice(world, quorum):
 
 def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(world, quorum):
     lost = iter([True])
-    world.fault = lambda each: (
-        "lose_response" if each.api_key == bodies.CREATE_TOPICS and next(lost, False) else None
-    )
+    world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS and next(lost, False) else None
     operations = played(world, admin())
     assert {each.type for each in operations} == {"ok"}
     assert quorum.created == 3 * len(operations)
@@ -140,9 +138,7 @@ def test_each_configuration_names_its_request(world, quorum):
 
 def test_an_upgrade_asks_for_the_next_level_once(world, quorum):
     lost = iter([True])
-    world.fault = lambda each: (
-        "lose_response" if each.api_key == bodies.UPDATE_FEATURES and next(lost, False) else None
-    )
+    world.fault = lambda each: "lose_response" if each.api_key == bodies.UPDATE_FEATURES and next(lost, False) else None
     operations = played(world, admin({"upgrade": 1}, 0.5), 5)
     assert {(each.f, each.type) for each in operations} == {("update_features", "ok")}
     assert quorum.level == 20 + len(operations)

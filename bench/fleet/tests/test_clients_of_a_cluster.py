@@ -236,7 +236,5 @@ def test_the_first_request_of_each_revision(world, settings, revision):
     world.start(subject)
     world.run(0.1)
     assert {each.api_version for each in sent} == {1000 if revision == "first" else settings.versions.fetch}
-    assert {(each.body.session_id, each.body.session_epoch) for each in sent} == {
-        (0, -1 if revision == "none" else 0)
-    }
+    assert {(each.body.session_id, each.body.session_epoch) for each in sent} == {(0, -1 if revision == "none" else 0)}
     assert len(sent) == 3, "a request to each leader, at the same time"

@@ -17,9 +17,14 @@ from reference_broker.client.offset_requests import OffsetToCommit
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 PLAN = MemberPlan(
-    "", "g", HOT, poll_interval_us=20_000, commit_interval_us=100_000, heartbeat_interval_ms=100,
+    "",
+    "g",
+    HOT,
+    poll_interval_us=20_000,
+    commit_interval_us=100_000,
+    heartbeat_interval_ms=100,
     metadata_interval_us=200_000,
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -116,9 +121,7 @@ def test_what_is_fetched_names_the_leader_epoch_only_where_it_is_wanted(world, b
         assert asked == wanted
 
 
-def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
-    world, broker, settings, load
-):
+def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(world, broker, settings, load):
     members = [member(settings, number) for number in range(2)]
     world.start(load, *members)
     world.run(2)

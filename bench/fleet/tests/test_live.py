@@ -142,8 +142,11 @@ def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path, bootstrap):
     with start(tmp_path, bootstrap, seconds=10, fetchers=fetchers, shape=shape) as fleet:
         output, errors = fleet.communicate(timeout=90)
     assert fleet.returncode == 0, errors
-    left = [each["readers_left"] + each["writers_left"] for each in map(json.loads, output.splitlines())
-            if each["event"] == "progress"]  # fmt: skip
+    left = [
+        each["readers_left"] + each["writers_left"]
+        for each in map(json.loads, output.splitlines())
+        if each["event"] == "progress"
+    ]
     polls = Counter()
     for each in table(tmp_path, "operations"):
         if each["f"] == "fetch":

@@ -51,8 +51,10 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(wor
     began = world.now_us
     world.start(*fetchers(settings, 5))
     world.run(8)
-    first = [min(each.invoke_us for each in operations(world, "fetch") if each.process == f"fetcher-{number}")
-             for number in range(5)]  # fmt: skip
+    first = [
+        min(each.invoke_us for each in operations(world, "fetch") if each.process == f"fetcher-{number}")
+        for number in range(5)
+    ]
     assert lost
     assert max(first) - began < ASKING_US + 3_000_000
 

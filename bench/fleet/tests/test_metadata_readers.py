@@ -42,9 +42,7 @@ def test_only_news_is_written_down(world, quorum):
     polls = [each for each in world.rows("operations") if each.f == "metadata_read"]
     assert len(polls) >= 25
     home = [each for each in world.rows("metadata_reads") if each.node == polls[0].node]
-    assert [(each.topic, each.partitions_seen, each.present) for each in home[:2]] == [
-        (name, 3, True) for name in SET
-    ]
+    assert [(each.topic, each.partitions_seen, each.present) for each in home[:2]] == [(name, 3, True) for name in SET]
     assert {(each.topic_set, each.topics_wanted, each.partitions_wanted) for each in home} == {("made.admin-0.1", 2, 3)}
 
 

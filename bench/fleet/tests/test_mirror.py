@@ -69,9 +69,16 @@ def load(settings):
 
 def mirror(settings, number=0, **changes):
     member = MemberPlan(
-        f"mirror-{number}", "mirror", HOT, poll_interval_us=20_000, commit_interval_us=100_000,
-        heartbeat_interval_ms=100, metadata_interval_us=200_000, metadata_from=ALTERNATING, **changes,
-    )  # fmt: skip
+        f"mirror-{number}",
+        "mirror",
+        HOT,
+        poll_interval_us=20_000,
+        commit_interval_us=100_000,
+        heartbeat_interval_ms=100,
+        metadata_interval_us=200_000,
+        metadata_from=ALTERNATING,
+        **changes,
+    )
     plan = MirrorPlan(member, ClientSettings((Address(f"node-{TARGET}", 9092),)))
     return Mirror(plan, settings, Random(number), BatchReader())
 

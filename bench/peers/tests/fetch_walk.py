@@ -124,9 +124,14 @@ def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
     wanted = [FetchTopic(*side.topic(name, ask.version), [one]) for name, one in ask.wanted]
     forgotten = [ForgottenTopic(*side.topic(name, ask.version), [index]) for name, index in ask.forgotten]
     request = FetchRequest(
-        max_wait_ms=0, max_bytes=ask.max_bytes, isolation_level=ask.isolation_level,
-        session_id=asked_id, session_epoch=ask.epoch, topics=wanted, forgotten=forgotten,
-    )  # fmt: skip
+        max_wait_ms=0,
+        max_bytes=ask.max_bytes,
+        isolation_level=ask.isolation_level,
+        session_id=asked_id,
+        session_epoch=ask.epoch,
+        topics=wanted,
+        forgotten=forgotten,
+    )
     answer = side.connection.call(ApiKey.FETCH, ask.version, request)
     assert isinstance(answer, FetchResponse)
     session = "none" if answer.session_id == 0 else "same" if answer.session_id == asked_id else "new"

@@ -79,12 +79,20 @@ class Member(threading.Thread, ABC):
 class Librdkafka(Member):
     def work(self) -> None:
         strategy = "cooperative-sticky" if self.protocol == COOPERATIVE else "range"
-        consumer = confluent_kafka.Consumer({
-            "bootstrap.servers": self.bootstrap, "group.id": self.group, "client.id": self.name,
-            "enable.auto.commit": False, "auto.offset.reset": "earliest", "partition.assignment.strategy": strategy,
-            "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS,
-            "topic.metadata.refresh.interval.ms": 2000, "log_level": 0,
-        })  # fmt: skip
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.group,
+                "client.id": self.name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": strategy,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "topic.metadata.refresh.interval.ms": 2000,
+                "log_level": 0,
+            }
+        )
         consumer.subscribe([self.topic])
         try:
             while not self.ending:
@@ -111,11 +119,20 @@ class KafkaPython(Member):
     def work(self) -> None:
         assignor = CooperativeStickyAssignor if self.protocol == COOPERATIVE else RangePartitionAssignor
         consumer = kafka.KafkaConsumer(
-            self.topic, bootstrap_servers=self.bootstrap.split(","), group_id=self.group, client_id=self.name,
-            enable_auto_commit=False, auto_offset_reset="earliest", partition_assignment_strategy=[assignor],
-            session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS, metadata_max_age_ms=2000,
-            max_poll_records=BATCH, request_timeout_ms=10_000, max_poll_interval_ms=9000,
-        )  # fmt: skip
+            self.topic,
+            bootstrap_servers=self.bootstrap.split(","),
+            group_id=self.group,
+            client_id=self.name,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=[assignor],
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=2000,
+            max_poll_records=BATCH,
+            request_timeout_ms=10_000,
+            max_poll_interval_ms=9000,
+        )
         try:
             while not self.ending:
                 answer = consumer.poll(timeout_ms=int(POLL_S * 1000))
@@ -145,10 +162,17 @@ class Aiokafka(Member):
 
     async def _work(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            self.topic, bootstrap_servers=self.bootstrap, group_id=self.group, client_id=self.name,
-            enable_auto_commit=False, auto_offset_reset="earliest", partition_assignment_strategy=(AioRange,),
-            session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS, metadata_max_age_ms=2000,
-        )  # fmt: skip
+            self.topic,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.group,
+            client_id=self.name,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=(AioRange,),
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=2000,
+        )
         await consumer.start()
         try:
             while not self.ending:
@@ -178,9 +202,13 @@ class Reference(Member):
             NodeAddress(-1, host, int(port)) for host, port in (each.split(":") for each in self.bootstrap.split(","))
         )
         group = GroupConfig(
-            self.group, (), protocols, session_timeout_us=SESSION_MS * 1000,
-            heartbeat_interval_us=HEARTBEAT_MS * 1000, rebalance_timeout_us=9_000_000,
-        )  # fmt: skip
+            self.group,
+            (),
+            protocols,
+            session_timeout_us=SESSION_MS * 1000,
+            heartbeat_interval_us=HEARTBEAT_MS * 1000,
+            rebalance_timeout_us=9_000_000,
+        )
         with BlockingConsumer(ConsumerConfig(nodes, group, metadata_max_age_us=2_000_000), self.name) as consumer:
             consumer.subscribe([self.topic])
             while not self.ending:

@@ -42,8 +42,11 @@ def test_kafka_reads_a_cleaned_segment_with_its_empty_batches_and_horizons(tmp_p
     with_horizon = [line for line in batches if f"deleteHorizonMs: OptionalLong[{HORIZON_MS}]" in line]
     assert [line.split("baseOffset: ")[1].split()[0] for line in with_horizon] == ["38"]
     assert [line.split("payload: ")[1] for line in records if "payload: " in line] == [
-        "value35", "value36", "value37", "value39",
-    ]  # fmt: skip
+        "value35",
+        "value36",
+        "value37",
+        "value39",
+    ]
 
 
 def _append(log: PartitionLog, key: str, value: str | None, codec: Compression) -> None:

@@ -31,9 +31,14 @@ PARTITIONS = 4
 EACH = 50
 LIMIT_S = 30.0
 KINDS = [
-    (Librdkafka, EAGER), (Librdkafka, COOPERATIVE), (KafkaPython, EAGER), (KafkaPython, COOPERATIVE),
-    (Aiokafka, EAGER), (Reference, EAGER), (Reference, COOPERATIVE),
-]  # fmt: skip
+    (Librdkafka, EAGER),
+    (Librdkafka, COOPERATIVE),
+    (KafkaPython, EAGER),
+    (KafkaPython, COOPERATIVE),
+    (Aiokafka, EAGER),
+    (Reference, EAGER),
+    (Reference, COOPERATIVE),
+]
 QUICK = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
 
 

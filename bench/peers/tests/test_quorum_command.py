@@ -57,9 +57,7 @@ def test_every_node_describes_the_quorum(cluster: Cluster) -> None:
     assert shown[0]["ClusterId"] == JavaTools(cluster[0].bootstrap).cluster_id()
 
 
-def test_replication_is_described(
-    cluster: Cluster, eventually: Callable[[Callable[[], bool]], bool]
-) -> None:
+def test_replication_is_described(cluster: Cluster, eventually: Callable[[Callable[[], bool]], bool]) -> None:
     assert eventually(lambda: all_caught_up(cluster))
     leader_id = leadership(cluster, 0)[0]
     asked_ms = time.time_ns() // 1_000_000

@@ -76,11 +76,12 @@ def _ends(bootstrap: str, topic: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return {
-            each: cast("tuple[int, int]", consumer.get_watermark_offsets(
-                confluent_kafka.TopicPartition(topic, each), timeout=LIMIT_S
-            ))[1]
+            each: cast(
+                "tuple[int, int]",
+                consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, each), timeout=LIMIT_S),
+            )[1]
             for each in range(PARTITIONS)
-        }  # fmt: skip
+        }
     finally:
         consumer.close()
 
@@ -121,11 +122,16 @@ def _play(nodes: ThreeNodes, group: str, members: tuple[Member, ...]) -> None:
 @pytest.mark.parametrize(
     ("kind", "protocol"),
     [
-        (Librdkafka, EAGER), (Librdkafka, COOPERATIVE), (KafkaPython, EAGER), (KafkaPython, COOPERATIVE),
-        (Aiokafka, EAGER), (Reference, EAGER), (Reference, COOPERATIVE),
+        (Librdkafka, EAGER),
+        (Librdkafka, COOPERATIVE),
+        (KafkaPython, EAGER),
+        (KafkaPython, COOPERATIVE),
+        (Aiokafka, EAGER),
+        (Reference, EAGER),
+        (Reference, COOPERATIVE),
     ],
     ids=lambda each: getattr(each, "__name__", each),
-)  # fmt: skip
+)
 def test_a_group_outlives_its_coordinators(nodes: ThreeNodes, kind: type[Member], protocol: str) -> None:
     group = f"{kind.__name__}-{protocol}"
     members = tuple(kind(nodes.bootstrap, group, group, protocol, f"{group}-{each}") for each in range(2))

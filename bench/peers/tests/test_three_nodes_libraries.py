@@ -147,9 +147,12 @@ class Reader(threading.Thread):
         self._end: int | None = None
         self._partition = kafka.TopicPartition(topic, 0)
         self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=bootstrap.split(","), auto_offset_reset="none", enable_auto_commit=False,
-            enable_incremental_fetch_sessions=True, metadata_max_age_ms=1_000,
-        )  # fmt: skip
+            bootstrap_servers=bootstrap.split(","),
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            enable_incremental_fetch_sessions=True,
+            metadata_max_age_ms=1_000,
+        )
         self._consumer.assign([self._partition])
         self._consumer.seek(self._partition, 0)
 

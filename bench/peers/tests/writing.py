@@ -19,9 +19,15 @@ class Writer(threading.Thread):
         self.failures: list[str] = []
         self._topic, self._partitions = topic, partitions
         self._ends = threading.Event()
-        self._producer = confluent_kafka.Producer({
-            "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5, "log_level": 0,
-        })  # fmt: skip
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
 
     def run(self) -> None:
         sent = 0

@@ -59,8 +59,9 @@ def test_without_sessions_a_follower_s_fetch_is_told_from_one_of_the_metadata_lo
     *_, lost = cast(in_revision(find("fetch-revisions"), "none"), 3).faults
     of_metadata = Tag(1, 17, "node-1", 0, -1, role="peer")
     assert [matches_frame(lost.match, tag, "") for tag in (of_metadata._replace(session_epoch=0), of_metadata)] == [
-        True, False,
-    ]  # fmt: skip
+        True,
+        False,
+    ]
 
 
 def test_with_sessions_nothing_is_left_out() -> None:

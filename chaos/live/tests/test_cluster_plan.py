@@ -44,8 +44,10 @@ def test_nodes_dial_each_other_straight_where_no_proxy_is_asked_for(tmp_path: Pa
     assert [member.advertised for member in members] == [member.listen for member in members]
     for member in members:
         assert dial_map(member.config["controller.quorum.voters"]) == {
-            0: "127.0.0.1:20000", 1: "127.0.0.1:20001", 2: "127.0.0.1:20002",
-        }  # fmt: skip
+            0: "127.0.0.1:20000",
+            1: "127.0.0.1:20001",
+            2: "127.0.0.1:20002",
+        }
         assert member.config["crucible.cluster.id"] == "id"
         assert member.config["num.partitions"] == "4"
 
@@ -54,9 +56,16 @@ def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path
     links, fake = fake_links()
     members = plan_members(ClusterPlan(tmp_path, 3, toxiproxy=True), "id", links)
     assert sorted(fake.upstream) == [
-        "client-node-0", "client-node-1", "client-node-2",
-        "node-0-node-1", "node-0-node-2", "node-1-node-0", "node-1-node-2", "node-2-node-0", "node-2-node-1",
-    ]  # fmt: skip
+        "client-node-0",
+        "client-node-1",
+        "client-node-2",
+        "node-0-node-1",
+        "node-0-node-2",
+        "node-1-node-0",
+        "node-1-node-2",
+        "node-2-node-0",
+        "node-2-node-1",
+    ]
     told: list[str] = []
     for member in members:
         for voter, address in dial_map(member.config["controller.quorum.voters"]).items():

@@ -31,8 +31,10 @@ def test_one_load_one_seed_three_revisions(played: list[tuple[Scenario, Path, di
     folders = comparison.compare(whole, tmp_path / "out", 7, "typed")
     assert folders == [(each, tmp_path / "out" / each) for each in ("final", "first", "none")]
     assert [{group.revision for group in each.load.fetchers} for each, _, _ in played] == [
-        {"final"}, {"first"}, {"none"},
-    ]  # fmt: skip
+        {"final"},
+        {"first"},
+        {"none"},
+    ]
     slots = "max.incremental.fetch.session.cache.slots"
     settings = [dict(each.cluster.config) for each, _, _ in played]
     assert settings == [{}, {"fetch.session.revision": "first"}, {slots: "0"}]

@@ -42,9 +42,7 @@ class FakeNode:
                 body: Any = decode_request(header.api_key, header.api_version, frame, offset)
                 self.asked.append((body.feature_updates[0].feature, int(body.feature_updates[0].max_version_level)))
                 error = self._errors.pop(0) if self._errors else ErrorCode.none
-                answer = UpdateFeaturesResponse(
-                    throttle_time=milliseconds(0), error_code=error, error_message=None
-                )  # fmt: skip
+                answer = UpdateFeaturesResponse(throttle_time=milliseconds(0), error_code=error, error_message=None)
                 connection.sendall(
                     b"".join(encode_response(header.api_key, header.api_version, header.correlation_id, answer))
                 )

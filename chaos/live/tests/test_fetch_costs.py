@@ -183,8 +183,13 @@ def test_each_revision_is_told_from_the_others() -> None:
         world.request(request, [answer(1)])
         world.send(answer(1))
     assert [(row.revision, row.full) for row in world.rows] == [
-        ("final", True), ("final", True), ("final", False), ("none", True), ("first", True), ("first", False),
-    ]  # fmt: skip
+        ("final", True),
+        ("final", True),
+        ("final", False),
+        ("none", True),
+        ("first", True),
+        ("first", False),
+    ]
 
 
 def test_the_quorum_s_fetches_are_left_out() -> None:

@@ -43,9 +43,11 @@ class World:
         client: Any = None
         nodes = [SimpleNamespace(child=FakeChild(node, self.log)) for node in range(3)]
         crew: Any = SimpleNamespace(
-            roles=Roles(3, 3, Random(1), lambda _: True), nodes=nodes,
-            restart=lambda node: self.log.append(f"restart {node}"), read=lambda node, on_line: None,  # noqa: ARG005
-        )  # fmt: skip
+            roles=Roles(3, 3, Random(1), lambda _: True),
+            nodes=nodes,
+            restart=lambda node: self.log.append(f"restart {node}"),
+            read=lambda node, on_line: None,  # noqa: ARG005
+        )
         self.roles = crew.roles
         scenario: Any = SimpleNamespace(faults=faults)
         self.strikes = Strikes(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
@@ -105,9 +107,7 @@ def test_each_repetition_is_aimed_anew(tickle: list[int]) -> None:
 
 
 def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[int]) -> None:
-    world = World(
-        Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1)
-    )  # fmt: skip
+    world = World(Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1))
     world.run_until(2.0)
     world.strikes.end_all()
     assert tickle == [0]

@@ -106,15 +106,20 @@ def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -
     roles = cluster.roles
     assert roles.node("partition_leader") is None
     assert roles.node("partition_follower") is None
-    for node, role in ((1, "leader partition_follower"), (0, "follower partition_leader"), (2, "follower"),
-                       (4, "observer partition_follower")):  # fmt: skip
+    for node, role in (
+        (1, "leader partition_follower"),
+        (0, "follower partition_leader"),
+        (2, "follower"),
+        (4, "observer partition_follower"),
+    ):
         roles.told(node, role)
     assert roles.leader == 1
     assert roles.node("partition_leader") == 0
     assert {roles.node("partition_follower") for _ in range(50)} == {1, 4}
     assert {cluster.hit("partition_follower>partition_leader")[0] for _ in range(50)} == {
-        "node-1-node-0", "node-4-node-0",
-    }  # fmt: skip
+        "node-1-node-0",
+        "node-4-node-0",
+    }
 
 
 def test_a_partition_s_new_leader_is_known_although_the_old_one_tells_nothing(cluster: Cluster) -> None:
@@ -142,7 +147,7 @@ def test_an_isolated_node_keeps_its_clients_unless_told(cluster: Cluster) -> Non
             *(f"node-1-node-{other}" for other in (0, 2, 3, 4)),
             *(f"node-{other}-node-1" for other in (0, 2, 3, 4)),
             *(["client-node-1"] if clients else []),
-        }  # fmt: skip
+        }
 
 
 def test_the_clients_link_of_a_role(cluster: Cluster) -> None:

@@ -107,27 +107,47 @@ class AdminWorld:
         channel = ControllerChannel(self.metadata.around(seed + 2), parsed, self.controller)
         channel.serve_locally = self._serve_locally
         self.lifecycle = BrokerLifecycle(
-            self.metadata.around(seed + 3), parsed, Identity("cluster", 1, DIRECTORY_ID), Endpoint("127.0.0.1", 9092),
+            self.metadata.around(seed + 3),
+            parsed,
+            Identity("cluster", 1, DIRECTORY_ID),
+            Endpoint("127.0.0.1", 9092),
             channel,
-        )  # fmt: skip
+        )
         metrics, partitions = Metrics(), Partitions()
         replica: Any = SimpleNamespace(
-            controller=self.controller, loader=self.metadata.loader, quorum=self.metadata.quorum,
-            lifecycle=self.lifecycle, on_leader_changed=lambda _: None,
-        )  # fmt: skip
+            controller=self.controller,
+            loader=self.metadata.loader,
+            quorum=self.metadata.quorum,
+            lifecycle=self.lifecycle,
+            on_leader_changed=lambda _: None,
+        )
         replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics)
         groups = GroupCoordinator(
             self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
         )
         self.broker = Broker(
-            node_id=1, config=parsed, now=NOW, random=Random(1), disk=self.disk, outside=self.outside, metrics=metrics,
-            partitions=partitions, replica=replica, replication=replication, groups=groups,
+            node_id=1,
+            config=parsed,
+            now=NOW,
+            random=Random(1),
+            disk=self.disk,
+            outside=self.outside,
+            metrics=metrics,
+            partitions=partitions,
+            replica=replica,
+            replication=replication,
+            groups=groups,
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
-        )  # fmt: skip
+        )
         self.publisher = PartitionPublisher(
-            1, parsed, self.disk, partitions, CoordinatedRoles(replication, groups), now=lambda: NOW,
+            1,
+            parsed,
+            self.disk,
+            partitions,
+            CoordinatedRoles(replication, groups),
+            now=lambda: NOW,
             later=lambda step: self.outside.steps.append(step),
-        )  # fmt: skip
+        )
         self._start()
 
     def _start(self) -> None:

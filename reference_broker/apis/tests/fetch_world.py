@@ -160,9 +160,7 @@ class World:
         self.metrics = Metrics()
         self.partitions = Partitions()
         self.controller = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
-        cache = FetchSessionCache(
-            self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms
-        )
+        cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms)
         config = SimpleNamespace(fetch_max_bytes=self.max_bytes_limit)
         now = Now(1_000_000, 1_700_000_000_000)
         unused: Any = None

@@ -46,11 +46,20 @@ class ReplicatedWorld(leader_world.World):
         replica: Any = SimpleNamespace(controller=self.controller)
         replication: Any = SimpleNamespace(leaders=self.leaders)
         self.broker = Broker(
-            node_id=1, config=self.config, now=self.now(), random=Random(1), disk=self.disk, outside=outside,
-            metrics=self.metrics, partitions=Partitions(), replica=replica, replication=replication,
-            fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note), producer_ids=unused,
+            node_id=1,
+            config=self.config,
+            now=self.now(),
+            random=Random(1),
+            disk=self.disk,
+            outside=outside,
+            metrics=self.metrics,
+            partitions=Partitions(),
+            replica=replica,
+            replication=replication,
+            fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
+            producer_ids=unused,
             groups=unused,
-        )  # fmt: skip
+        )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]
         for partition in self.led:
@@ -113,9 +122,13 @@ class ReplicatedWorld(leader_world.World):
         topics = [FetchTopic("events", NO_ID, [one]) for one in wanted]
         told = broker_epoch_of(follower) if broker_epoch is None else broker_epoch
         request = FetchRequest(
-            replica_id=follower, replica_epoch=told, session_id=session_id, session_epoch=epoch,
-            max_wait_ms=max_wait_ms, topics=topics,
-        )  # fmt: skip
+            replica_id=follower,
+            replica_epoch=told,
+            session_id=session_id,
+            session_epoch=epoch,
+            max_wait_ms=max_wait_ms,
+            topics=topics,
+        )
         return self._send(request, f"follower-{follower}")
 
     def joined(self, follower: int, offset: int = 0, partitions: int = 1) -> int:

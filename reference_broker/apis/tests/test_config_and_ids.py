@@ -15,9 +15,7 @@ from reference_broker.apis.tests.test_topic_admin import create, topic
 
 def describe(world, kind, name, keys=None, synonyms=False, documentation=False):
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    body = DescribeConfigsRequest(
-        resources=(resource,), include_synonyms=synonyms, include_documentation=documentation
-    )
+    body = DescribeConfigsRequest(resources=(resource,), include_synonyms=synonyms, include_documentation=documentation)
     return world.ask(k32_describe_configs, body).results[0]
 
 
@@ -112,8 +110,10 @@ def test_each_bad_deletion_of_records_gets_its_error():
     create(world, topic("t"), topic("c", configs=(("cleanup.policy", "compact"),)))
     world.append("t", 0, 3)
     assert delete_records(world, (0, 4), (0, -2), (5, 0)) == [
-        ("offset_out_of_range", -1), ("offset_out_of_range", -1), ("unknown_topic_or_partition", -1)
-    ]  # fmt: skip
+        ("offset_out_of_range", -1),
+        ("offset_out_of_range", -1),
+        ("unknown_topic_or_partition", -1),
+    ]
     assert delete_records(world, (0, 0), name="c") == [("policy_violation", -1)]
 
 

@@ -56,7 +56,8 @@ def changes(*resources, validate_only=False):
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(
-                resource_type=kind[0] if kind else 2, resource_name=name,
+                resource_type=kind[0] if kind else 2,
+                resource_name=name,
                 configs=tuple(
                     AlterableConfig(name=key, config_operation=operation, value=value)
                     for key, operation, value in configs
@@ -65,7 +66,7 @@ def changes(*resources, validate_only=False):
             for name, configs, *kind in resources
         ),
         validate_only=validate_only,
-    )  # fmt: skip
+    )
 
 
 def alter(world, *resources, validate_only=False):
@@ -75,9 +76,10 @@ def alter(world, *resources, validate_only=False):
 
 def replace_all(world, name, pairs, kind=2):
     resource = PlainResource(
-        resource_type=kind, resource_name=name,
+        resource_type=kind,
+        resource_name=name,
         configs=tuple(PlainConfig(name=key, value=value) for key, value in pairs),
-    )  # fmt: skip
+    )
     answer = world.ask(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
     return answer.responses[0].error_code.name
 
@@ -88,18 +90,19 @@ def settings_of(world, name):
 
 def raised(level, upgrade_type=1, feature="metadata.version", validate_only=False):
     update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
-    return UpdateFeaturesRequest(
-        timeout=timedelta(seconds=1), feature_updates=(update,), validate_only=validate_only
-    )
+    return UpdateFeaturesRequest(timeout=timedelta(seconds=1), feature_updates=(update,), validate_only=validate_only)
 
 
 def registration(broker_id=7, incarnation=5, cluster_id="cluster", directory=3):
     return BrokerRegistrationRequest(
-        broker_id=broker_id, cluster_id=cluster_id, incarnation_id=UUID(int=incarnation),
+        broker_id=broker_id,
+        cluster_id=cluster_id,
+        incarnation_id=UUID(int=incarnation),
         listeners=(Listener(name="PLAINTEXT", host="h", port=1, security_protocol=0),),
-        features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),), rack=None,
+        features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),),
+        rack=None,
         log_dirs=(UUID(int=directory),),
-    )  # fmt: skip
+    )
 
 
 def heartbeat(broker_id, epoch, fence=False):
@@ -294,13 +297,17 @@ def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers():
 ELSEWHERE = {
     k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=timedelta(0)), lambda a: a.topics[0]),
     k20_delete_topics: (DeleteTopicsRequest(topics=(named("t"),), timeout=timedelta(0)), lambda a: a.responses[0]),
-    k33_alter_configs: (AlterConfigsRequest(
-        resources=(PlainResource(resource_type=2, resource_name="t", configs=()),), validate_only=False
-    ), lambda a: a.responses[0]),
+    k33_alter_configs: (
+        AlterConfigsRequest(
+            resources=(PlainResource(resource_type=2, resource_name="t", configs=()),), validate_only=False
+        ),
+        lambda a: a.responses[0],
+    ),
     k37_create_partitions: (growth_of("t", 5), lambda a: a.results[0]),
-    k43_elect_leaders: (ElectLeadersRequest(
-        election_type=0, topic_partitions=(TopicPartitions(topic="t", partitions=(0,)),)
-    ), lambda a: a),
+    k43_elect_leaders: (
+        ElectLeadersRequest(election_type=0, topic_partitions=(TopicPartitions(topic="t", partitions=(0,)),)),
+        lambda a: a,
+    ),
     k44_incremental_alter_configs: (changes(("t", [("flush.ms", SET, "1")])), lambda a: a.responses[0]),
     k56_alter_partition: (AlterPartitionRequest(broker_id=1, broker_epoch=1, topics=()), lambda a: a),
     k57_update_features: (raised(13), lambda a: a),
@@ -308,11 +315,17 @@ ELSEWHERE = {
     k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
     k64_unregister_broker: (UnregisterBrokerRequest(broker_id=1), lambda a: a),
     k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), lambda a: a),
-}  # fmt: skip
+}
 PASSED_ON = (
-    k19_create_topics, k20_delete_topics, k33_alter_configs, k37_create_partitions, k43_elect_leaders,
-    k44_incremental_alter_configs, k57_update_features, k64_unregister_broker,
-)  # fmt: skip
+    k19_create_topics,
+    k20_delete_topics,
+    k33_alter_configs,
+    k37_create_partitions,
+    k43_elect_leaders,
+    k44_incremental_alter_configs,
+    k57_update_features,
+    k64_unregister_broker,
+)
 """Clients ask any broker for these; the others come from brokers, who look for the controller."""
 
 
@@ -356,9 +369,10 @@ def test_another_controller_is_asked_for_topics_that_are_created_by_the_way():
     world.metadata.lose(to=2)
     world.metadata.ports.sent.clear()
     wanted = MetadataRequest(
-        topics=(MetadataRequestTopic(name="new", topic_id=None),), allow_auto_topic_creation=True,
+        topics=(MetadataRequestTopic(name="new", topic_id=None),),
+        allow_auto_topic_creation=True,
         include_topic_authorized_operations=False,
-    )  # fmt: skip
+    )
     world.ask(k03_metadata, wanted)
     ((peer, _, api_key, _, body, *_),) = world.metadata.ports.sent
     assert (peer, api_key, [one.name for one in body.topics]) == (2, 19, ["new"])
@@ -472,9 +486,16 @@ def bodies(world):
 
 
 NEW = (
-    k33_alter_configs, k43_elect_leaders, k44_incremental_alter_configs, k56_alter_partition, k57_update_features,
-    k62_broker_registration, k63_broker_heartbeat, k64_unregister_broker, k67_allocate_producer_ids,
-)  # fmt: skip
+    k33_alter_configs,
+    k43_elect_leaders,
+    k44_incremental_alter_configs,
+    k56_alter_partition,
+    k57_update_features,
+    k62_broker_registration,
+    k63_broker_heartbeat,
+    k64_unregister_broker,
+    k67_allocate_producer_ids,
+)
 CASES = [(module, version) for module in NEW for version in range(module.CARD.min_version, module.CARD.max_version + 1)]
 
 

@@ -86,15 +86,18 @@ def told(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, 
 def test_the_first_question_creates_the_topic_and_later_ones_are_answered() -> None:
     world = AdminWorld(**{"offsets.topic.num.partitions": "7", "offsets.topic.segment.bytes": "12345"})
     assert find(world, "g", "h") == [
-        ("g", "coordinator_not_available", -1, "", -1), ("h", "coordinator_not_available", -1, "", -1),
-    ]  # fmt: skip
+        ("g", "coordinator_not_available", -1, "", -1),
+        ("h", "coordinator_not_available", -1, "", -1),
+    ]
     assert find(world, "g", "h") == [("g", "none", 1, "127.0.0.1", 9092), ("h", "none", 1, "127.0.0.1", 9092)]
     image = world.controller.image
     topic = image.topics[OFFSETS_TOPIC]
     assert (len(topic.partitions), topic.partitions[0].replicas) == (7, (1,))
     assert image.topic_configs(OFFSETS_TOPIC) == {
-        "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "12345",
-    }  # fmt: skip
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "12345",
+    }
 
 
 def test_many_questions_create_it_once() -> None:

@@ -57,9 +57,10 @@ def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
 
 
 @pytest.mark.clause(
-    "FetchRequestTest.testLastFetchedEpochValidation", "FetchRequestTest.testLastFetchedEpochValidationV12",
+    "FetchRequestTest.testLastFetchedEpochValidation",
+    "FetchRequestTest.testLastFetchedEpochValidationV12",
     "FetchSessionTest.testDivergingEpoch",
-)  # fmt: skip
+)
 @BY_NAME_AND_BY_ID
 def test_a_divergence_is_in_each_answer_and_others_only_with_news(world: World, version: int) -> None:
     answer = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).answer
@@ -146,8 +147,9 @@ def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World
     unknown, *healthy = answer.values()
     assert (unknown.error_code, unknown.high_watermark, unknown.records) == (Error.UNKNOWN_TOPIC_ID, -1, b"")
     assert [(data.error_code, data.high_watermark, len(data.records or b"")) for data in healthy] == [
-        (0, 4, 200), (0, 0, 0),
-    ]  # fmt: skip
+        (0, 4, 200),
+        (0, 0, 0),
+    ]
 
 
 @pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
@@ -219,6 +221,11 @@ def test_each_pair_of_id_and_epoch_means_one_kind_of_fetch(world: World) -> None
         )
     ]
     assert [(one.error_code, one.session_id, names(one)) for one in seen] == [
-        (0, 0, [A0]), (71, 0, []), (70, 0, []), (0, session_id, []), (0, 0, [A1]), (70, 0, []),
-    ]  # fmt: skip
+        (0, 0, [A0]),
+        (71, 0, []),
+        (70, 0, []),
+        (0, session_id, []),
+        (0, 0, [A1]),
+        (70, 0, []),
+    ]
     assert not world.sessions.sessions

@@ -82,8 +82,22 @@ FetchingFinal.TestCase.settings = settings(max_examples=120, stateful_step_count
 
 
 @pytest.mark.clause(
-    "F-3", "F-4", "F-5", "F-6", "F-7", "F-8", "F-9", "F-10", "F-12", "F-13", "F-14", "F-15", "F-16", "F-18", "F-20",
+    "F-3",
+    "F-4",
+    "F-5",
+    "F-6",
+    "F-7",
+    "F-8",
+    "F-9",
+    "F-10",
+    "F-12",
+    "F-13",
+    "F-14",
+    "F-15",
+    "F-16",
+    "F-18",
+    "F-20",
     "F-21",
-)  # fmt: skip
+)
 class TestFetching(FetchingFinal.TestCase):  # type: ignore[misc, valid-type]
     pass

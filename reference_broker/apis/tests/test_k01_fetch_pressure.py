@@ -149,9 +149,12 @@ class Thrasher:
         first, fewer = self.revision == "first", turn % 5 == 4
         is_new = not self.session_id or (first and fewer)
         request = FetchRequest(
-            replica_id=self.replica_id, max_wait_ms=0, session_id=self.session_id,
-            session_epoch=0 if is_new else self.number, fetch_type=0 if is_new or not first else INCREMENTAL_FETCH,
-        )  # fmt: skip
+            replica_id=self.replica_id,
+            max_wait_ms=0,
+            session_id=self.session_id,
+            session_epoch=0 if is_new else self.number,
+            fetch_type=0 if is_new or not first else INCREMENTAL_FETCH,
+        )
         for topic, index in self.places[: 1 if fewer else None] if is_new else []:
             request.topics.append(FetchTopic(topic, bytes(16), [FetchPartition(index, 0, 1000)]))
         if fewer and not is_new:
@@ -175,10 +178,12 @@ def test_metrics_are_exact_after_each_step_of_twice_as_many_fetchers_as_slots(re
     fetchers = [
         Thrasher(revisions[one % len(revisions)], [A0, A1, B0][: 1 + one % 3], every, since, replica_id)
         for one, (every, since, replica_id) in enumerate(
-            [(1, 0, CONSUMER)] * 4 + [(20, 0, CONSUMER)] * 3 + [(3, 10, CONSUMER)] * 2
+            [(1, 0, CONSUMER)] * 4
+            + [(20, 0, CONSUMER)] * 3
+            + [(3, 10, CONSUMER)] * 2
             + [(1, 15, FOLLOWER), (2, 30, FOLLOWER + 1), (25, 31, FOLLOWER + 2)]
         )
-    ]  # fmt: skip
+    ]
     for turn in range(90):
         for fetcher in fetchers:
             if turn < fetcher.since or turn % fetcher.every:

@@ -66,8 +66,10 @@ def test_the_current_leader_epoch_is_checked(world: World, current: int, error: 
 
 
 @pytest.mark.clause(
-    "F-13", "FetchRequestTest.testEpochValidationWithinFetchSessionV12", "DelayedFetchTest.testFetchWithFencedEpoch",
-)  # fmt: skip
+    "F-13",
+    "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
+    "DelayedFetchTest.testFetchWithFencedEpoch",
+)
 def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) -> None:
     session_id = world.open_session(wanted(5, current=3))
     call = world.fetch(session_id, 1, max_wait_ms=500)
@@ -163,7 +165,7 @@ def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
 @pytest.mark.clause(
     "FetchRequestTest.testFetchRequestToNonReplica",
     "KafkaApisTest.testFetchResponseContainsNewLeaderOnNotLeaderOrFollower",
-)  # fmt: skip
+)
 def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -> None:
     world.create("b", led_here=False)
     for version in (12, 16):
@@ -175,10 +177,11 @@ def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -
 
 
 @pytest.mark.clause(
-    "FetchRequestTest.testCurrentEpochValidation", "FetchRequestTest.testCurrentEpochValidationV12",
+    "FetchRequestTest.testCurrentEpochValidation",
+    "FetchRequestTest.testCurrentEpochValidationV12",
     "FetchRequestTest.testEpochValidationWithinFetchSession",
     "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     ("current", "error"),
     [(-1, 6), (3, 6), (2, Error.FENCED_LEADER_EPOCH), (4, Error.UNKNOWN_LEADER_EPOCH)],

@@ -83,10 +83,14 @@ def test_a_full_fetch_with_epoch_zero_creates_a_session(world: World) -> None:
     assert list(world.sessions.sessions) == [answer.session_id]
     assert world.outside.noted("session_created") == [
         {
-            "session_id": answer.session_id, "partitions": 2, "privileged": 0, "client_id": "c",
-            "made_by": "consumer 'c'", "revision": "final",
+            "session_id": answer.session_id,
+            "partitions": 2,
+            "privileged": 0,
+            "client_id": "c",
+            "made_by": "consumer 'c'",
+            "revision": "final",
         }
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.clause("F-5", "F-17")
@@ -169,8 +173,11 @@ def test_a_known_id_with_an_impossible_epoch_is_not_found(world: World) -> None:
 
 
 @pytest.mark.clause(
-    "F-10", "F-20", "FetchSessionTest.testFetchRequests", "FetchSessionTest.testUpdateAndGenerateResponseData",
-)  # fmt: skip
+    "F-10",
+    "F-20",
+    "FetchSessionTest.testFetchRequests",
+    "FetchSessionTest.testUpdateAndGenerateResponseData",
+)
 def test_a_wrong_epoch_is_refused_and_the_right_one_still_works(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.fetch(session_id, 1)

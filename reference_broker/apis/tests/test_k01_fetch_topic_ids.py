@@ -25,9 +25,10 @@ def test_a_session_by_topic_id_answers_by_topic_id(world: World) -> None:
 
 
 @pytest.mark.clause(
-    "F-13", "FetchSessionTest.testIncrementalFetchSessionWithIdsWhenSessionDoesNotUseIds",
+    "F-13",
+    "FetchSessionTest.testIncrementalFetchSessionWithIdsWhenSessionDoesNotUseIds",
     "FetchSessionTest.testIncrementalFetchSessionWithoutIdsWhenSessionUsesIds",
-)  # fmt: skip
+)
 @pytest.mark.parametrize(("opened", "used"), [(12, 13), (13, 12)])
 def test_mixing_names_and_ids_in_a_session_is_an_error_that_changes_nothing(
     world: World, opened: int, used: int
@@ -92,8 +93,9 @@ def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> Non
 
 
 @pytest.mark.clause(
-    "FetchSessionTest.testUpdateAndGenerateResponseData", "KafkaApisTest.testFetchRequestErroneousPartitions",
-)  # fmt: skip
+    "FetchSessionTest.testUpdateAndGenerateResponseData",
+    "KafkaApisTest.testFetchRequestErroneousPartitions",
+)
 def test_an_unknown_partition_has_the_same_code_sessionless_full_and_incremental(world: World) -> None:
     for version, error in ((12, Error.UNKNOWN_TOPIC_OR_PARTITION), (13, Error.UNKNOWN_TOPIC_ID)):
         sessionless = world.fetch(0, -1, {("x", 0): 0}, version=version).answer
@@ -119,7 +121,7 @@ def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: World) -
 @pytest.mark.clause(
     "FetchSessionTest.testFetchSessionUpdateTopicIdsBrokerSide",
     "ReplicaManagerTest.testFetchMessagesWithInconsistentTopicId",
-)  # fmt: skip
+)
 def test_a_session_by_id_never_follows_the_name(world: World) -> None:
     key = (id_of(world, "a"), 0)
     session_id = world.open_session({A0: 0}, version=13)

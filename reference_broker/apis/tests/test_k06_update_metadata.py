@@ -39,10 +39,13 @@ class World:
     def __init__(self) -> None:
         self.ports = ManualPorts()
         self.broker: Any = SimpleNamespace(
-            outside=self.ports, now=Now(self.ports.now_us, 0), metadata=MetadataCache(cluster_id="c"),
-            metadata_updates=deque(), topic_answers={"t0": "an answer", "other": "another"},
+            outside=self.ports,
+            now=Now(self.ports.now_us, 0),
+            metadata=MetadataCache(cluster_id="c"),
+            metadata_updates=deque(),
+            topic_answers={"t0": "an answer", "other": "another"},
             replica=SimpleNamespace(lifecycle=SimpleNamespace(registered_epoch=3)),
-        )  # fmt: skip
+        )
 
     def give(self, epoch: int, partitions: int = 0, controller_epoch: int = 1, update_type: int = FULL_UPDATE) -> Call:
         states = tuple(
@@ -52,9 +55,14 @@ class World:
             for index in range(partitions)
         )
         body = UpdateMetadataRequest1000(
-            controller_id=1, controller_epoch=controller_epoch, metadata_epoch=epoch, partition_states=states,
-            live_brokers=(), broker_epoch=3, type=update_type,
-        )  # fmt: skip
+            controller_id=1,
+            controller_epoch=controller_epoch,
+            metadata_epoch=epoch,
+            partition_states=states,
+            live_brokers=(),
+            broker_epoch=3,
+            type=update_type,
+        )
         call = Call()
         answer = k06_update_metadata.handle(self.broker, call, body)  # type: ignore[arg-type]
         if answer is not None:
@@ -131,9 +139,10 @@ def test_no_more_than_so_many_updates_wait() -> None:
 def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
     settings = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
     controller = SimpleNamespace(
-        supported_features=lambda: supported_features(settings), finalized_features=lambda: (),
+        supported_features=lambda: supported_features(settings),
+        finalized_features=lambda: (),
         finalized_features_epoch=0,
-    )  # fmt: skip
+    )
     broker: Any = SimpleNamespace(served=SERVED, controller=controller, config=settings)
     body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
     answer: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
@@ -185,10 +194,12 @@ def test_a_level_must_be_known_to_every_registered_broker(
     }
     image = MetadataImage(brokers=brokers, features={"metadata.version": 13})
     controller = SimpleNamespace(
-        is_active=True, latest=image, leader_id=1,
+        is_active=True,
+        latest=image,
+        leader_id=1,
         supported_features=lambda: supported_features(BrokerConfig.parse({})),
         submit=lambda plan, answer, name: (plan(), answer(None)),  # noqa: ARG005
-    )  # fmt: skip
+    )
     broker: Any = SimpleNamespace(controller=controller, node_id=1)
     request, key = body_class(ApiKey.UPDATE_FEATURES, "request"), _update_class()
     update = key(feature=feature, max_version_level=level, upgrade_type=upgrade_type)

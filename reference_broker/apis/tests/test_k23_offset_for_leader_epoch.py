@@ -26,9 +26,7 @@ def world() -> World:
 
 
 def ask(world: World, epoch: int, current: int = -1, index: int = 0, topic: str = "a") -> tuple[int, int, int]:
-    wanted = OffsetForLeaderPartition(
-        partition=i32(index), current_leader_epoch=i32(current), leader_epoch=i32(epoch)
-    )
+    wanted = OffsetForLeaderPartition(partition=i32(index), current_leader_epoch=i32(current), leader_epoch=i32(epoch))
     request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic=TopicName(topic), partitions=(wanted,)),))
     answer = k23_offset_for_leader_epoch.handle(world.broker, FakeCall(1, "c", 4), request)
     (partition,) = answer.topics[0].partitions

@@ -66,9 +66,11 @@ def test_topics_by_name_in_the_order_of_the_request_each_once():
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     assert told(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
-        ("b", "none", 1), ("nope", "unknown_topic_or_partition", 0), ("a", "none", 1),
+        ("b", "none", 1),
+        ("nope", "unknown_topic_or_partition", 0),
+        ("a", "none", 1),
         ("no good", "invalid_topic_exception", 0),
-    ]  # fmt: skip
+    ]
     assert "nope" not in world.controller.latest.topics
 
 
@@ -83,9 +85,10 @@ def test_topics_by_id_from_version_12():
 
 def test_a_missing_topic_is_created_when_both_sides_allow_it():
     world = AdminWorld(num_partitions="3")
-    assert told(metadata(world, ("new", "..") , auto=True)) == [
-        ("new", "unknown_topic_or_partition", 0), ("..", "invalid_topic_exception", 0)
-    ]  # fmt: skip
+    assert told(metadata(world, ("new", ".."), auto=True)) == [
+        ("new", "unknown_topic_or_partition", 0),
+        ("..", "invalid_topic_exception", 0),
+    ]
     assert told(metadata(world, ("new",))) == [("new", "none", 3)]
     off = AdminWorld(auto_create_topics_enable="false")
     metadata(off, ("new",), auto=True)
@@ -170,8 +173,10 @@ def test_described_partitions_have_empty_lists_and_never_null():
     names = tuple(TopicRequest(name=name) for name in ("nope", "a", ".."))
     answer = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
     assert told(answer) == [
-        ("..", "invalid_topic_exception", 0), ("a", "none", 1), ("nope", "unknown_topic_or_partition", 0)
-    ]  # fmt: skip
+        ("..", "invalid_topic_exception", 0),
+        ("a", "none", 1),
+        ("nope", "unknown_topic_or_partition", 0),
+    ]
     (partition,) = answer.topics[1].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == ((), (), ())
 
@@ -204,8 +209,9 @@ def test_no_coordinator_is_there_for_any_key(kind, error):
     body = FindCoordinatorRequest(key_type=kind, coordinator_keys=("g1", "g2"))
     answer = AdminWorld().ask(k10_find_coordinator, body)
     assert [(one.key, one.error_code.name, one.node_id) for one in answer.coordinators] == [
-        ("g1", error, -1), ("g2", error, -1)
-    ]  # fmt: skip
+        ("g1", error, -1),
+        ("g2", error, -1),
+    ]
 
 
 def creation_of(name):

@@ -79,9 +79,12 @@ class World:
         brokers = {each: SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each) for each in (1, 2, 7)}
         loader = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
         self.broker: Any = SimpleNamespace(
-            node_id=1, quorum=self.quorum, config=BrokerConfig.parse({}), loader=loader,
+            node_id=1,
+            quorum=self.quorum,
+            config=BrokerConfig.parse({}),
+            loader=loader,
             outside=SimpleNamespace(send=lambda *words: self.sent.append(Asked(*words))),
-        )  # fmt: skip
+        )
         self.call = Call()
 
     def describe(self, body: DescribeQuorumRequest | None = None, client_id: str = "admin") -> Any:
@@ -114,18 +117,24 @@ def test_the_leader_describes_its_quorum() -> None:
     assert (answer.error_code, partition.error_code, partition.error_message) == (0, 0, None)
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 6, 44)
     assert [replica_fields(each) for each in partition.current_voters] == [
-        (1, 50, 9_000, 9_000), (2, 45, 8_000, 7_000), (3, -1, -1, -1),
-    ]  # fmt: skip
+        (1, 50, 9_000, 9_000),
+        (2, 45, 8_000, 7_000),
+        (3, -1, -1, -1),
+    ]
     assert [replica_fields(each) for each in partition.observers] == [(7, 50, 8_500, 8_400)]
     assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes] == [
-        (1, "h1", 9001), (2, "h2", 9002),
-    ]  # fmt: skip
+        (1, "h1", 9001),
+        (2, "h2", 9002),
+    ]
 
 
 def replica_fields(replica: Any) -> tuple[int, int, int, int]:
     return (
-        replica.replica_id, replica.log_end_offset, replica.last_fetch_timestamp, replica.last_caught_up_timestamp,
-    )  # fmt: skip
+        replica.replica_id,
+        replica.log_end_offset,
+        replica.last_fetch_timestamp,
+        replica.last_caught_up_timestamp,
+    )
 
 
 def test_another_node_asks_the_leader_and_passes_its_answer_on() -> None:
@@ -200,9 +209,10 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them() -> None:
     def announced(*keys: ApiKey) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
         served = {key: VERSIONS[key] for key in keys}
         controller = SimpleNamespace(
-            supported_features=lambda: (("metadata.version", 7, 25),), finalized_features=lambda: (),
+            supported_features=lambda: (("metadata.version", 7, 25),),
+            finalized_features=lambda: (),
             finalized_features_epoch=3,
-        )  # fmt: skip
+        )
         broker: Any = SimpleNamespace(served=served, controller=controller, config=BrokerConfig.parse({}))
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")

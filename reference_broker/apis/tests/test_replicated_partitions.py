@@ -274,8 +274,9 @@ def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: R
     world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
     answer = told(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).answer)
     assert [(index, data.error_code, bool(data.records)) for index, data in answer.items()] == [
-        (0, 0, True), (1, Error.UNKNOWN_LEADER_EPOCH, False),
-    ]  # fmt: skip
+        (0, 0, True),
+        (1, Error.UNKNOWN_LEADER_EPOCH, False),
+    ]
 
 
 def test_the_answer_that_commits_already_tells_the_new_high_watermark(world: ReplicatedWorld) -> None:
@@ -294,14 +295,14 @@ def test_a_consumer_beyond_the_high_watermark_waits_and_beyond_the_log_is_told(w
     assert told(world.consume(2).answer)[0].error_code == Error.OFFSET_OUT_OF_RANGE
 
 
-def offsets(
-    world: ReplicatedWorld, timestamp: int, *, version: int = 10, replica: int = -1
-) -> tuple[Error, int]:
+def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replica: int = -1) -> tuple[Error, int]:
     one = ListOffsetsPartition(partition_index=i32(0), current_leader_epoch=i32(-1), timestamp=i64(timestamp))
     body = ListOffsetsRequest(
-        replica_id=BrokerId(replica), isolation_level=i8(0), timeout=i32Timedelta.parse(timedelta(0)),
+        replica_id=BrokerId(replica),
+        isolation_level=i8(0),
+        timeout=i32Timedelta.parse(timedelta(0)),
         topics=(ListOffsetsTopic(name=TopicName("events"), partitions=(one,)),),
-    )  # fmt: skip
+    )
     answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body).topics[0].partitions[0]
     return Error(int(answer.error_code)), int(answer.offset)
 

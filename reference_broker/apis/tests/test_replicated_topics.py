@@ -41,18 +41,24 @@ class Cluster(AdminWorld):
 
     def ask_to_register(self, broker_id, incarnation):
         body = BrokerRegistrationRequest(
-            broker_id=broker_id, cluster_id="cluster", incarnation_id=UUID(int=incarnation),
+            broker_id=broker_id,
+            cluster_id="cluster",
+            incarnation_id=UUID(int=incarnation),
             listeners=(Listener(name="PLAINTEXT", host="h", port=9092, security_protocol=0),),
             features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),),
-            rack=None, log_dirs=(UUID(int=100 + broker_id),),
-        )  # fmt: skip
+            rack=None,
+            log_dirs=(UUID(int=100 + broker_id),),
+        )
         return self.ask(k62_broker_registration, body)
 
     def beat(self, broker_id, want_fence=False, want_shut_down=False, offset=10**6):
         body = BrokerHeartbeatRequest(
-            broker_id=broker_id, broker_epoch=self.epochs[broker_id], current_metadata_offset=offset,
-            want_fence=want_fence, want_shut_down=want_shut_down,
-        )  # fmt: skip
+            broker_id=broker_id,
+            broker_epoch=self.epochs[broker_id],
+            current_metadata_offset=offset,
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+        )
         assert self.ask(k63_broker_heartbeat, body).error_code is ErrorCode.none
 
     def partition(self, index=0, name="t"):
@@ -65,9 +71,12 @@ class Cluster(AdminWorld):
         """Asks for an ISR of partition 0 as its leader would; the answer for that partition."""
         known = self.partition()
         fields = {
-            "partition_index": 0, "leader_epoch": known.leader_epoch, "partition_epoch": known.partition_epoch,
-            "leader_recovery_state": 0, **changed,
-        }  # fmt: skip
+            "partition_index": 0,
+            "leader_epoch": known.leader_epoch,
+            "partition_epoch": known.partition_epoch,
+            "leader_recovery_state": 0,
+            **changed,
+        }
         told = epochs or {}
         wanted = tuple(BrokerState(broker_id=one, broker_epoch=told.get(one, self.epochs.get(one, 9))) for one in isr)
         entry = PartitionData(new_isr_with_epochs=wanted, **fields)
@@ -76,9 +85,10 @@ class Cluster(AdminWorld):
 
     def alter(self, leader, partitions, topic_id=None, broker_epoch=None):
         body = AlterPartitionRequest(
-            broker_id=leader, broker_epoch=self.epochs[leader] if broker_epoch is None else broker_epoch,
+            broker_id=leader,
+            broker_epoch=self.epochs[leader] if broker_epoch is None else broker_epoch,
             topics=(TopicData(topic_id=topic_id or self.topic_id(), partitions=partitions),),
-        )  # fmt: skip
+        )
         return self.ask(k56_alter_partition, body)
 
     def elect(self, kind, *wanted, api_version=None):
@@ -186,7 +196,7 @@ def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch():
         ((1, 2), {"epochs": {2: -1}}, "none"),
         ((1, 2, 3), {}, "none"),
     ],
-)  # fmt: skip
+)
 def test_each_bad_change_of_in_sync_replicas_gets_its_error(isr, fields, error):
     world = with_topic((1, 2, 3))
     world.change((1, 3))
@@ -257,9 +267,11 @@ def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas():
 def _request(world, isr):
     known = world.partition()
     entry = PartitionData(
-        partition_index=0, leader_epoch=known.leader_epoch, partition_epoch=known.partition_epoch,
+        partition_index=0,
+        leader_epoch=known.leader_epoch,
+        partition_epoch=known.partition_epoch,
         new_isr_with_epochs=tuple(BrokerState(broker_id=one, broker_epoch=world.epochs[one]) for one in isr),
-    )  # fmt: skip
+    )
     return AlterPartitionRequest(
         broker_id=1, broker_epoch=world.epochs[1], topics=(TopicData(topic_id=world.topic_id(), partitions=(entry,)),)
     )
@@ -302,10 +314,13 @@ def test_preferred_leaders_are_elected_where_they_are_in_sync():
     assert world.elect(0, ("t", (0, 1, 2, 3)), ("no", (0,))) == (
         "none",
         {
-            ("t", 0): "none", ("t", 1): "preferred_leader_not_available", ("t", 2): "election_not_needed",
-            ("t", 3): "unknown_topic_or_partition", ("no", 0): "unknown_topic_or_partition",
+            ("t", 0): "none",
+            ("t", 1): "preferred_leader_not_available",
+            ("t", 2): "election_not_needed",
+            ("t", 3): "unknown_topic_or_partition",
+            ("no", 0): "unknown_topic_or_partition",
         },
-    )  # fmt: skip
+    )
     assert (world.partition().leader, world.partition().leader_epoch) == (2, 2)
     assert world.elect(0) == ("none", {("t", 1): "preferred_leader_not_available"})
 
@@ -317,8 +332,9 @@ def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives():
     world.beat(2, want_fence=True)
     assert [world.partition(index).leader for index in range(3)] == [-1, 1, -1]
     assert world.elect(1, ("t", (0, 1, 2))) == (
-        "none", {("t", 0): "none", ("t", 1): "election_not_needed", ("t", 2): "eligible_leaders_not_available"}
-    )  # fmt: skip
+        "none",
+        {("t", 0): "none", ("t", 1): "election_not_needed", ("t", 2): "eligible_leaders_not_available"},
+    )
     known = world.partition()
     assert (known.leader, known.isr, known.leader_recovery_state) == (1, (1,), 1)
 

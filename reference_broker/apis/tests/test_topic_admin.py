@@ -24,10 +24,12 @@ from reference_broker.apis.tests.admin_world import AdminWorld
 
 def topic(name="t", partitions=1, replication_factor=1, configs=(), assignments=()):
     return CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=replication_factor,
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
         assignments=tuple(CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments),
         configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs),
-    )  # fmt: skip
+    )
 
 
 def create(world, *topics, validate_only=False):
@@ -46,9 +48,10 @@ def named(name):
 
 def growth_of(name, count, assignments=None, validate_only=False):
     entry = CreatePartitionsTopic(
-        name=name, count=count,
+        name=name,
+        count=count,
         assignments=assignments and tuple(CreatePartitionsAssignment(broker_ids=ids) for ids in assignments),
-    )  # fmt: skip
+    )
     return CreatePartitionsRequest(topics=(entry,), timeout=timedelta(0), validate_only=validate_only)
 
 
@@ -228,9 +231,11 @@ def test_each_bad_deletion_gets_its_error():
     neither = DeleteTopicState(name=None, topic_id=None)
     results = delete(world, named("nope"), unknown, both, neither)
     assert [result.error_code for result in results] == [
-        ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id,
-        ErrorCode.invalid_request, ErrorCode.invalid_request,
-    ]  # fmt: skip
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_request,
+    ]
     twice = delete(world, named("a"), DeleteTopicState(name=None, topic_id=made.topic_id))
     assert [result.error_code for result in twice] == [ErrorCode.invalid_request] * 2
     assert "a" in world.controller.image.topics

@@ -29,28 +29,41 @@ NODES = (NODE, NodeAddress(2, "two", 9092))
 
 def found(node=NODE, error=0):
     coordinator = Coordinator(
-        key="", node_id=BrokerId(node.node_id), host=node.host, port=i32(node.port), error_code=ErrorCode(error),
+        key="",
+        node_id=BrokerId(node.node_id),
+        host=node.host,
+        port=i32(node.port),
+        error_code=ErrorCode(error),
         error_message=None,
-    )  # fmt: skip
+    )
     return FindCoordinatorResponse(throttle_time=NOTHING, coordinators=(coordinator,))
 
 
 def join_answer(error=0, generation=-1, protocol=None, leader="", member_id="", members=(), skip=False):
     return JoinGroupResponse(
-        throttle_time=NOTHING, error_code=ErrorCode(error), generation_id=i32(generation), protocol_type="consumer",
-        protocol_name=protocol, leader=leader, skip_assignment=skip, member_id=member_id,
+        throttle_time=NOTHING,
+        error_code=ErrorCode(error),
+        generation_id=i32(generation),
+        protocol_type="consumer",
+        protocol_name=protocol,
+        leader=leader,
+        skip_assignment=skip,
+        member_id=member_id,
         members=tuple(
             JoinGroupResponseMember(member_id=each, group_instance_id=instance, metadata=data)
             for each, instance, data in members
         ),
-    )  # fmt: skip
+    )
 
 
 def sync_answer(error=0, assignment=b"", protocol="range"):
     return SyncGroupResponse(
-        throttle_time=NOTHING, error_code=ErrorCode(error), protocol_type="consumer", protocol_name=protocol,
+        throttle_time=NOTHING,
+        error_code=ErrorCode(error),
+        protocol_type="consumer",
+        protocol_name=protocol,
         assignment=assignment,
-    )  # fmt: skip
+    )
 
 
 def heartbeat_answer(error=0):

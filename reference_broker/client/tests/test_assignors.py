@@ -28,11 +28,15 @@ def run(name, counts, members, instances=None):
         ("range", {"t": 3, "u": 2}, {"a": "t", "b": "tu", "c": "t"}, {"a": "t0", "b": "t1 u0 u1", "c": "t2"}),
         ("range", {"t": 1}, {"a": "t", "b": "t"}, {"a": "t0", "b": ""}),
         ("roundrobin", {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t2 u1", "b": "t1 u0 u2"}),
-        ("roundrobin", {"t": 1, "u": 2, "v": 3}, {"a": "t", "b": "tu", "c": "tuv"},
-         {"a": "t0", "b": "u0", "c": "u1 v0 v1 v2"}),
+        (
+            "roundrobin",
+            {"t": 1, "u": 2, "v": 3},
+            {"a": "t", "b": "tu", "c": "tuv"},
+            {"a": "t0", "b": "u0", "c": "u1 v0 v1 v2"},
+        ),
         (STICKY, {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t2 u1", "b": "t1 u0 u2"}),
     ],
-)  # fmt: skip
+)
 def test_kafkas_examples(name, counts, members, expected):
     assert run(name, counts, members) == {each: tps(text) for each, text in expected.items()}
 
@@ -54,9 +58,7 @@ def test_what_moves_is_withheld_until_its_owner_has_let_it_go():
     }
     first = assign(STICKY, {"t": 4}, owned)
     assert first == {"a": tps("t0 t1"), "b": []}
-    second = assign(
-        STICKY, {"t": 4}, {each: Subscription(("t",), tuple(given_), 2) for each, given_ in first.items()}
-    )
+    second = assign(STICKY, {"t": 4}, {each: Subscription(("t",), tuple(given_), 2) for each, given_ in first.items()})
     assert second == {"a": tps("t0 t1"), "b": tps("t2 t3")}
 
 

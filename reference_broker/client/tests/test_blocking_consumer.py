@@ -32,9 +32,10 @@ names = (f"topic-{number}" for number in itertools.count())
 def broker(tmp_path_factory):
     folder = tmp_path_factory.mktemp("broker")
     settings = {
-        "crucible.bootstrap.metadata.epoch": 1, "group.initial.rebalance.delay.ms": 0,
+        "crucible.bootstrap.metadata.epoch": 1,
+        "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.num.partitions": 2,
-    }  # fmt: skip
+    }
     words = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
     started = Broker(folder / "data", folder / "log", *words)
     yield NodeAddress(-1, *started.address)
@@ -171,8 +172,9 @@ def test_the_reset_policy_and_its_absence(broker):
         late.seek(where, 99)
         late.poll(500)
         assert [(each.from_offset, each.to_offset, each.reason) for each in late.take_resets()] == [
-            (-1, 2, "no_offset"), (99, 3, "out_of_range"),
-        ]  # fmt: skip
+            (-1, 2, "no_offset"),
+            (99, 3, "out_of_range"),
+        ]
     with consumer(broker, topic, reset="none") as strict:
         strict.assign([where])
         strict.seek(where, 1)
@@ -206,8 +208,13 @@ def test_the_example_counts_every_record_once_over_restarts(broker, tmp_path, ca
     assert offsets_outside.main([*words, "2"]) == 0
     last = capsys.readouterr().out.split("\n")[-7:]
     assert [each.split() for each in last if each] == [
-        ["3", "be"], ["1", "is"], ["1", "not"], ["1", "or"], ["1", "that"], ["2", "to"],
-    ]  # fmt: skip
+        ["3", "be"],
+        ["1", "is"],
+        ["1", "not"],
+        ["1", "or"],
+        ["1", "that"],
+        ["2", "to"],
+    ]
     rows = sqlite3.connect(file).execute("SELECT partition, next_offset, metadata_epoch FROM offsets").fetchall()
     assert sorted(row[:2] for row in rows) == [(0, 3), (1, 1)]
     assert all(epoch >= 0 for *_, epoch in rows)

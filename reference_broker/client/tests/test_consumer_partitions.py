@@ -14,9 +14,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def data(first, *values, leader_epoch=3, **more):
     records = build(
-        [Record(timestamp_ms=1, value=each.encode()) for each in values], base_offset=first,
-        leader_epoch=leader_epoch, **more,
-    )  # fmt: skip
+        [Record(timestamp_ms=1, value=each.encode()) for each in values],
+        base_offset=first,
+        leader_epoch=leader_epoch,
+        **more,
+    )
     return PartitionData(0, 0, 100, log_start_offset=0, records=records)
 
 

@@ -285,8 +285,13 @@ def test_builds_and_updates_say_the_same(revision: str) -> None:
     wanted = {A: at(0), B: at(0)}
     whole, told = make_session_handler(revision), make_session_handler(revision)
     steps: list[tuple[dict[TopicPartition, Wanted], list[TopicPartition]]] = [
-        (dict(wanted), []), ({A: at(1)}, []), ({C: at(0)}, [A]), ({}, []), ({A: at(0), B: at(2)}, [C]), ({}, [A, B]),
-    ]  # fmt: skip
+        (dict(wanted), []),
+        ({A: at(1)}, []),
+        ({C: at(0)}, [A]),
+        ({}, []),
+        ({A: at(0), B: at(2)}, [C]),
+        ({}, [A, B]),
+    ]
     for changed, removed in steps:
         wanted.update(changed)
         for each in removed:

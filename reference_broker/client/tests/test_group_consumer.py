@@ -36,9 +36,11 @@ T0 = TopicPartition("t", 0)
 
 def metadata(leader=0, epoch=-1, known=True):
     partition = MetadataPartition1000(partition_index=0, leader_id=leader)
-    topic = MetadataTopic1000(name="t", partitions=(partition,)) if known else MetadataTopic1000(
-        name="t", error_code=3, partitions=()
-    )  # fmt: skip
+    topic = (
+        MetadataTopic1000(name="t", partitions=(partition,))
+        if known
+        else MetadataTopic1000(name="t", error_code=3, partitions=())
+    )
     brokers = tuple(MetadataBroker1000(node_id=each, host=f"n{each}", port=1) for each in (0, 1))
     return MetadataResponse1000(brokers=brokers, metadata_epoch=epoch, topics=(topic,))
 

@@ -70,11 +70,14 @@ def committed(*errors, draft=False):
 def fetched(*offsets, error=0, partition_error=0):
     rows = tuple(
         OffsetFetchResponsePartitions(
-            partition_index=i32(each), committed_offset=i64(offset), committed_leader_epoch=i32(7), metadata="",
+            partition_index=i32(each),
+            committed_offset=i64(offset),
+            committed_leader_epoch=i32(7),
+            metadata="",
             error_code=ErrorCode(partition_error),
         )
         for each, offset in enumerate(offsets)
-    )  # fmt: skip
+    )
     topic = OffsetFetchResponseTopics(name=TopicName("t"), partitions=rows)
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=ErrorCode(error))
     return OffsetFetchResponse(throttle_time=ZERO, groups=(group,))

@@ -88,8 +88,10 @@ def test_a_change_of_any_field_names_the_partition_again(field):
 
 
 @pytest.mark.clause(
-    "F-12", "FetchSessionHandlerTest.testFindMissing", "FetchSessionHandlerTest.testIncrementalPartitionRemoval",
-)  # fmt: skip
+    "F-12",
+    "FetchSessionHandlerTest.testFindMissing",
+    "FetchSessionHandlerTest.testIncrementalPartitionRemoval",
+)
 def test_removed_partitions_are_forgotten_once():
     handler = opened(FOO0, FOO1, BAR0)
     plan = handler.build(wanted(FOO1))
@@ -110,9 +112,12 @@ def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id():
 
 
 @pytest.mark.clause(
-    "F-10", "F-11", "F-6", "FetchSessionHandlerTest.testIncrementals",
+    "F-10",
+    "F-11",
+    "F-6",
+    "FetchSessionHandlerTest.testIncrementals",
     "FetchSessionHandlerTest.testTopLevelErrorResetsMetadata",
-)  # fmt: skip
+)
 @pytest.mark.parametrize("error", [71, 106, -1, 3])
 def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(error):
     handler = opened(FOO0, FOO1)
@@ -142,9 +147,10 @@ def test_epochs_count_up_and_wrap_to_one():
 
 
 @pytest.mark.clause(
-    "F-7", "FetchSessionHandlerTest.testIdUsageWithAllForgottenPartitions",
+    "F-7",
+    "FetchSessionHandlerTest.testIdUsageWithAllForgottenPartitions",
     "FetchSessionHandler.afterAnIncrementalAnswerWithId0",
-)  # fmt: skip
+)
 def test_a_session_emptied_by_forgetting_ends_with_id_zero():
     handler = opened(FOO0)
     plan = handler.build({})
@@ -196,7 +202,7 @@ def test_a_topic_made_again_after_it_left_the_session_is_new():
     "FetchSessionHandlerTest.testTopicIdUsageGrantedOnIdUpgrade",
     "FetchSessionHandlerTest.testIdUsageRevokedOnIdDowngrade",
     "FetchSessionHandlerTest.testSessionEpochWhenMixedUsageOfTopicIDs",
-)  # fmt: skip
+)
 def test_topic_ids_are_used_only_if_all_topics_have_one():
     handler = FetchSessionHandler()
     mixed = handler.build(wanted(FOO0, BAR0, ids={"foo": FOO_ID}))
@@ -221,7 +227,7 @@ def test_answers_are_read_by_topic_id():
 @pytest.mark.clause(
     "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitions",
     "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitionsWithTopicIds",
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     ("answered", "told"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
 )

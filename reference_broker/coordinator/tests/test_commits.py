@@ -89,9 +89,13 @@ def test_one_refused_partition_does_not_stop_the_others() -> None:
     world, _, group = led(offset_metadata_max_bytes="3")
     answers: list[list[Error]] = []
     wanted = (
-        WantedOffset("t", 0, 5, 0, "1234"), WantedOffset("t", 3, 5, 0, ""), WantedOffset("unknown", 0, 5, 0, ""),
-        WantedOffset("t", -1, 5, 0, ""), WantedOffset("t", 1, 6, 0, "123"), WantedOffset("t", 2, 7, 0, None),
-    )  # fmt: skip
+        WantedOffset("t", 0, 5, 0, "1234"),
+        WantedOffset("t", 3, 5, 0, ""),
+        WantedOffset("unknown", 0, 5, 0, ""),
+        WantedOffset("t", -1, 5, 0, ""),
+        WantedOffset("t", 1, 6, 0, "123"),
+        WantedOffset("t", 2, 7, 0, None),
+    )
     world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), answers.append)
     unknown = Error.UNKNOWN_TOPIC_OR_PARTITION
     assert answers == [[Error.OFFSET_METADATA_TOO_LARGE, unknown, unknown, unknown, Error.NONE, Error.NONE]]
@@ -125,8 +129,10 @@ def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
     error, found = world.offsets_of(group, [("u", [0]), ("t", [2, 1])])
     assert error is Error.NONE
     assert [(one.topic, one.partition, None if one.commit is None else one.commit.offset) for one in found] == [
-        ("u", 0, None), ("t", 2, None), ("t", 1, 6),
-    ]  # fmt: skip
+        ("u", 0, None),
+        ("t", 2, None),
+        ("t", 1, 6),
+    ]
     commit = found[2].commit
     assert commit is not None
     assert (commit.metadata, commit.leader_epoch, commit.commit_timestamp_ms) == ("m", 3, world.now().wall_ms)
@@ -207,8 +213,9 @@ def test_the_epoch_outlives_the_coordinator_and_old_values_have_none() -> None:
     world.pass_ms(0)
     _, found = world.offsets_of(group)
     assert {(one.partition, one.commit.offset, one.commit.metadata_epoch) for one in found if one.commit} == {
-        (0, 50, 5), (1, 41, -1),
-    }  # fmt: skip
+        (0, 50, 5),
+        (1, 41, -1),
+    }
     assert world.commit(group, 60, epoch=4) == [[Error.INVALID_METADATA_EPOCH]]
 
 
@@ -222,7 +229,7 @@ def deleted(world: CoordinatorWorld, group: str, *wanted: tuple[str, int]) -> li
 
 
 def subscription(topic: str) -> bytes:
-    return b"\0\0" b"\0\0\0\1" + len(topic).to_bytes(2, "big") + topic.encode() + b"\xff\xff\xff\xff"
+    return b"\0\0\0\0\0\1" + len(topic).to_bytes(2, "big") + topic.encode() + b"\xff\xff\xff\xff"
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDelete")
@@ -247,9 +254,7 @@ def test_topics_that_members_subscribe_to_keep_their_offsets() -> None:
     put(world, target, group)
     world.commit(group_id, 5, generation=1, member="m-1")
     world.commit(group_id, 6, generation=1, member="m-1", topic="u")
-    assert deleted(world, group_id, ("t", 0), ("u", 0)) == [
-        (Error.NONE, [Error.GROUP_SUBSCRIBED_TO_TOPIC, Error.NONE])
-    ]
+    assert deleted(world, group_id, ("t", 0), ("u", 0)) == [(Error.NONE, [Error.GROUP_SUBSCRIBED_TO_TOPIC, Error.NONE])]
     assert world.fetched(group_id) == {("t", 0): 5}
 
 

@@ -8,9 +8,7 @@ from reference_broker.coordinator.offsets import Change, CommittedOffsets
 
 KEYS = [OffsetKey(group, topic, index) for group in "gh" for topic in "tu" for index in (0, 1)]
 
-BATCHES = st.lists(
-    st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 99)), min_size=1, max_size=3
-)
+BATCHES = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 99)), min_size=1, max_size=3)
 STEPS = st.lists(BATCHES | st.integers(0, 5), max_size=30)
 
 

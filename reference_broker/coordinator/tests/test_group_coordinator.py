@@ -37,10 +37,14 @@ def stable_group(group_id: str, at_ms: int = 1) -> Group:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("", 0), ("a", 97), ("abc", 96354), ("é", 233),
-        ("\U0001f600", 1772899), ("polygenelubricants", 0),
+        ("", 0),
+        ("a", 97),
+        ("abc", 96354),
+        ("é", 233),
+        ("\U0001f600", 1772899),
+        ("polygenelubricants", 0),
     ],
-)  # fmt: skip
+)
 def test_groups_are_hashed_as_java_hashes(text: str, value: int) -> None:
     """polygenelubricants hashes to -2^31, of which Kafka takes the lower 31 bits."""
     assert java_hash(text) == value
@@ -162,9 +166,11 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded() -> None:
     world.commit(group, 5)
     log = world.lose(0)
     wrong = [
-        Record(key=b"", value=b"x"), Record(key=offset_key(group, "t", 0), value=b"\0\x09rest"),
-        Record(key=group_key(group), value=b"\0\3"), Record(key=b"\0\x63", value=b"from the future"),
-    ]  # fmt: skip
+        Record(key=b"", value=b"x"),
+        Record(key=offset_key(group, "t", 0), value=b"\0\x09rest"),
+        Record(key=group_key(group), value=b"\0\3"),
+        Record(key=b"\0\x63", value=b"from the future"),
+    ]
     log.append(world.now(), build(wrong), 0, origin=Origin.BROKER)
     world.lead_offsets(0, log, epoch=1)
     world.pass_ms(0)

@@ -32,29 +32,36 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MEMBERS = st.builds(
-    MemberValue, TEXT, st.none() | TEXT, TEXT, TEXT, st.integers(0, 2**31 - 1), INT32, st.binary(max_size=40),
+    MemberValue,
+    TEXT,
+    st.none() | TEXT,
+    TEXT,
+    TEXT,
+    st.integers(0, 2**31 - 1),
+    INT32,
     st.binary(max_size=40),
-)  # fmt: skip
+    st.binary(max_size=40),
+)
 GROUPS = st.builds(
     GroupValue, TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=4).map(tuple)
 )
 
 
 def test_keys_are_kafkas_bytes() -> None:
-    assert offset_key("g", "t", 1) == b"\0\1" b"\0\1g" b"\0\1t" b"\0\0\0\1"
-    assert group_key("gr") == b"\0\2" b"\0\2gr"
+    assert offset_key("g", "t", 1) == b"\0\1\0\1g\0\1t\0\0\0\1"
+    assert group_key("gr") == b"\0\2\0\2gr"
 
 
 def test_an_offset_without_the_metadata_epoch_is_kafkas_version_3() -> None:
-    expected = b"\0\3" + bytes(7) + b"\5" b"\0\0\0\7" b"\0\1m" + bytes(7) + b"\x09"
+    expected = b"\0\3" + bytes(7) + b"\5\0\0\0\7\0\1m" + bytes(7) + b"\x09"
     assert offset_value(COMMIT, CLASSIC_VALUE) == expected
 
 
 @pytest.mark.clause("M-8")
 def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
     commit = CommitOffset("t", 1, 5, 7, "m", 9, metadata_epoch=258)
-    tagged = b"\1" b"\x90\x4e" b"\x08" b"\0\0\0\0\0\0\1\2"
-    expected = b"\0\4" + bytes(7) + b"\5" b"\0\0\0\7" b"\2m" + bytes(7) + b"\x09" + tagged
+    tagged = b"\1\x90\x4e\x08\0\0\0\0\0\0\1\2"
+    expected = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09" + tagged
     assert offset_value(commit, EPOCH_VALUE) == expected
 
 
@@ -62,14 +69,14 @@ def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (b"\0\0" + bytes(7) + b"\5" b"\0\1m" + bytes(7) + b"\x09", CommitOffset("t", 1, 5, -1, "m", 9)),
+        (b"\0\0" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09", CommitOffset("t", 1, 5, -1, "m", 9)),
         (
-            b"\0\1" + bytes(7) + b"\5" b"\0\1m" + bytes(7) + b"\x09" + bytes(7) + b"\x0a",
+            b"\0\1" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09" + bytes(7) + b"\x0a",
             CommitOffset("t", 1, 5, -1, "m", 9, expire_timestamp_ms=10),
         ),
-        (b"\0\2" + bytes(7) + b"\5" b"\0\1m" + bytes(7) + b"\x09", CommitOffset("t", 1, 5, -1, "m", 9)),
-        (b"\0\3" + bytes(7) + b"\5" b"\0\0\0\7" b"\0\1m" + bytes(7) + b"\x09", COMMIT),
-        (b"\0\4" + bytes(7) + b"\5" b"\0\0\0\7" b"\2m" + bytes(7) + b"\x09" b"\0", COMMIT),
+        (b"\0\2" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09", CommitOffset("t", 1, 5, -1, "m", 9)),
+        (b"\0\3" + bytes(7) + b"\5\0\0\0\7\0\1m" + bytes(7) + b"\x09", COMMIT),
+        (b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09\0", COMMIT),
     ],
 )
 def test_values_of_every_version_are_read_and_those_without_an_epoch_say_minus_one(
@@ -79,8 +86,8 @@ def test_values_of_every_version_are_read_and_those_without_an_epoch_say_minus_o
 
 
 def test_other_tagged_fields_are_skipped() -> None:
-    plain = b"\0\4" + bytes(7) + b"\5" b"\0\0\0\7" b"\2m" + bytes(7) + b"\x09"
-    tags = b"\2" b"\3\2ab" b"\x90\x4e\x08" + bytes(7) + b"\4"
+    plain = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09"
+    tags = b"\2\3\2ab\x90\x4e\x08" + bytes(7) + b"\4"
     assert read_offset_value(KEY, plain + tags).metadata_epoch == 4
 
 
@@ -103,17 +110,17 @@ def test_a_group_is_read_as_it_was_written(value: GroupValue, group: str) -> Non
 
 
 def test_groups_of_every_version_are_read() -> None:
-    texts = b"\0\1p" b"\0\0\0\2" b"\0\1r" b"\xff\xff"
-    member = b"\0\1m" b"\0\1c" b"\0\1h"
-    rest = b"\0\0\0\x0b" b"\0\0\0\1s" b"\0\0\0\0"
+    texts = b"\0\1p\0\0\0\2\0\1r\xff\xff"
+    member = b"\0\1m\0\1c\0\1h"
+    rest = b"\0\0\0\x0b\0\0\0\1s\0\0\0\0"
     first = read_group_value(b"\0\0" + texts + b"\0\0\0\1" + member + rest)
     assert first == GroupValue("p", 2, "r", None, -1, (MemberValue("m", None, "c", "h", 11, 11, b"s", b""),))
     second = read_group_value(b"\0\1" + texts + b"\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
     assert second.members[0].rebalance_timeout_ms == 12
-    third = read_group_value(b"\0\2" + texts + bytes(7) + b"\x0d" b"\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
+    third = read_group_value(b"\0\2" + texts + bytes(7) + b"\x0d\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
     assert third.current_state_timestamp_ms == 13
-    flexible = b"\0\4" b"\2p" b"\0\0\0\2" b"\2r" b"\0" + bytes(7) + b"\x0d" b"\2" b"\2m\2i\2c\2h"
-    fifth = read_group_value(flexible + b"\0\0\0\x0c\0\0\0\x0b" b"\2s\1" b"\0" b"\0")
+    flexible = b"\0\4\2p\0\0\0\2\2r\0" + bytes(7) + b"\x0d\2\2m\2i\2c\2h"
+    fifth = read_group_value(flexible + b"\0\0\0\x0c\0\0\0\x0b\2s\1\0\0")
     assert fifth == GroupValue("p", 2, "r", None, 13, (MemberValue("m", "i", "c", "h", 12, 11, b"s", b""),))
 
 
@@ -145,6 +152,6 @@ def test_versions_of_later_times_are_damage() -> None:
 
 
 def test_an_epoch_of_another_length_is_damage() -> None:
-    plain = b"\0\4" + bytes(7) + b"\5" b"\0\0\0\7" b"\2m" + bytes(7) + b"\x09"
+    plain = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09"
     with pytest.raises(DamagedRecord):
         read_offset_value(KEY, plain + b"\1\x90\x4e\4abcd")

@@ -22,9 +22,7 @@ def test_a_group_that_was_empty_waits_for_more_members() -> None:
     assert joining.answer.generation == 1
 
 
-@pytest.mark.clause(
-    "GroupMetadataManagerTest.testResetRebalanceDelayWhenNewMemberJoinsGroupDuringInitialRebalance"
-)
+@pytest.mark.clause("GroupMetadataManagerTest.testResetRebalanceDelayWhenNewMemberJoinsGroupDuringInitialRebalance")
 def test_whoever_comes_meanwhile_begins_the_delay_anew() -> None:
     world = World(group_initial_rebalance_delay_ms=3000)
     _, first = world.new()

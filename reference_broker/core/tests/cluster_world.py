@@ -173,9 +173,12 @@ class ClusterWorld:
     def create(self, topic: str, partitions: int = 1, replicas: int = 3, **configs: str) -> Any:
         settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=each) for key, each in configs.items())
         wanted = CreatableTopic(
-            name=TopicName(topic), num_partitions=i32(partitions), replication_factor=i16(replicas), assignments=(),
+            name=TopicName(topic),
+            num_partitions=i32(partitions),
+            replication_factor=i16(replicas),
+            assignments=(),
             configs=settings,
-        )  # fmt: skip
+        )
         timeout = i32Timedelta.parse(timedelta(seconds=5))
         request = CreateTopicsRequest(topics=(wanted,), timeout=timeout, validate_only=False)
         answer = self.ask(self.controller, ApiKey.CREATE_TOPICS, 7, request).topics[0]

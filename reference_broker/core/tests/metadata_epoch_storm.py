@@ -139,10 +139,19 @@ class Storm:
 
     def play(self) -> None:
         actions = (
-            *(self._create,) * 8, *(self._delete,) * 4, *(self._slow,) * 3, *(self._heal,) * 3, *(self._switch,) * 2,
-            *(self._restart,) * 2, self._kill, self._shut_down, self._cut, self._isolate, self._other_code,
+            *(self._create,) * 8,
+            *(self._delete,) * 4,
+            *(self._slow,) * 3,
+            *(self._heal,) * 3,
+            *(self._switch,) * 2,
+            *(self._restart,) * 2,
+            self._kill,
+            self._shut_down,
+            self._cut,
+            self._isolate,
+            self._other_code,
             self._power_cut,
-        )  # fmt: skip
+        )
         for step in range(self.steps):
             self.step = step
             self.random.choice(actions)()

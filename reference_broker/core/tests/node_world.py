@@ -168,7 +168,11 @@ class NodeWorld:
 def create_request(name: str, partitions: int = 1, **configs: str) -> CreateTopicsRequest:
     settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items())
     topic = CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=settings  # type: ignore[arg-type]
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        assignments=(),
+        configs=settings,  # type: ignore[arg-type]
     )
     return CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1), validate_only=False)  # type: ignore[arg-type]
 

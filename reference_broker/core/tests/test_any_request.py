@@ -98,11 +98,16 @@ class Anything:
 
     def fetch(self, version: int) -> FetchRequest:
         return FetchRequest(
-            self.random.choice([-1, -1, 0, self.i32()]), self.i32(), self.i32(), self.i32(), self.random.choice([0, 1]),
-            self.random.choice([0, self.i32()]), self.random.choice([-1, 0, 1, self.i32()]),
+            self.random.choice([-1, -1, 0, self.i32()]),
+            self.i32(),
+            self.i32(),
+            self.i32(),
+            self.random.choice([0, 1]),
+            self.random.choice([0, self.i32()]),
+            self.random.choice([-1, 0, 1, self.i32()]),
             [FetchTopic(*self.topic(version), [self.fetched() for _ in self.some()]) for _ in self.some()],
             [ForgottenTopic(*self.topic(version), [self.i32() for _ in self.some()]) for _ in self.some()],
-        )  # fmt: skip
+        )
 
     def fetched(self) -> FetchPartition:
         return FetchPartition(self.i32(), self.integer(64, False), self.i32(), self.i32(), self.i32(), self.i32())

@@ -154,12 +154,12 @@ def test_a_coordinator_cut_off_from_the_others_acknowledges_nothing() -> None:
     token = world.begin_commit(old, "g", 2)
     world.run_until(
         lambda: any(
-            n != old and each.node.broker.loader.image.topics[OFFSETS_TOPIC].partitions[
-                partition_of("g", PARTITIONS)
-            ].leader not in (old, -1)
+            n != old
+            and each.node.broker.loader.image.topics[OFFSETS_TOPIC].partitions[partition_of("g", PARTITIONS)].leader
+            not in (old, -1)
             for n, each in world.members.items()
         )
-    )  # fmt: skip
+    )
     assert world.errors_of(token) in ([Error.COORDINATOR_NOT_AVAILABLE], [Error.NOT_COORDINATOR])
     world.heal()
     world.run(5000)

@@ -20,10 +20,18 @@ from reference_broker.wire.messages import body_class, decode_request, decode_re
 from reference_broker.wire.schema import SchemaField, schema_fields
 
 APIS = (
-    ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT,
-    ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DELETE_GROUPS,
     ApiKey.OFFSET_DELETE,
-)  # fmt: skip
+)
 LONG = "\u00fc" * 20_000
 """More bytes than texts may have in versions that are not flexible."""
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
@@ -102,9 +110,13 @@ KNOWN = {
 }
 """A member's ID stands for the one that was given out as the so-manieth last."""
 GOOD: dict[str, Any] = {
-    "group_id": "g", "session_timeout": timedelta(seconds=10), "rebalance_timeout": timedelta(seconds=10),
-    "protocol_type": "consumer", "protocol_name": "range", "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
-}  # fmt: skip
+    "group_id": "g",
+    "session_timeout": timedelta(seconds=10),
+    "rebalance_timeout": timedelta(seconds=10),
+    "protocol_type": "consumer",
+    "protocol_name": "range",
+    "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+}
 """Most requests say so."""
 
 
@@ -160,9 +172,13 @@ def ask(world: NodeWorld, key: ApiKey, version: int | None = None, **said: Any) 
 def test_texts_that_older_versions_cannot_tell_do_not_come_into_a_group(more: dict[str, Any]) -> None:
     world = coordinated()
     said = {
-        "group_id": "g", "session_timeout": timedelta(seconds=10), "rebalance_timeout": timedelta(seconds=10),
-        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}], **more,
-    }  # fmt: skip
+        "group_id": "g",
+        "session_timeout": timedelta(seconds=10),
+        "rebalance_timeout": timedelta(seconds=10),
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+        **more,
+    }
     joined = ask(world, ApiKey.JOIN_GROUP, **said)
     assert joined.error_code == Error.INVALID_REQUEST
     assert ask(world, ApiKey.DESCRIBE_GROUPS, 4, groups=("g",)).groups[0].group_state == "Dead"

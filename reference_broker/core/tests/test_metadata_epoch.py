@@ -49,9 +49,11 @@ def agreed(world: ClusterWorld) -> None:
 
     def is_agreed() -> bool:
         active = [each.node.broker.controller.is_active for each in world.living]
-        return sum(active) == 1 and epochs(world) == [image(world).metadata_epoch] * len(world.living) and all(
-            tells(world, number) for number, each in world.members.items() if each.alive
-        )  # fmt: skip
+        return (
+            sum(active) == 1
+            and epochs(world) == [image(world).metadata_epoch] * len(world.living)
+            and all(tells(world, number) for number, each in world.members.items() if each.alive)
+        )
 
     world.run_until(is_agreed)
 
@@ -72,9 +74,7 @@ def tells(world: ClusterWorld, number: int) -> bool:
 
 
 def asked(world: ClusterWorld, number: int) -> Any:
-    body = MetadataRequest(
-        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+    body = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     return world.ask(number, ApiKey.METADATA, 1000, body)
 
 
@@ -83,9 +83,7 @@ def updates(world: ClusterWorld) -> list[tuple[int, Any]]:
 
 
 def finalize(world: ClusterWorld, level: int, upgrade_type: int = 1) -> Any:
-    key = FeatureUpdateKey(
-        feature=METADATA_EPOCH_FEATURE, max_version_level=i16(level), upgrade_type=i8(upgrade_type)
-    )
+    key = FeatureUpdateKey(feature=METADATA_EPOCH_FEATURE, max_version_level=i16(level), upgrade_type=i8(upgrade_type))
     body = UpdateFeaturesRequest(timeout=i32Timedelta.parse(timedelta(seconds=5)), feature_updates=(key,))
     return world.ask(world.controller, ApiKey.UPDATE_FEATURES, 2, body)
 
@@ -126,8 +124,9 @@ def test_a_deleted_topic_is_told_as_deleted_and_only_what_changed_is_sent() -> N
     assert len(sent) == 2  # To two other brokers; itself it tells by a short cut.
     for body in sent:
         assert [(one.topic, one.partition, one.leader) for one in body.partition_states] == [
-            ("gone", 0, -2), ("gone", 1, -2),
-        ]  # fmt: skip
+            ("gone", 0, -2),
+            ("gone", 1, -2),
+        ]
         assert len(body.live_brokers) == 3
     assert all(send.channel is Channel.METADATA for _, send in updates(world))
 
@@ -321,9 +320,7 @@ def test_a_node_that_starts_from_a_snapshot_knows_the_epoch() -> None:
 @pytest.mark.clause("D-3")
 @pytest.mark.clause("M-14")
 def test_a_node_that_has_the_epoch_switched_off_answers_none_of_its_drafts() -> None:
-    body = MetadataRequest(
-        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+    body = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     on = NodeWorld()
     assert on.ask(ApiKey.METADATA, 1000, body).metadata_epoch == -1
     off = NodeWorld(crucible_metadata_epoch_enable="false")

@@ -21,9 +21,7 @@ class Member(NodeWorld):
     """Node ``node_id`` of a quorum whose leader is node 1. Everything that it asks of others waits in ``asked``."""
 
     def __init__(self, node_id: int) -> None:
-        super().__init__(
-            node_id=node_id, start=False, controller_quorum_voters=VOTERS, crucible_cluster_id="cluster"
-        )
+        super().__init__(node_id=node_id, start=False, controller_quorum_voters=VOTERS, crucible_cluster_id="cluster")
         self.asked: list[Send] = []
         self.start()
 

@@ -30,9 +30,7 @@ def snapshots(world: NodeWorld, known: list[OffsetAndEpoch]) -> Iterator[Metadat
 
 @pytest.mark.clause("T-9")
 def test_no_snapshot_holds_a_part_of_a_transaction_however_long_it_is_open() -> None:
-    world = NodeWorld(
-        crucible_metadata_batch_max_bytes="512", metadata_log_max_record_bytes_between_snapshots="600"
-    )
+    world = NodeWorld(crucible_metadata_batch_max_bytes="512", metadata_log_max_record_bytes_between_snapshots="600")
     world.create("before")
     known: list[OffsetAndEpoch] = []
     list(snapshots(world, known))

@@ -17,9 +17,12 @@ class Storm:
     def __init__(self, seed: int, revision: str) -> None:
         self.random = Random(seed)
         self.world = ClusterWorld(
-            3, fetch_session_revision=revision, replica_lag_time_max_ms="1000", broker_session_timeout_ms="3000",
+            3,
+            fetch_session_revision=revision,
+            replica_lag_time_max_ms="1000",
+            broker_session_timeout_ms="3000",
             broker_heartbeat_interval_ms="500",
-        )  # fmt: skip
+        )
         self.world.ready()
         self.world.create("t", partitions=2, min_insync_replicas="2", segment_bytes="600")
         self.sent: dict[int, tuple[int, bytes]] = {}

@@ -39,9 +39,14 @@ def test_the_log_is_what_appends_one_by_one_make_it(segment_bytes: int) -> None:
     for each in batches:
         other.append_replicated(NOW, each)
     assert together.files == alone.files
-    assert (log.epochs.epochs, log.epochs.starts) == (other.epochs.epochs, other.epochs.starts) == (
-        [0, 1, 3, 4], [0, 3, 5, 10],
-    )  # fmt: skip
+    assert (
+        (log.epochs.epochs, log.epochs.starts)
+        == (other.epochs.epochs, other.epochs.starts)
+        == (
+            [0, 1, 3, 4],
+            [0, 3, 5, 10],
+        )
+    )
     assert log.read(0, 1 << 20, 11) == other.read(0, 1 << 20, 11)
 
 

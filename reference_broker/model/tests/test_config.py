@@ -59,7 +59,10 @@ def test_the_finer_unit_wins(pairs, retention_ms):
         ({"log.cleanup.policy": "delete,burn"}, "log.cleanup.policy is 'burn': give delete or compact."),
         ({"advertised.listeners": "SSL://h:1"}, "advertised.listeners is 'SSL://h:1': give one PLAINTEXT://HOST:PORT."),
         ({"advertised.listeners": "host"}, "advertised.listeners is 'host': give one PLAINTEXT://HOST:PORT."),
-        ({"advertised.listeners": "host:99999"}, "advertised.listeners is 'host:99999': give one PLAINTEXT://HOST:PORT."),
+        (
+            {"advertised.listeners": "host:99999"},
+            "advertised.listeners is 'host:99999': give one PLAINTEXT://HOST:PORT.",
+        ),
     ],
 )
 def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs, sentence):

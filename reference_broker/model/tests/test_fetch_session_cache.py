@@ -179,8 +179,11 @@ def test_rule_c_lets_a_larger_consumer_take_an_old_follower() -> None:
 
 
 @pytest.mark.clause(
-    "F-18", "F-19", "FetchSessionTest.testSessionCache", "FetchSessionTest.testPrivilegedSessionHandling",
-)  # fmt: skip
+    "F-18",
+    "F-19",
+    "FetchSessionTest.testSessionCache",
+    "FetchSessionTest.testPrivilegedSessionHandling",
+)
 def test_rule_a_lets_a_follower_take_a_consumer_of_any_age_and_size() -> None:
     bench = Bench(2)
     follower, consumer = bench.made(1, FOLLOWER), bench.made(100)
@@ -275,10 +278,20 @@ def test_an_eviction_is_noted_with_what_decided_it() -> None:
     bench.use(old)
     bench.wall_ms += 7
     bench.made(3)
-    assert ("session_evicted", {
-        "session_id": old.session_id, "rule": "c", "idle_ms": 7, "age_ms": LIMIT + 107, "partitions": 2,
-        "by_partitions": 3, "privileged": 0, "by_privileged": 0, "made_by": "consumer 'c'",
-    }) in bench.notes  # fmt: skip
+    assert (
+        "session_evicted",
+        {
+            "session_id": old.session_id,
+            "rule": "c",
+            "idle_ms": 7,
+            "age_ms": LIMIT + 107,
+            "partitions": 2,
+            "by_partitions": 3,
+            "privileged": 0,
+            "by_privileged": 0,
+            "made_by": "consumer 'c'",
+        },
+    ) in bench.notes
 
 
 @pytest.mark.clause("F-21", "FetchSessionTest.testResizeCachedSessions")

@@ -7,19 +7,35 @@ from reference_broker.model.metadata_cache import cache_of, update_of
 from reference_broker.model.metadata_delta import MetadataDelta
 from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 
-PARTITIONS = st.lists(st.builds(
-    PartitionImage, replicas=st.just((1,)), isr=st.just((1,)), leader=st.sampled_from((-1, 1)),
-    leader_epoch=st.integers(0, 1), partition_epoch=st.integers(0, 1),
-), min_size=1, max_size=3).map(tuple)  # fmt: skip
+PARTITIONS = st.lists(
+    st.builds(
+        PartitionImage,
+        replicas=st.just((1,)),
+        isr=st.just((1,)),
+        leader=st.sampled_from((-1, 1)),
+        leader_epoch=st.integers(0, 1),
+        partition_epoch=st.integers(0, 1),
+    ),
+    min_size=1,
+    max_size=3,
+).map(tuple)
 TOPICS = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 1), PARTITIONS))
 CONFIGS = st.dictionaries(
     st.tuples(st.just(2), st.sampled_from("abcd")),
     st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"), min_size=1),
 )
-BROKERS = st.dictionaries(st.integers(1, 3), st.builds(
-    BrokerImage, broker_id=st.just(0), broker_epoch=st.integers(0, 2), incarnation_id=st.just(bytes(16)),
-    host=st.just("h"), port=st.just(1), fenced=st.booleans(),
-))  # fmt: skip
+BROKERS = st.dictionaries(
+    st.integers(1, 3),
+    st.builds(
+        BrokerImage,
+        broker_id=st.just(0),
+        broker_epoch=st.integers(0, 2),
+        incarnation_id=st.just(bytes(16)),
+        host=st.just("h"),
+        port=st.just(1),
+        fenced=st.booleans(),
+    ),
+)
 
 
 @st.composite
@@ -29,10 +45,14 @@ def images(draw):
         for name, (life, partitions) in draw(TOPICS).items()
     }
     return MetadataImage(
-        topics=topics, topic_names={topic.topic_id: name for name, topic in topics.items()}, configs=draw(CONFIGS),
-        brokers=draw(BROKERS), features=draw(st.dictionaries(st.sampled_from("fg"), st.integers(1, 2))),
-        next_producer_id=draw(st.integers(0, 1)) * 1000, metadata_epoch=draw(st.integers(0, 1)),
-    )  # fmt: skip
+        topics=topics,
+        topic_names={topic.topic_id: name for name, topic in topics.items()},
+        configs=draw(CONFIGS),
+        brokers=draw(BROKERS),
+        features=draw(st.dictionaries(st.sampled_from("fg"), st.integers(1, 2))),
+        next_producer_id=draw(st.integers(0, 1)) * 1000,
+        metadata_epoch=draw(st.integers(0, 1)),
+    )
 
 
 @settings(max_examples=120, deadline=None)
@@ -62,9 +82,7 @@ def test_a_difference_applied_to_the_first_image_gives_the_second(before, after)
 
 def _check_partitions(change):
     old = () if change.before is None else change.before.partitions
-    differing = [
-        index for index, one in enumerate(change.after.partitions) if index >= len(old) or old[index] != one
-    ]
+    differing = [index for index, one in enumerate(change.after.partitions) if index >= len(old) or old[index] != one]
     assert list(change.partitions) == differing
 
 

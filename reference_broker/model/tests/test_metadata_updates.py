@@ -23,17 +23,28 @@ TOLD = MetadataCache(cluster_id="c", controller_id=1, controller_epoch=5, metada
 
 def request(**changed: object) -> UpdateMetadataRequest1000:
     plain = UpdateMetadataRequest1000(
-        controller_id=1, controller_epoch=5, metadata_epoch=9, partition_states=(), live_brokers=(), broker_epoch=3,
+        controller_id=1,
+        controller_epoch=5,
+        metadata_epoch=9,
+        partition_states=(),
+        live_brokers=(),
+        broker_epoch=3,
         type=INCREMENTAL_UPDATE,
-    )  # fmt: skip
+    )
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
 def state(topic: str, partition: int, leader: int = 1) -> UpdateMetadataPartition1000:
     return UpdateMetadataPartition1000(
-        topic=topic, partition=partition, controller_epoch=5, leader=leader, leader_epoch=2, isr=(1,), zk_version=4,
+        topic=topic,
+        partition=partition,
+        controller_epoch=5,
+        leader=leader,
+        leader_epoch=2,
+        isr=(1,),
+        zk_version=4,
         replicas=(1, 2),
-    )  # fmt: skip
+    )
 
 
 def applied(update: UpdateMetadataRequest1000, cache: MetadataCache) -> MetadataUpdate | None:
@@ -86,9 +97,10 @@ def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
     deleted_first = request(
         metadata_epoch=10,
         partition_states=(
-            *(replace(state("t", index, -2), topic_id=old) for index in (0, 1)), *again.partition_states,
+            *(replace(state("t", index, -2), topic_id=old) for index in (0, 1)),
+            *again.partition_states,
         ),
-    )  # fmt: skip
+    )
     for update in (again, deleted_first):
         changed = applied(update, known)
         assert changed is not None

@@ -171,9 +171,13 @@ def test_replicas_are_counted_whatever_their_role() -> None:
 
     elsewhere = replace(FOLLOWED, replicas=(2, 3))
     for states in (
-        (LED, FOLLOWED, elsewhere), (FOLLOWED, replace(FOLLOWED, leader=-1), elsewhere), (elsewhere, FOLLOWED, LED),
-        (), (FOLLOWED,), (),
-    ):  # fmt: skip
+        (LED, FOLLOWED, elsewhere),
+        (FOLLOWED, replace(FOLLOWED, leader=-1), elsewhere),
+        (elsewhere, FOLLOWED, LED),
+        (),
+        (FOLLOWED,),
+        (),
+    ):
         world.publish(*states)
         world.settle()
         assert matches()

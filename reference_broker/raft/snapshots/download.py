@@ -132,9 +132,12 @@ class SnapshotDownload:
     def _note_start(self, job: "_Job", position: int, size: int) -> None:
         self._note(
             "download_started",
-            ("leader", job.leader), ("end_offset", job.id.offset), ("epoch", job.id.epoch),
-            ("position", position), ("size", size),
-        )  # fmt: skip
+            ("leader", job.leader),
+            ("end_offset", job.id.offset),
+            ("epoch", job.id.epoch),
+            ("position", position),
+            ("size", size),
+        )
 
     # Piece by piece
 

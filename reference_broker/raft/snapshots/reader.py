@@ -18,9 +18,7 @@ RECORDS_PER_SLICE = 200
 """Decoded and replayed in some 3 ms."""
 
 
-def load_snapshot(
-    disk: Disk, store: SnapshotStore, snapshot: OffsetAndEpoch
-) -> Generator[None, None, MetadataImage]:
+def load_snapshot(disk: Disk, store: SnapshotStore, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
     """The image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot and for
     one with transaction markers (T-3): nothing of such a file is used."""
     if store.load_observer is not None:

@@ -35,9 +35,7 @@ def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
     for resource in sorted(image.configs):
         settings = image.configs[resource]
         for name in sorted(settings):
-            yield ConfigRecord(
-                resource_type=resource[0], resource_name=resource[1], name=name, value=settings[name]
-            )
+            yield ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=settings[name])
     if image.next_producer_id > 0:
         # Whose block was the last is not part of the metadata.
         yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)

@@ -42,9 +42,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
     return piece
 
 
-def _judged(
-    request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool
-) -> Piece | None:
+def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
     """The error, or None."""
     known = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)

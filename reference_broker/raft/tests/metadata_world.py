@@ -232,11 +232,17 @@ def topic_records(name: str, topic_id: bytes, partitions: int = 1, node_id: int 
     made: list[MetadataRecord] = [TopicRecord(name=name, topic_id=topic_id)]
     made += (
         PartitionRecord(
-            partition_id=index, topic_id=topic_id, replicas=(node_id,), isr=(node_id,), leader=node_id,
-            leader_epoch=0, partition_epoch=0, directories=(bytes(16),),
+            partition_id=index,
+            topic_id=topic_id,
+            replicas=(node_id,),
+            isr=(node_id,),
+            leader=node_id,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=(bytes(16),),
         )
         for index in range(partitions)
-    )  # fmt: skip
+    )
     return made
 
 

@@ -221,9 +221,14 @@ class Alone(AroundQuorum):
     def fetch(self, replica: int, offset: int, epoch: int, **changed: Any) -> list[PartitionData | FetchResponse]:
         """The answers so far: the partition's, or the whole response where it is an error of the request."""
         request = fetch(
-            CLUSTER, replica, changed.pop("current", self.quorum.epoch), OffsetAndEpoch(offset, epoch), 0,
-            changed.pop("high_watermark", 2**63 - 1), changed.pop("wait_ms", 0),
-        )  # fmt: skip
+            CLUSTER,
+            replica,
+            changed.pop("current", self.quorum.epoch),
+            OffsetAndEpoch(offset, epoch),
+            0,
+            changed.pop("high_watermark", 2**63 - 1),
+            changed.pop("wait_ms", 0),
+        )
         for name, value in changed.items():
             setattr(request, name, value)
         return self.fetch_as(request)

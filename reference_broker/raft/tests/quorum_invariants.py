@@ -37,7 +37,9 @@ class Seen:
 
 
 class Invariants:
-    """``committed``: batches below some high watermark, by offset. ``leaders``: by epoch. ``votes``: by (epoch, voter).
+    """``committed``: batches below some high watermark, by offset.
+
+    ``leaders``: by epoch. ``votes``: by (epoch, voter).
     """
 
     def __init__(self, world: "World") -> None:

@@ -36,9 +36,21 @@ class Storm:
             return
         world, random = self.world, self.world.random
         faults = (
-            self._kill, self._kill, self._start, self._start, self._start, self._pause, self._resume, self._resume,
-            self._cut, self._cut, self._isolate, self._heal, self._lose, self._leave,
-        )  # fmt: skip
+            self._kill,
+            self._kill,
+            self._start,
+            self._start,
+            self._start,
+            self._pause,
+            self._resume,
+            self._resume,
+            self._cut,
+            self._cut,
+            self._isolate,
+            self._heal,
+            self._lose,
+            self._leave,
+        )
         random.choice(faults)()
         world.after(1 + random.randrange(2 * self.period_us), self._strike)
 

@@ -153,10 +153,16 @@ class World:
 
     def states(self) -> list[tuple[int, str, int, int, int, OffsetAndEpoch]]:
         return [
-            (each.node_id, each.quorum.role.value, each.quorum.epoch, each.quorum.leader_id,
-             each.quorum.high_watermark, each.quorum.log.end)
+            (
+                each.node_id,
+                each.quorum.role.value,
+                each.quorum.epoch,
+                each.quorum.leader_id,
+                each.quorum.high_watermark,
+                each.quorum.log.end,
+            )
             for each in self.processes.values()
-        ]  # fmt: skip
+        ]
 
     # Nodes
 

@@ -29,9 +29,14 @@ class Brokers:
     def ask_to_register(self, broker_id, rack=None):
         self.incarnations += 1
         wanted = Registration(
-            broker_id, "cluster", self.incarnations.to_bytes(16, "big"), (("PLAINTEXT", "h", 9092, 0),),
-            (("metadata.version", 1, 25),), rack, (),
-        )  # fmt: skip
+            broker_id,
+            "cluster",
+            self.incarnations.to_bytes(16, "big"),
+            (("PLAINTEXT", "h", 9092, 0),),
+            (("metadata.version", 1, 25),),
+            rack,
+            (),
+        )
         controller = self.world.controller
 
         def leaving():
@@ -64,11 +69,17 @@ class Brokers:
         )
         records += (
             PartitionRecord(
-                partition_id=index, topic_id=topic_id(number), replicas=replicas, isr=replicas, leader=replicas[0],
-                leader_epoch=0, partition_epoch=0, directories=(bytes(16),) * len(replicas),
+                partition_id=index,
+                topic_id=topic_id(number),
+                replicas=replicas,
+                isr=replicas,
+                leader=replicas[0],
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=(bytes(16),) * len(replicas),
             )
             for index, replicas in enumerate(assignments)
-        )  # fmt: skip
+        )
         self.world.controller.submit(lambda: records, lambda _: None)
         self.world.settle()
 

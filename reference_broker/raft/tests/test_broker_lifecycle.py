@@ -31,9 +31,11 @@ class Life:
         self.ports = ManualPorts()
         self.listeners = []
         self.controller = SimpleNamespace(
-            leader_id=leader_id, image=EMPTY_IMAGE, subscribe=self.listeners.append,
+            leader_id=leader_id,
+            image=EMPTY_IMAGE,
+            subscribe=self.listeners.append,
             supported_features=lambda: (("metadata.version", 1, 25),),
-        )  # fmt: skip
+        )
         around = Surroundings(3, MemoryDisk(), self.ports, Random(1))
         self.config = BrokerConfig()
         self.channel = ControllerChannel(around, self.config, self.controller)
@@ -72,9 +74,7 @@ def registration_answer(error=ErrorCode.none, epoch=-1):
 
 
 def heartbeat_answer(error=ErrorCode.none, fenced=True, shut_down=False):
-    return BrokerHeartbeatResponse(
-        throttle_time=None, error_code=error, is_fenced=fenced, should_shut_down=shut_down
-    )
+    return BrokerHeartbeatResponse(throttle_time=None, error_code=error, is_fenced=fenced, should_shut_down=shut_down)
 
 
 def test_it_registers_with_what_it_is_then_beats_at_its_interval():
@@ -212,9 +212,11 @@ def test_it_tells_the_epoch_of_a_life_that_ended_well():
 def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata():
     life = Life()
     for api_key, channel in (
-        (ApiKey.BROKER_HEARTBEAT, Channel.CONTROLLER), (ApiKey.BROKER_REGISTRATION, Channel.CONTROLLER),
-        (ApiKey.ALTER_PARTITION, Channel.FORWARD), (ApiKey.ALLOCATE_PRODUCER_IDS, Channel.FORWARD),
-    ):  # fmt: skip
+        (ApiKey.BROKER_HEARTBEAT, Channel.CONTROLLER),
+        (ApiKey.BROKER_REGISTRATION, Channel.CONTROLLER),
+        (ApiKey.ALTER_PARTITION, Channel.FORWARD),
+        (ApiKey.ALLOCATE_PRODUCER_IDS, Channel.FORWARD),
+    ):
         life.channel.ask(api_key, 0, None, lambda _: None, lambda: None)
         assert life.ports.sent.pop()[1] is channel
 

@@ -53,9 +53,7 @@ def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_l
     assert world.ports.told("controller_activated") == [{"epoch": 1, "offset": 2}]
 
 
-@pytest.mark.parametrize(
-    ("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])]
-)
+@pytest.mark.parametrize(("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])])
 def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_allowed(version, kinds):
     world = started(crucible_bootstrap_metadata_version=version)
     assert world.kinds() == kinds

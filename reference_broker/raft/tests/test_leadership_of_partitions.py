@@ -243,9 +243,7 @@ def test_an_unclean_election_follows_when_a_topic_allows_it_later():
     silenced(brokers, 1, 2)
     brokers.pass_time(SILENT_MS)
     brokers.beat(1)
-    allowed = ConfigRecord(
-        resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"
-    )
+    allowed = ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true")
     brokers.world.controller.submit(lambda: [allowed], lambda _: None)
     brokers.pass_time(302_000, 1)
     assert brokers.states()[0][:2] == (1, (1,))

@@ -151,8 +151,9 @@ def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the
     world.commit(40)
     delta, image = world.published[-1]
     assert [(change.before and change.before.name, change.after and change.after.name) for change in delta.topics] == [
-        ("a", None), (None, "c"),
-    ]  # fmt: skip
+        ("a", None),
+        (None, "c"),
+    ]
     assert (sorted(image.topics), world.loader.last_offset, world.loader.in_transaction) == (["b", "c"], 39, False)
 
 
@@ -186,6 +187,13 @@ def test_the_trace_tells_of_each_committed_batch_what_it_is():
     world.commit()
     told = [(one["offset"], one["kind"], one["number"], one["of"]) for one in world.ports.told("metadata_committed")]
     assert told == [
-        (1, "single", 1, 1), (2, "begin", 0, 2), (4, "batch", 1, 2), (5, "batch", 2, 2), (6, "end", 2, 2),
-        (7, "begin", 0, 0), (8, "abort", 0, 0), (11, "begin", 0, 0), (12, "single", 1, 1),
-    ]  # fmt: skip
+        (1, "single", 1, 1),
+        (2, "begin", 0, 2),
+        (4, "batch", 1, 2),
+        (5, "batch", 2, 2),
+        (6, "end", 2, 2),
+        (7, "begin", 0, 0),
+        (8, "abort", 0, 0),
+        (11, "begin", 0, 0),
+        (12, "single", 1, 1),
+    ]

@@ -43,9 +43,13 @@ SELF, OTHERS = 1, (2, 3)
 def registration(broker_id: int, broker_epoch: int, fenced: bool = False) -> MetadataRecord:
     endpoint = BrokerEndpoint(name="PLAINTEXT", host=f"h{broker_id}", port=9092, security_protocol=0)
     return RegisterBrokerRecord(
-        broker_id=broker_id, incarnation_id=bytes([broker_epoch] * 16), broker_epoch=broker_epoch,
-        end_points=(endpoint,), features=(), fenced=fenced,
-    )  # fmt: skip
+        broker_id=broker_id,
+        incarnation_id=bytes([broker_epoch] * 16),
+        broker_epoch=broker_epoch,
+        end_points=(endpoint,),
+        features=(),
+        fenced=fenced,
+    )
 
 
 class World(MetadataWorld):
@@ -412,9 +416,14 @@ def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
         if random.random() < 0.4:
             continue  # It was cut off.
         body = UpdateMetadataRequest1000(
-            controller_id=1, controller_epoch=1, metadata_epoch=epoch, partition_states=made(frames, known, content),
-            live_brokers=(), broker_epoch=3, type=FULL_UPDATE if known is None else INCREMENTAL_UPDATE,
-        )  # fmt: skip
+            controller_id=1,
+            controller_epoch=1,
+            metadata_epoch=epoch,
+            partition_states=made(frames, known, content),
+            live_brokers=(),
+            broker_epoch=3,
+            type=FULL_UPDATE if known is None else INCREMENTAL_UPDATE,
+        )
         assert refusal(body, cache, 3) is Error.NONE
         cache, known = cache.apply(run(update_from(body, cache))), content
         assert told(cache) == told(image)

@@ -162,9 +162,14 @@ def test_other_voters_than_before_are_refused_in_one_sentence() -> None:
 def test_the_state_file_is_kafkas() -> None:
     node = Alone().following(2, 7)
     assert json.loads(node.disk.files[STATE]) == {
-        "clusterId": "", "leaderId": 2, "leaderEpoch": 7, "votedId": -1, "appliedOffset": 0,
-        "currentVoters": [{"voterId": 0}, {"voterId": 1}, {"voterId": 2}], "data_version": 0,
-    }  # fmt: skip
+        "clusterId": "",
+        "leaderId": 2,
+        "leaderEpoch": 7,
+        "votedId": -1,
+        "appliedOffset": 0,
+        "currentVoters": [{"voterId": 0}, {"voterId": 1}, {"voterId": 2}],
+        "data_version": 0,
+    }
 
 
 def test_a_lost_state_file_does_not_take_the_epoch_back() -> None:

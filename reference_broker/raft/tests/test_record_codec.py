@@ -32,8 +32,16 @@ HEX = ID.hex()
 GOLDEN = [
     (TopicRecord(name="ab", topic_id=ID), "01 02 00 03 6162" + HEX + "00"),
     (
-        PartitionRecord(partition_id=3, topic_id=ID, replicas=(1, 2), isr=(1,), leader=1, leader_epoch=4,
-                        partition_epoch=5, directories=(bytes(16), ID)),
+        PartitionRecord(
+            partition_id=3,
+            topic_id=ID,
+            replicas=(1, 2),
+            isr=(1,),
+            leader=1,
+            leader_epoch=4,
+            partition_epoch=5,
+            directories=(bytes(16), ID),
+        ),
         "01 03 01 00000003" + HEX + "03 00000001 00000002  02 00000001  01 01  00000001 00000004 00000005"
         "03" + "00" * 16 + HEX + "00",
     ),
@@ -70,7 +78,9 @@ GOLDEN = [
     (AbortTransactionRecord(reason="x"), "01 19 00 01 00 02 02 78"),
     (
         RegisterBrokerRecord(
-            broker_id=1, incarnation_id=ID, broker_epoch=9,
+            broker_id=1,
+            incarnation_id=ID,
+            broker_epoch=9,
             end_points=(BrokerEndpoint(name="P", host="h", port=65535, security_protocol=0),),
             features=(BrokerFeature(name="m", min_supported_version=1, max_supported_version=25),),
             log_dirs=(ID,),
@@ -78,7 +88,7 @@ GOLDEN = [
         "01 00 03 00000001 00" + HEX + "0000000000000009"
         "02 02 50 02 68 ffff 0000 00   02 02 6d 0001 0019 00   00 01 00   01 00 11 02" + HEX,
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("record", "text"), GOLDEN, ids=lambda value: type(value).__name__)

@@ -59,9 +59,16 @@ class World(TimedPorts):
         self.syncs = [*getattr(self, "syncs", []), done]
 
     def send(
-        self, peer: int, channel: object, api_key: int, api_version: int, body: object, timeout_ms: int,
-        replied: Callable[[object], None], failed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        peer: int,
+        channel: object,
+        api_key: int,
+        api_version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
         del channel, timeout_ms
         self.asked.append(Asked(peer, api_key, api_version, body, replied, failed))
 

@@ -91,9 +91,7 @@ def test_a_leader_that_is_not_one_yet_is_asked_again_soon_and_the_others_are_not
     world.follow(0)
     log = world.follow(1)
     asked, _ = world.fetch()
-    world.answer(
-        asked, PartitionData(0, Error.NOT_LEADER_OR_FOLLOWER, -1), records(1, 0, 1, high_watermark=1)
-    )  # fmt: skip
+    world.answer(asked, PartitionData(0, Error.NOT_LEADER_OR_FOLLOWER, -1), records(1, 0, 1, high_watermark=1))
     asked, request = world.fetch()
     assert [each.partitions for each in request.forgotten] == [[0]]
     assert log.high_watermark == 1

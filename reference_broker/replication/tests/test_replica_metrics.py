@@ -60,9 +60,12 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
         epoch = partition.partition_epoch + random.randint(0, 2)
         leader_epoch = partition.leader_epoch + random.randint(0, 1)
         world.state(
-            partition, replicas[: random.randint(1, 3)], replicas=replicas, leader_epoch=leader_epoch,
+            partition,
+            replicas[: random.randint(1, 3)],
+            replicas=replicas,
+            leader_epoch=leader_epoch,
             partition_epoch=epoch,
-        )  # fmt: skip
+        )
 
     def fetch() -> None:
         partition = random.choice(led)
@@ -82,9 +85,17 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
         world.append(random.choice(led))
 
     steps: list[Callable[[], None]] = [
-        lead, resign, newer_metadata, fetch, fetch, answer, answer, reconfigure,
-        append, lambda: world.pass_ms(LAG_MS),
-    ]  # fmt: skip
+        lead,
+        resign,
+        newer_metadata,
+        fetch,
+        fetch,
+        answer,
+        answer,
+        reconfigure,
+        append,
+        lambda: world.pass_ms(LAG_MS),
+    ]
     lead()
     seen = dict.fromkeys(GAUGES, 0)
     for _ in range(200):

@@ -15,8 +15,12 @@ def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_regi
     registered = {1: ("registered", 1), 3: ("registered", 3), 4: ("registered", 4)}
     find = dial_map(config, 1, registered.get)
     assert [find(number) for number in (1, 2, 3, 4, 5)] == [
-        ("voter", 1), ("voter", 2), ("peer", 3), ("registered", 4), None,
-    ]  # fmt: skip
+        ("voter", 1),
+        ("voter", 2),
+        ("peer", 3),
+        ("registered", 4),
+        None,
+    ]
 
 
 def test_what_is_registered_is_looked_up_at_each_dial() -> None:

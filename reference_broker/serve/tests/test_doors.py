@@ -112,5 +112,3 @@ def test_a_node_that_listens_but_is_never_ready_ends_too(tmp_path: Path, port: i
         assert process.wait(10) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b""
-
-

@@ -70,12 +70,21 @@ def was_closed(sock: socket.socket) -> bool:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
     ],
     ids=[
-        "negative length", "length over the limit", "empty frame", "one byte", "client ID cut off",
-        "client ID not UTF-8", "unknown API", "version not served", "bad tagged fields", "array longer than the frame",
+        "negative length",
+        "length over the limit",
+        "empty frame",
+        "one byte",
+        "client ID cut off",
+        "client ID not UTF-8",
+        "unknown API",
+        "version not served",
+        "bad tagged fields",
+        "array longer than the frame",
         "trailing bytes",
-        "HTTP", "TLS",
+        "HTTP",
+        "TLS",
     ],
-)  # fmt: skip
+)
 def test_malformed_bytes_close_that_connection_with_one_log_line(broker: "Broker", payload: bytes) -> None:
     with connected(broker) as bystander, connected(broker) as sock:
         sock.sendall(payload)

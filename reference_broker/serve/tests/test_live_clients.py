@@ -31,9 +31,12 @@ def test_librdkafka_creates_produces_and_reads_back(broker: "Broker") -> None:
         )
         for number in range(RECORDS):
             producer.produce(
-                "birds", value=f"{codec}-{number}", key=str(number), partition=1,
+                "birds",
+                value=f"{codec}-{number}",
+                key=str(number),
+                partition=1,
                 on_delivery=lambda error, _: failures.append(error) if error else None,
-            )  # fmt: skip
+            )
         assert producer.flush(10) == 0
     assert failures == []
 

@@ -344,8 +344,9 @@ def test_a_reply_twice_or_under_a_wrong_number_is_malformed() -> None:
     assert world.replies == [(1, 1), (2, 2)]
     assert sum(isinstance(each, PeerDown) for each in world.events) == 2
     assert [line["reason"] for line in world.logged("peer_down")] == [
-        "malformed: a reply to nothing", "malformed: a reply to request 2, not 3",
-    ]  # fmt: skip
+        "malformed: a reply to nothing",
+        "malformed: a reply to request 2, not 3",
+    ]
 
 
 def test_replies_in_single_bytes_are_put_together() -> None:

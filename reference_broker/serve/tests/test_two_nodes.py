@@ -89,9 +89,20 @@ def play(tmp_path: Path, nodes: Sequence[Node], scene: Scene) -> None:
             disk = FileDisk(tmp_path / str(number), 16)
             (tmp_path / str(number)).mkdir()
             driver = Driver(
-                node, disk, Clock(), LogLines(number), loop, {KEY: (0, VERSION)}, 1 << 20, 100, lambda: None,
-                failures.append, failures.append, number, addresses.get,
-            )  # fmt: skip
+                node,
+                disk,
+                Clock(),
+                LogLines(number),
+                loop,
+                {KEY: (0, VERSION)},
+                1 << 20,
+                100,
+                lambda: None,
+                failures.append,
+                failures.append,
+                number,
+                addresses.get,
+            )
             drivers.append(driver)
         servers = [
             await loop.create_server(driver.protocol, sock=sock) for driver, sock in zip(drivers, sockets, strict=True)
@@ -129,8 +140,9 @@ def test_a_send_is_a_request_there_and_its_reply_an_event_here(tmp_path: Path) -
     play(tmp_path, [asking, answering], scene)
     assert asking.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
     assert [(each.token, each.body.throttle_time.total_seconds()) for each in asking.of(PeerReply)] == [
-        (5, 0.005), (6, 0.006),
-    ]  # fmt: skip
+        (5, 0.005),
+        (6, 0.006),
+    ]
     requests = answering.of(Request)
     assert [each.client_id for each in requests] == ["node-0", "node-0"]
     assert {each.tag.role for each in requests} == {"peer"}

@@ -82,14 +82,27 @@ def test_drafts_lie_outside_the_announced_versions_and_have_a_name_each() -> Non
 @pytest.mark.clause("M-3")
 def test_an_update_metadata_1000_request() -> None:
     state = drafts.UpdateMetadataPartition1000(
-        topic="t", partition=1, controller_epoch=2, leader=-2, leader_epoch=3, isr=(4,), zk_version=5, replicas=(4, 6),
-        offline_replicas=(6,), topic_id=UUID(int=7),
-    )  # fmt: skip
+        topic="t",
+        partition=1,
+        controller_epoch=2,
+        leader=-2,
+        leader_epoch=3,
+        isr=(4,),
+        zk_version=5,
+        replicas=(4, 6),
+        offline_replicas=(6,),
+        topic_id=UUID(int=7),
+    )
     endpoint = drafts.UpdateMetadataEndpoint1000(port=9092, host="h", listener="P")
     body = drafts.UpdateMetadataRequest1000(
-        controller_id=1, controller_epoch=2, metadata_epoch=8, partition_states=(state,),
-        live_brokers=(drafts.UpdateMetadataBroker1000(id=4, endpoints=(endpoint,)),), broker_epoch=9, type=1,
-    )  # fmt: skip
+        controller_id=1,
+        controller_epoch=2,
+        metadata_epoch=8,
+        partition_states=(state,),
+        live_brokers=(drafts.UpdateMetadataBroker1000(id=4, endpoints=(endpoint,)),),
+        broker_epoch=9,
+        type=1,
+    )
     frame = b"".join(encode_request(ApiKey.UPDATE_METADATA, 1000, 9, "me", body))
     text = (
         "00000001 00000002 0000000000000008"
@@ -101,7 +114,7 @@ def test_an_update_metadata_1000_request() -> None:
     assert frame[4:].hex(" ", 1) == bytes.fromhex("0006 03e8 00000009 0002 6d65" + text).hex(" ", 1)
     assert decode_request(ApiKey.UPDATE_METADATA, 1000, bytes.fromhex(text), 0) == body
     refused = drafts.UpdateMetadataResponse1000(error_code=11)
-    assert b"".join(encode_response(ApiKey.UPDATE_METADATA, 1000, 9, refused)).hex() == "00000006" "00000009" "000b"
+    assert b"".join(encode_response(ApiKey.UPDATE_METADATA, 1000, 9, refused)).hex() == "0000000600000009000b"
 
 
 @pytest.mark.clause("D-1")
@@ -109,9 +122,12 @@ def test_an_update_metadata_1000_request() -> None:
 def test_metadata_1000_is_version_5_with_the_epoch_behind_the_controllers_id() -> None:
     partition = drafts.MetadataPartition1000(partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
     body = drafts.MetadataResponse1000(
-        brokers=(drafts.MetadataBroker1000(node_id=1, host="h", port=9092),), cluster_id="c", controller_id=1,
-        metadata_epoch=7, topics=(drafts.MetadataTopic1000(name="t", partitions=(partition,)),),
-    )  # fmt: skip
+        brokers=(drafts.MetadataBroker1000(node_id=1, host="h", port=9092),),
+        cluster_id="c",
+        controller_id=1,
+        metadata_epoch=7,
+        topics=(drafts.MetadataTopic1000(name="t", partitions=(partition,)),),
+    )
     frame = b"".join(encode_response(ApiKey.METADATA, 1000, 9, body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(
         "00000009 00000000 00000001 00000001 0001 68 00002384 ffff 0001 63 00000001 0000000000000007"
@@ -131,9 +147,7 @@ def test_offset_commit_and_offset_fetch_1000_have_the_epoch_behind_each_offset()
         partition_index=1, committed_offset=2, metadata_epoch=3, committed_metadata="m"
     )
     topic = drafts.OffsetCommitRequestTopic1000(name="t", partitions=(commit,))
-    body = drafts.OffsetCommitRequest1000(
-        group_id="g", generation_id_or_member_epoch=4, member_id="i", topics=(topic,)
-    )
+    body = drafts.OffsetCommitRequest1000(group_id="g", generation_id_or_member_epoch=4, member_id="i", topics=(topic,))
     frame = b"".join(encode_request(ApiKey.OFFSET_COMMIT, 1000, 9, "me", body))
     text = (
         "0001 67 00000004 0001 69 ffffffffffffffff"

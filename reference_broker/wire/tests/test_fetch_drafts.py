@@ -37,10 +37,16 @@ def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_epochs_a
         "00000005 0000000000000007 0000000000000006 00001000 00000004 00000003"
     )
     body = FetchRequest(
-        3, 500, 1, 1 << 20, 0, 0x0102030405060708, 0x7000000000000002,
+        3,
+        500,
+        1,
+        1 << 20,
+        0,
+        0x0102030405060708,
+        0x7000000000000002,
         [FetchTopic("t", b"i" * 16, [FetchPartition(5, 7, 4096, 4, 3, 6)])],
         fetch_type=INCREMENTAL_FETCH,
-    )  # fmt: skip
+    )
     assert decode_request(FETCH, DRAFT, memoryview(bytes.fromhex(text)), 0) == body
     frame = b"".join(encode_request(FETCH, DRAFT, 9, "me", body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(HEADER_V1 + text).hex(" ", 1)
@@ -55,9 +61,13 @@ def test_a_response_has_header_0_an_error_string_and_flags() -> None:
     )
     data = PartitionData(5, 0, 9, 8, 1, [AbortedTransaction(4, 2)], records=b"xy")
     body = FetchResponse(
-        10001, 0x0102030405060708, [FetchTopicResponse("t", NO_TOPIC_ID, [data])], 1, error_string="abc",
+        10001,
+        0x0102030405060708,
+        [FetchTopicResponse("t", NO_TOPIC_ID, [data])],
+        1,
+        error_string="abc",
         response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK,
-    )  # fmt: skip
+    )
     frame = b"".join(encode_response(FETCH, DRAFT, 9, body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(text).hex(" ", 1)
     assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, body)
@@ -71,9 +81,11 @@ def test_a_response_tells_where_the_logs_part_behind_the_fields_of_version_6() -
     )
     data = PartitionData(5, 0, 9, -1, 0, diverging_epoch=EpochEndOffset(3, 4))
     body = FetchResponse(
-        0, 7, [FetchTopicResponse("t", NO_TOPIC_ID, [data])],
+        0,
+        7,
+        [FetchTopicResponse("t", NO_TOPIC_ID, [data])],
         response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK,
-    )  # fmt: skip
+    )
     frame = b"".join(encode_response(FETCH, DRAFT, 9, body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(text).hex(" ", 1)
     assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, body)

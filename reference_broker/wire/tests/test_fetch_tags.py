@@ -32,9 +32,13 @@ def test_a_replica_s_fetch_18_byte_by_byte() -> None:
     """KIP-853's directory, KIP-903's replica state, KIP-1166's high watermark."""
     partition = FetchPartition(0, 9, 77, 3, 2, -1, DIRECTORY, 7)
     request = FetchRequest(
-        replica_id=2, min_bytes=1, max_bytes=1 << 20, cluster_id="c", replica_epoch=5,
+        replica_id=2,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        cluster_id="c",
+        replica_epoch=5,
         topics=[FetchTopic("", bytes(15) + b"\x01", [partition])],
-    )  # fmt: skip
+    )
     state = "00 02 0263 01 0d 00000002 0000000000000005 00"
     text = f"{HEAD} {TOPIC} 02 {PARTITION} 02 {DIRECTORY_TAG} {WATERMARK_TAG} {END} 02 {state}"
     frame = b"".join(encode_request(ApiKey.FETCH, 18, 1, None, request))
@@ -55,9 +59,7 @@ def test_what_an_older_version_cannot_say_is_left_out() -> None:
     partition = FetchPartition(0, 9, 77, 3, 2, -1, DIRECTORY, 7)
     told = [FetchTopic("", bytes(16), [partition])]
     plain = [FetchTopic("", bytes(16), [FetchPartition(0, 9, 77, 3, 2)])]
-    frames = [
-        b"".join(encode_request(ApiKey.FETCH, 16, 1, None, FetchRequest(topics=each))) for each in (told, plain)
-    ]
+    frames = [b"".join(encode_request(ApiKey.FETCH, 16, 1, None, FetchRequest(topics=each))) for each in (told, plain)]
     assert frames[0] == frames[1]
 
 

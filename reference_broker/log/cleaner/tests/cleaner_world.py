@@ -19,9 +19,12 @@ from reference_broker.records.record import Record
 
 BUFFER_BYTES = 1 << 20
 COMPACTED = LogConfig(
-    segment_bytes=400, index_interval_bytes=120, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0,
+    segment_bytes=400,
+    index_interval_bytes=120,
+    cleanup_policy="compact",
+    min_cleanable_dirty_ratio=0.0,
     delete_retention_ms=1000,
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)

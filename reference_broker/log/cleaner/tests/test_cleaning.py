@@ -220,8 +220,9 @@ def test_aborted_records_go_and_their_marker_after_them() -> None:
     put(log, ("c", "1"), producer=(7, 1))  # The producer's last batch is another one now.
     rolled(log)
     cleaned(log, disk, at(1))
-    assert not any(header.is_transactional and header.producer_id == 7 and not header.is_control
-                   for header in all_headers(log))  # fmt: skip
+    assert not any(
+        header.is_transactional and header.producer_id == 7 and not header.is_control for header in all_headers(log)
+    )
     put(log, ("c", "2"))
     rolled(log)
     cleaned(log, disk, at(2))

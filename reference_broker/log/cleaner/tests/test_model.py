@@ -43,9 +43,12 @@ class CleanerMachine(RuleBasedStateMachine):
     )
     def start(self, segment_bytes: int, keys: int, policy: str) -> None:
         self.config = LogConfig(
-            segment_bytes=segment_bytes, index_interval_bytes=100, cleanup_policy=policy, retention_ms=-1,
+            segment_bytes=segment_bytes,
+            index_interval_bytes=100,
+            cleanup_policy=policy,
+            retention_ms=-1,
             delete_retention_ms=RETENTION_MS,
-        )  # fmt: skip
+        )
         self.buffer_bytes = keys * BYTES_PER_KEY
         self.disk = SyncingDisk()
         self.log = opened(self.disk, self.config)
@@ -59,27 +62,36 @@ class CleanerMachine(RuleBasedStateMachine):
     @rule(
         batches=st.lists(
             st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 9)), min_size=1, max_size=4),
-            min_size=1, max_size=5,
+            min_size=1,
+            max_size=5,
         ),
         codec=st.sampled_from([Compression.NONE, Compression.NONE, Compression.GZIP]),
         epochs=st.sampled_from([0, 0, 0, 1]),
         producer=st.sampled_from([-1, -1, 5]),
-    )  # fmt: skip
+    )
     def append(
         self, batches: list[list[tuple[str, int | None]]], codec: Compression, epochs: int, producer: int
     ) -> None:
         self.epoch += epochs
         for batch in batches:
             records = [
-                Record(timestamp_ms=START_MS + self.clock_ms, key=key.encode(),
-                       value=None if value is None else str(value).encode())
+                Record(
+                    timestamp_ms=START_MS + self.clock_ms,
+                    key=key.encode(),
+                    value=None if value is None else str(value).encode(),
+                )
                 for key, value in batch
-            ]  # fmt: skip
+            ]
             known = self.log.producers.by_id.get(producer)
-            who = {} if producer < 0 else {
-                "producer_id": producer, "producer_epoch": 0,
-                "base_sequence": 0 if known is None else known.last_sequence + 1,
-            }  # fmt: skip
+            who = (
+                {}
+                if producer < 0
+                else {
+                    "producer_id": producer,
+                    "producer_epoch": 0,
+                    "base_sequence": 0 if known is None else known.last_sequence + 1,
+                }
+            )
             data = build(records, compression=codec, **who)  # type: ignore[arg-type]
             if len(data) > self.config.segment_bytes:
                 continue
@@ -191,8 +203,10 @@ class CleanerMachine(RuleBasedStateMachine):
             wanted = self.written[offset]
             text = None if record.value is None else record.value.decode()
             assert ((record.key or b"").decode(), text, record.timestamp_ms) == (
-                wanted.key, wanted.value, wanted.time_ms,
-            )  # fmt: skip
+                wanted.key,
+                wanted.value,
+                wanted.time_ms,
+            )
         newest = {record.key: offset for offset, record in sorted(self.written.items())}
         for offset, wanted in self.written.items():
             if offset < self.log.log_start_offset or offset in found:

@@ -195,6 +195,4 @@ class GroupBesideNaive(RuleBasedStateMachine):
 
 
 TestGroupBesideNaive = GroupBesideNaive.TestCase
-TestGroupBesideNaive.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
-)
+TestGroupBesideNaive.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

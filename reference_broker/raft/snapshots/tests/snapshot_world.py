@@ -112,9 +112,16 @@ class Ports:
         self.notes.append((what, dict(fields)))
 
     def send(
-        self, peer: int, channel: int, key: int, version: int, body: object, timeout_ms: int,
-        replied: Callable[[object], None], failed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        peer: int,
+        channel: int,
+        key: int,
+        version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
         assert (key, timeout_ms > 0) == (59, True), (peer, channel, key)
         self.sent.append((body, version, replied, failed))
 
@@ -313,7 +320,13 @@ def flips(data: bytes, step: int = 1) -> Iterator[bytes]:
 def content(image: MetadataImage) -> tuple[object, ...]:
     """Equal for equal metadata as of the same record, whatever way it was reached."""
     return (
-        image.provenance.offset, image.provenance.epoch, dict(image.features), dict(image.brokers), dict(image.topics),
-        dict(image.topic_names), {key: dict(value) for key, value in image.configs.items()}, image.next_producer_id,
+        image.provenance.offset,
+        image.provenance.epoch,
+        dict(image.features),
+        dict(image.brokers),
+        dict(image.topics),
+        dict(image.topic_names),
+        {key: dict(value) for key, value in image.configs.items()},
+        image.next_producer_id,
         image.metadata_epoch,
-    )  # fmt: skip
+    )

@@ -169,9 +169,10 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
     """One life until it dies before change number ``crash_at``, then another: it has what was durable, or all."""
     disk = CrashingDisk(Random(seed))
     config = BYTES | {
-        "metadata_max_retention_bytes": "0", "crucible_metadata_snapshot_keep_ms": "0",
+        "metadata_max_retention_bytes": "0",
+        "crucible_metadata_snapshot_keep_ms": "0",
         "metadata_log_segment_bytes": "1024",
-    }  # fmt: skip
+    }
     durable, written = content(Replica(disk).image), {}
     disk.crash_at = crash_at + disk.changes
     died = False

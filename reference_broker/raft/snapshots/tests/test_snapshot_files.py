@@ -65,13 +65,12 @@ def test_one_file_of_batches_from_header_to_footer(made):
     headers = [header for _, header in validate(data)]
     assert [header.is_control for header in headers] == [True, *[False] * (len(headers) - 2), True]
     assert {header.leader_epoch for header in headers} == {snapshot.epoch}
-    assert [header.base_offset for header in headers] == [
-        0, *(header.last_offset + 1 for header in headers[:-1])
-    ]  # fmt: skip
+    assert [header.base_offset for header in headers] == [0, *(header.last_offset + 1 for header in headers[:-1])]
     first = read_control(next(read_records(data)))
     assert (first.type, decode_snapshot_header(first).last_contained_log_timestamp) == (
-        3, replica.image.provenance.timestamp_ms,
-    )  # fmt: skip
+        3,
+        replica.image.provenance.timestamp_ms,
+    )
     assert (headers[0].batch_length, headers[-1].batch_length) == (71, 63), "not the sizes that Kafka writes"
     assert snapshot == (replica.log.end.offset, replica.epoch)
     assert replica.store.path(snapshot) == f"{DIRECTORY}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
@@ -166,16 +165,20 @@ OTHERS = st.lists(
     st.one_of(
         st.builds(
             RegisterBrokerRecord,
-            broker_id=st.integers(0, 3), broker_epoch=st.integers(0, 9),
+            broker_id=st.integers(0, 3),
+            broker_epoch=st.integers(0, 9),
             incarnation_id=st.binary(min_size=16, max_size=16),
             end_points=st.just((BrokerEndpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0),)),
-            features=st.just(()), rack=st.sampled_from((None, "r")), fenced=st.booleans(),
-            in_controlled_shutdown=st.booleans(), log_dirs=st.sampled_from(((), (bytes(16),))),
+            features=st.just(()),
+            rack=st.sampled_from((None, "r")),
+            fenced=st.booleans(),
+            in_controlled_shutdown=st.booleans(),
+            log_dirs=st.sampled_from(((), (bytes(16),))),
         ),
         st.builds(FeatureLevelRecord, name=st.sampled_from("ab"), feature_level=st.integers(0, 3)),
     ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 @pytest.mark.clause("S-15", "S-16")
@@ -232,10 +235,15 @@ def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made):
     replica, snapshot, _ = made
     other, older = OffsetAndEpoch(500, 2), OffsetAndEpoch(400, 2)
     left = (
-        made_path(OffsetAndEpoch(900, 1)), part_path(OffsetAndEpoch(700, 1)), progress_path(OffsetAndEpoch(800, 1)),
-        f"{DIRECTORY}/{5:020d}-{1:010d}.checkpoint.deleted", part_path(snapshot), progress_path(snapshot),
-        part_path(older), progress_path(older),
-    )  # fmt: skip
+        made_path(OffsetAndEpoch(900, 1)),
+        part_path(OffsetAndEpoch(700, 1)),
+        progress_path(OffsetAndEpoch(800, 1)),
+        f"{DIRECTORY}/{5:020d}-{1:010d}.checkpoint.deleted",
+        part_path(snapshot),
+        progress_path(snapshot),
+        part_path(older),
+        progress_path(older),
+    )
     for path in (*left, part_path(other), progress_path(other), snapshot_path(OffsetAndEpoch(0, 0))):
         replica.disk.append(path, [b"x"])
     store = SnapshotStore(replica.disk)
@@ -247,9 +255,15 @@ def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made):
 
 
 @pytest.mark.parametrize(
-    "name", ["1-1.checkpoint", f"{1:020d}-{1:09d}.checkpoint", f"{1:020d}{1:010d}.checkpoint", f"{1:020d}-{1:010d}.log",
-             f"{1:020d}-{1:010d}-made.checkpoint"]
-)  # fmt: skip
+    "name",
+    [
+        "1-1.checkpoint",
+        f"{1:020d}-{1:09d}.checkpoint",
+        f"{1:020d}{1:010d}.checkpoint",
+        f"{1:020d}-{1:010d}.log",
+        f"{1:020d}-{1:010d}-made.checkpoint",
+    ],
+)
 def test_other_names_are_no_snapshots(name):
     assert read_name(name, ".checkpoint") is None
     assert read_name(f"{7:020d}-{2:010d}.checkpoint", ".checkpoint") == (7, 2)

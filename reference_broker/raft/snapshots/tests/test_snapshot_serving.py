@@ -36,9 +36,11 @@ class Served:
 
     def handle(self, body, version=1):
         broker = SimpleNamespace(
-            quorum=self.leadership, snapshots=self.replica.store, now=Now(7, 7),
+            quorum=self.leadership,
+            snapshots=self.replica.store,
+            now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=9)})),
-        )  # fmt: skip
+        )
         return k59_fetch_snapshot.handle(broker, SimpleNamespace(api_version=version), body)
 
 
@@ -74,15 +76,22 @@ def test_no_bytes_wanted_no_bytes_given(served):
 def test_errors_come_in_kafkas_order(served):
     size = len(served.data)
     wrong = {
-        "cluster_id": "other", "partition": 1, "leader_epoch": 2, "id": OffsetAndEpoch(served.id.offset, 0),
+        "cluster_id": "other",
+        "partition": 1,
+        "leader_epoch": 2,
+        "id": OffsetAndEpoch(served.id.offset, 0),
         "position": size,
-    }  # fmt: skip
+    }
     served.leadership.error = Error.NOT_LEADER_OR_FOLLOWER
     expected = [
-        ("cluster_id", Error.INCONSISTENT_CLUSTER_ID), ("partition", Error.UNKNOWN_TOPIC_OR_PARTITION),
-        ("leader_epoch", Error.FENCED_LEADER_EPOCH), (None, Error.NOT_LEADER_OR_FOLLOWER),
-        (None, Error.BROKER_NOT_AVAILABLE), ("id", Error.SNAPSHOT_NOT_FOUND), ("position", Error.POSITION_OUT_OF_RANGE),
-    ]  # fmt: skip
+        ("cluster_id", Error.INCONSISTENT_CLUSTER_ID),
+        ("partition", Error.UNKNOWN_TOPIC_OR_PARTITION),
+        ("leader_epoch", Error.FENCED_LEADER_EPOCH),
+        (None, Error.NOT_LEADER_OR_FOLLOWER),
+        (None, Error.BROKER_NOT_AVAILABLE),
+        ("id", Error.SNAPSHOT_NOT_FOUND),
+        ("position", Error.POSITION_OUT_OF_RANGE),
+    ]
     for name, error in expected:
         piece = served.ask(**wrong)
         assert (piece.error, piece.data, piece.leader_id, piece.epoch) == (error, b"", 1, 3), name
