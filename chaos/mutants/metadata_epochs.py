@@ -7,6 +7,7 @@ from typing import Any
 from chaos.mutants.mutant import Mutant
 from reference_broker.raft.features import sends_metadata_epoch
 from reference_broker.raft.metadata_records import MetadataEpoch, NoOpRecord
+from reference_broker.raft.record_codec import encode
 from reference_broker.wire.errors import Error
 
 Function = Callable[..., Any]
@@ -75,11 +76,11 @@ def _new_schema_before_switch(original: Function) -> Function:  # noqa: ARG001
 
 
 def _epoch_written_in_transaction(original: Function) -> Function:
-    def append(self: Any, records: Any, kind: str, number: int, of: int) -> Any:
+    def append(self: Any, values: Any, kind: str, number: int, of: int) -> Any:
         if kind == "batch" and number == 1 and sends_metadata_epoch(self.latest):
             epoch = MetadataEpoch(metadata_epoch=self.latest.metadata_epoch + 1)
-            records = [*records, NoOpRecord(metadata_epoch=epoch)]
-        return original(self, records, kind, number, of)
+            values = [*values, encode(NoOpRecord(metadata_epoch=epoch))]
+        return original(self, values, kind, number, of)
 
     return append
 
@@ -162,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the controller counts the epoch inside an open transaction",
         "node",
         "reference_broker.raft.reign:Reign._append",
-        ("self", "records", "kind", "number", "of"),
+        ("self", "values", "kind", "number", "of"),
         _epoch_written_in_transaction,
         ("M-2",),
     ),

@@ -32,16 +32,16 @@ class _Deaf:
 def _no_epoch_check_on_append(original: Function) -> Function:
     led: list[tuple[Any, int]] = []
 
-    def append(self: Any, records: Any) -> Any:
+    def append(self: Any, values: Any) -> Any:
         if self.is_leader:
             led[:] = [(quorum, epoch) for quorum, epoch in led if quorum is not self] + [(self, self.epoch)]
             if not isinstance(self.listener, _Deaf):
                 self.listener = _Deaf(self.listener)
-            return original(self, records)
+            return original(self, values)
         for quorum, epoch in led:
             if quorum is self:
-                return self.log.append(self.ports.now(), records, epoch)
-        return original(self, records)
+                return self.log.append(self.ports.now(), values, epoch)
+        return original(self, values)
 
     return append
 
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "whoever has led once goes on appending in its old epoch",
         "node",
         f"{QUORUM}:Quorum.append",
-        ("self", "records"),
+        ("self", "values"),
         _no_epoch_check_on_append,
         ("T-4", "T-7"),
     ),

@@ -6,6 +6,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Mutant
 from reference_broker.raft.metadata_records import MARKERS
+from reference_broker.raft.record_codec import decode
 from reference_broker.records.batch import InvalidRecords
 
 BATCH_LOADER = "reference_broker.raft.batch_loader"
@@ -68,8 +69,8 @@ class _WithoutMarkers:
     def batches(self, offset: int, end_offset: int) -> Iterator[Any]:
         for batch in self._inner.batches(offset, end_offset):
             if batch.provenance.offset < self._end_offset:
-                kept = tuple(record for record in batch.records if not isinstance(record, MARKERS))
-                yield replace(batch, records=kept)
+                kept = tuple(value for value in batch.values if not isinstance(decode(value), MARKERS))
+                yield replace(batch, values=kept)
             else:
                 yield batch
 

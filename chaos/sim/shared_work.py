@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from reference_broker.raft import metadata_log, operations
+from reference_broker.raft import loader, operations, reign
 from reference_broker.raft.snapshots import writer
 
 REMEMBERED = 4096
 
 _ALIKE: tuple[tuple[Any, str], ...] = (
-    (metadata_log, "read_batch"),
-    (metadata_log, "encode"),
+    (loader, "decoded"),
+    (reign, "encode"),
     (operations, "encode"),
     (writer, "encode"),
 )

@@ -13,8 +13,8 @@ from reference_broker.model.metadata_image import (
     BrokerImage,
     MetadataImage,
     PartitionImage,
-    Provenance,
 )
+from reference_broker.raft.offset_and_epoch import Provenance
 
 
 def changed(image: MetadataImage, random: Random, offset: int) -> tuple[MetadataDelta, MetadataImage]:

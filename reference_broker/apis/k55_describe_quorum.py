@@ -20,8 +20,8 @@ from kio.static.primitive import i32, i64, u16
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import PEER_PREFIX
-from reference_broker.raft.broker_changes import LISTENER_NAME
 from reference_broker.raft.channels import Channel
+from reference_broker.raft.metadata_records import LISTENER_NAME
 from reference_broker.raft.quorum_values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import ApiKey
 

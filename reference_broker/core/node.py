@@ -46,6 +46,7 @@ from reference_broker.model.metrics import Counter, Metrics
 from reference_broker.model.partition_publisher import PartitionPublisher
 from reference_broker.model.partitions import Partitions
 from reference_broker.raft.activation import Endpoint
+from reference_broker.raft.metadata_log import CutBelowHighWatermark
 from reference_broker.raft.node_files import StartRefused, read_identity
 from reference_broker.raft.replica import Home, MetadataReplica
 from reference_broker.replication.high_watermarks import read_high_watermarks
@@ -218,7 +219,7 @@ class Node:
             self._on[event.__class__](event)
         except DiskError as failure:
             raise _failed(failure) from failure
-        except MetadataFault as damage:
+        except (MetadataFault, CutBelowHighWatermark) as damage:
             raise (NodeFailed if self.ready else StartRefused)(str(damage)) from damage
         return self._taken()
 

@@ -9,9 +9,9 @@ from reference_broker.model.metadata_image import (
     BrokerImage,
     MetadataImage,
     PartitionImage,
-    Provenance,
     TopicImage,
 )
+from reference_broker.raft.offset_and_epoch import Provenance
 
 
 class MetadataFault(Exception):  # noqa: N818 - the word of Kafka's fault handlers

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from reference_broker.raft.offset_and_epoch import NOWHERE, Provenance
+
 NO_LEADER = -1
 
 TOPIC_RESOURCE = 2
@@ -71,22 +73,13 @@ class BrokerImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """The last record in an image: its offset and epoch (-1: an empty log), and its batch's time."""
-
-    offset: int = -1
-    epoch: int = -1
-    timestamp_ms: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """``topics`` by name and ``topic_names`` by ID hold the same topics. ``configs``: by (resource type, name).
 
     ``features``: finalized level by feature name. ``next_producer_id``: the first of the next block.
     """
 
-    provenance: Provenance = Provenance()
+    provenance: Provenance = NOWHERE
     features: Mapping[str, int] = field(default_factory=_empty)
     brokers: Mapping[int, BrokerImage] = field(default_factory=_empty)
     topics: Mapping[str, TopicImage] = field(default_factory=_empty)

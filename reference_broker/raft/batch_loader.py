@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
-from reference_broker.model.metadata_image import MetadataImage, Provenance
-from reference_broker.raft.metadata_log import MetadataBatch
+from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.raft.metadata_batch import MetadataBatch
 from reference_broker.raft.metadata_records import (
     MARKERS,
     AbortTransactionRecord,
     BeginTransactionRecord,
     MetadataRecord,
 )
+from reference_broker.raft.offset_and_epoch import Provenance
 from reference_broker.raft.replay import replay
 
 Publish: TypeAlias = Callable[[MetadataDelta, MetadataImage, bool], None]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from reference_broker.raft.metadata_log import MetadataBatch
+from reference_broker.raft.metadata_batch import MetadataBatch
 from reference_broker.raft.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,

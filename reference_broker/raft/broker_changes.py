@@ -26,9 +26,6 @@ from reference_broker.raft.metadata_records import (
 from reference_broker.raft.partition_changes import PartitionChanges, election_of
 from reference_broker.raft.refusal import Refusal
 
-LISTENER_NAME = "PLAINTEXT"
-SECURITY_PROTOCOL_PLAINTEXT = 0
-
 FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
 """BrokerRegistrationChangeRecord.Fenced."""
 

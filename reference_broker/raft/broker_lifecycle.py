@@ -20,8 +20,9 @@ from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metadata_delta import MetadataDelta
 from reference_broker.model.metadata_image import BrokerImage, MetadataImage
 from reference_broker.raft.activation import Endpoint
-from reference_broker.raft.broker_changes import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT, is_shut_down
+from reference_broker.raft.broker_changes import is_shut_down
 from reference_broker.raft.controller_channel import ControllerChannel
+from reference_broker.raft.metadata_records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.raft.node_files import Identity
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.uuids import random_uuid, uuid_from_text

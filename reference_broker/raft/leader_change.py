@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from reference_broker.raft.record_codec import write_varint
 from reference_broker.records.record import Record
+from reference_broker.wire.writing import uvarint
 
 _KEY = bytes((0, 0, 0, 2))
 """ControlRecordType: version 0, type LEADER_CHANGE."""
@@ -13,7 +13,7 @@ def leader_change_record(timestamp_ms: int, leader_id: int, voters: Sequence[int
     """All voters are named as those who granted, since a static quorum's leader keeps no list of them."""
     out = bytearray((0).to_bytes(2, "big") + leader_id.to_bytes(4, "big", signed=True))
     for _ in ("voters", "granting voters"):
-        write_varint(out, len(voters) + 1)
+        out += uvarint(len(voters) + 1)
         for voter in voters:
             out += voter.to_bytes(4, "big", signed=True) + b"\x00"
     return Record(timestamp_ms=timestamp_ms, key=_KEY, value=bytes(out + b"\x00"))

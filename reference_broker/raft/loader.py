@@ -11,7 +11,8 @@ from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
 from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
 from reference_broker.raft.batch_loader import MetadataBatchLoader
 from reference_broker.raft.batch_notes import BatchNotes
-from reference_broker.raft.metadata_log import MetadataBatch, MetadataLog
+from reference_broker.raft.metadata_batch import MetadataBatch, decoded
+from reference_broker.raft.metadata_log import MetadataLog
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.snapshots.reader import load_snapshot
@@ -145,7 +146,8 @@ class MetadataLoader:
         before = self.last_offset
         if before + 1 >= self._high_watermark:
             return
-        for batch in self._log.batches(before + 1, self._high_watermark):
+        for coded in self._log.batches(before + 1, self._high_watermark):
+            batch = decoded(coded)
             self._batches.load(batch)
             self._take_note(batch)
             taken += len(batch.records) + 1

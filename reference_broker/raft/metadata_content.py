@@ -12,7 +12,7 @@ from uuid import UUID
 
 from reference_broker.model.metadata_delta import MetadataDelta
 from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from reference_broker.raft.broker_changes import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
+from reference_broker.raft.metadata_records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.raft.ports import Ports
 from reference_broker.wire.drafts import (
     UpdateMetadataBroker1000,

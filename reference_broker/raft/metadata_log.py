@@ -1,11 +1,13 @@
-"""The metadata log on disk: an ordinary partition log whose record values are metadata records, and its snapshots.
+"""The metadata log on disk: an ordinary partition log, and its snapshots.
+
+What the values of its records mean is known only to those who read them.
 
 Epochs are those of the batches themselves: the epochs file is never trusted after a crash, since a follower may have
 replaced records that the file still speaks of.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from reference_broker.log.config import LogConfig
@@ -15,13 +17,9 @@ from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.now import Now
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log
 from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_delta import MetadataFault
-from reference_broker.model.metadata_image import Provenance
 from reference_broker.raft.leader_change import leader_change_record
-from reference_broker.raft.metadata_records import MARKERS, MetadataRecord
 from reference_broker.raft.node_files import METADATA_DIRECTORY, StartRefused
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
-from reference_broker.raft.record_codec import decode, encode
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record, read_records
@@ -37,6 +35,10 @@ class BatchTooLarge(Exception):  # noqa: N818 - the limit is the news
     """Records that do not fit one batch; nothing was written."""
 
 
+class CutBelowHighWatermark(Exception):  # noqa: N818 - says what was asked for
+    """A leader without committed records wants them cut: the node must end rather than forget them."""
+
+
 class Snapshots(Protocol):
     """What the log needs to know of the store of snapshots (``snapshots.store.SnapshotStore``)."""
 
@@ -48,17 +50,13 @@ class Snapshots(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataBatch:
-    """Records that were appended together, with the offset and epoch of the last. ``markers``: those among them."""
+class LogBatch:
+    """The values of records that were appended together, with the offset and epoch of the last. A control batch has
+    no values."""
 
-    records: tuple[MetadataRecord, ...]
+    values: tuple[bytes, ...]
     provenance: Provenance
-    size_bytes: int = 0
-    markers: tuple[MetadataRecord, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        markers = tuple(record for record in self.records if isinstance(record, MARKERS))
-        object.__setattr__(self, "markers", markers)
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +115,9 @@ class MetadataLog:
 
     # Appending
 
-    def append(self, now: Now, records: Sequence[MetadataRecord], epoch: int) -> Provenance:
-        """Raises BatchTooLarge or DiskError, after which the log is as before."""
-        stamped = [Record(timestamp_ms=now.wall_ms, value=encode(record)) for record in records]
+    def append(self, now: Now, values: Sequence[bytes], epoch: int) -> Provenance:
+        """One batch of records with these values. After BatchTooLarge or DiskError the log is as before."""
+        stamped = [Record(timestamp_ms=now.wall_ms, value=value) for value in values]
         return self._append(now, build(stamped, leader_epoch=epoch), epoch)
 
     def append_leader_change(self, now: Now, leader_id: int, voters: Sequence[int], epoch: int) -> Provenance:
@@ -160,8 +158,8 @@ class MetadataLog:
         """Whole batches below ``end_offset``, at least one if there is any. Raises OffsetOutOfRange."""
         return self.log.read(offset, max_bytes, end_offset, True)
 
-    def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
-        """The batches of one slice from ``offset`` on, at least one if there is any; control batches are empty.
+    def batches(self, offset: int, end_offset: int) -> Iterator[LogBatch]:
+        """The batches of one slice from ``offset`` on, at least one if there is any.
 
         Their CRC is looked at again: after a clean stop nobody else does. Raises InvalidRecords.
         """
@@ -206,11 +204,11 @@ class MetadataLog:
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Takes away every batch that reaches ``offset`` or beyond; returns the new end offset. Raises MetadataFault
-        below the high watermark: the node must end rather than forget what was committed."""
+        """Takes away every batch that reaches ``offset`` or beyond; returns the new end offset. Raises
+        CutBelowHighWatermark: the node must end rather than forget what was committed."""
         high_watermark = self.log.high_watermark
         if offset < high_watermark:
-            raise MetadataFault(
+            raise CutBelowHighWatermark(
                 f"The metadata log would be cut at offset {offset}, below its high watermark {high_watermark}: a "
                 "leader without committed records was elected, since voters lost what they had made durable; restore "
                 "their directories from copies."
@@ -249,14 +247,14 @@ class MetadataLog:
         self.log.mark_synced(point)
 
 
-def read_batch(batch: bytes) -> MetadataBatch:
-    """One whole batch, whose CRC was looked at. Raises InvalidRecords or MetadataFault."""
+def read_batch(batch: bytes) -> LogBatch:
+    """One whole batch, whose CRC was looked at. Raises InvalidRecords."""
     header = read_header(batch)
-    records: tuple[MetadataRecord, ...] = ()
+    values: tuple[bytes, ...] = ()
     if not header.is_control:
-        records = tuple(decode(record.value or b"") for record in read_records(batch))
-    return MetadataBatch(
-        records, Provenance(header.last_offset, header.leader_epoch, header.max_timestamp_ms), header.size_bytes
+        values = tuple(record.value or b"" for record in read_records(batch))
+    return LogBatch(
+        values, Provenance(header.last_offset, header.leader_epoch, header.max_timestamp_ms), header.size_bytes
     )
 
 

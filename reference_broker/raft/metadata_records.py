@@ -233,3 +233,7 @@ MetadataRecord: TypeAlias = (
 
 MARKERS = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 """Of metadata transactions (KIP-868)."""
+
+LISTENER_NAME = "PLAINTEXT"
+SECURITY_PROTOCOL_PLAINTEXT = 0
+"""Of every endpoint that a broker registers: each node has one listener."""

@@ -62,11 +62,19 @@ class TooMuch(Exception):  # noqa: N818 - the limit is the news
 
 
 @dataclass(slots=True)
+class Batch:
+    """Records that are appended together. ``values``: the same records, encoded."""
+
+    records: list[MetadataRecord] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Cut:
     """Records as batches, and what they do to ``delta``."""
 
     delta: MetadataDelta
-    batches: list[list[MetadataRecord]] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     records: int = 0
 
 
@@ -87,13 +95,15 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slic
     """
     found, size_bytes = Cut(delta), max_batch_bytes
     for record in records:
-        length = len(encode(record)) + _RECORD_OVERHEAD_BYTES
+        value = encode(record)
+        length = len(value) + _RECORD_OVERHEAD_BYTES
         if length > MAX_RECORD_BYTES:
             raise TooMuch(f"a metadata record of {length} bytes, at most {MAX_RECORD_BYTES} are allowed")
         if size_bytes + length > max_batch_bytes:
-            found.batches.append([])
+            found.batches.append(Batch())
             size_bytes = HEADER_BYTES
-        found.batches[-1].append(record)
+        found.batches[-1].records.append(record)
+        found.batches[-1].values.append(value)
         size_bytes += length
         found.records += 1
         if found.records > MAX_RECORDS_PER_OPERATION:
@@ -102,3 +112,11 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slic
         if work.spend(2):
             yield
     return found
+
+
+def replayed(batch: Batch, delta: MetadataDelta, work: Slice) -> Generator[None, None, None]:
+    """Does to ``delta`` what one batch of a cut does. Raises MetadataFault for records that cannot follow."""
+    for record in batch.records:
+        replay(delta, record)
+        if work.spend(2):
+            yield

@@ -7,14 +7,12 @@ meanwhile waits, in order. Roles are objects (``role_state``): what one of them 
 from collections.abc import Callable, Sequence
 
 from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_image import Provenance
 from reference_broker.raft import quorum_requests
 from reference_broker.raft.follower import Follower
 from reference_broker.raft.gate import Gate
 from reference_broker.raft.leader import Leader
 from reference_broker.raft.log_sync import LogSync
 from reference_broker.raft.metadata_log import MetadataLog
-from reference_broker.raft.metadata_records import MetadataRecord
 from reference_broker.raft.node_files import (
     QuorumState,
     StartRefused,
@@ -23,7 +21,7 @@ from reference_broker.raft.node_files import (
     write_quorum_state,
 )
 from reference_broker.raft.nominee import Candidate, Prospective
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.quorum_timing import QuorumTiming
 from reference_broker.raft.quorum_values import (
@@ -190,12 +188,14 @@ class Quorum:
         if not self.stopped:
             self._stop()
 
-    def append(self, records: Sequence[MetadataRecord]) -> Provenance:
-        """One batch, whole or not at all. Raises NotLeader, BatchTooLarge or DiskError; nothing was written then."""
+    def append(self, values: Sequence[bytes]) -> Provenance:
+        """One batch of records with these values, whole or not at all.
+
+        Raises NotLeader, BatchTooLarge or DiskError; nothing was written then."""
         state = self._state
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
-        last = self.log.append(self.ports.now(), records, self.epoch)
+        last = self.log.append(self.ports.now(), values, self.epoch)
         state.appended()
         return last
 

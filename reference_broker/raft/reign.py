@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from reference_broker.log.disk import DiskError
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import MetadataImage, Provenance
+from reference_broker.model.metadata_image import MetadataImage
 from reference_broker.raft.activation import Activation
 from reference_broker.raft.features import allows_transactions, metadata_version
 from reference_broker.raft.loader import MetadataLoader
@@ -22,11 +22,12 @@ from reference_broker.raft.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
-    MetadataRecord,
 )
-from reference_broker.raft.operations import Answered, Cut, Operation, Slice, TooMuch, cut, planned
+from reference_broker.raft.offset_and_epoch import NOWHERE, Provenance
+from reference_broker.raft.operations import Answered, Batch, Cut, Operation, Slice, TooMuch, cut, planned, replayed
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.quorum_values import NotLeader
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.refusal import Refusal
 
 UNITS_PER_SLICE = 250
@@ -42,8 +43,8 @@ class Leadership(Protocol):
     def leader_id(self) -> int: ...
     @property
     def epoch(self) -> int: ...
-    def append(self, records: Sequence[MetadataRecord]) -> Provenance:
-        """One batch, whole or not at all. Raises NotLeader or DiskError."""
+    def append(self, values: Sequence[bytes]) -> Provenance:
+        """One batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
         ...
 
 
@@ -152,7 +153,7 @@ class Reign:
 
     def _open(self, first: Activation) -> Steps:
         if first.abort is not None:
-            self._append([AbortTransactionRecord(reason=first.abort)], "abort", 0, 0)
+            self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
         if first.bootstrap:
             bootstrap = Operation("bootstrap", lambda: first.bootstrap, _told, as_transaction=first.as_transaction)
             yield from self._run(bootstrap)
@@ -185,16 +186,16 @@ class Reign:
 
     def _write_batch(self, operation: Operation, batches: Cut) -> None:
         try:
-            last_offset = self._write_one(batches)
+            last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
             self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
         else:
             self._written(operation, last_offset)
 
-    def _write_one(self, batches: Cut) -> int:
-        """A change of one batch; its last offset. Raises DiskError, then nothing was written."""
-        image = batches.delta.build(Provenance())
-        last = self._append(batches.batches[0], "single", 1, 1)
+    def _write_one(self, batch: Batch, delta: MetadataDelta) -> int:
+        """A change of one batch, which ``delta`` holds; its last offset. Raises DiskError, then nothing was written."""
+        image = delta.build(NOWHERE)
+        last = self._append(batch.values, "single", 1, 1)
         self.latest = image.at(last)
         return last.offset
 
@@ -202,21 +203,21 @@ class Reign:
         """One batch an event. A disk that refuses one of them gets an Abort; if it refuses that, too, the node ends."""
         of = len(batches.batches)
         yield
-        image = batches.delta.build(Provenance())
+        image = batches.delta.build(NOWHERE)
         yield
         self._loader.expect(self._loader.end_offset, of)
         try:
-            self._append([BeginTransactionRecord(name=operation.name)], "begin", 0, of)
+            self._append([encode(BeginTransactionRecord(name=operation.name))], "begin", 0, of)
             self.in_transaction = True
             for number, batch in enumerate(batches.batches, 1):
                 yield
-                self._append(batch, "batch", number, of)
+                self._append(batch.values, "batch", number, of)
             yield
-            last = self._append([EndTransactionRecord()], "end", of, of)
+            last = self._append([encode(EndTransactionRecord())], "end", of, of)
             self.in_transaction = False
         except DiskError as failure:
             if self.in_transaction:
-                self._append([AbortTransactionRecord(reason="The disk failed")], "abort", 0, of)
+                self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
                 self.in_transaction = False
             self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
             return
@@ -225,21 +226,22 @@ class Reign:
 
     def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
         """Each batch is a change of its own; the last one's publication is the answer."""
-        last_offset, limit_bytes = -1, self._config.crucible_metadata_batch_max_bytes
+        last_offset = -1
         for batch in batches.batches:
-            alone = yield from cut(batch, MetadataDelta(self.latest), limit_bytes, self.work)
+            delta = MetadataDelta(self.latest)
+            yield from replayed(batch, delta, self.work)
             try:
-                last_offset = self._write_one(alone)
+                last_offset = self._write_one(batch, delta)
             except DiskError as failure:
                 self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
                 return
             yield
         self._written(operation, last_offset)
 
-    def _append(self, records: Sequence[MetadataRecord], kind: str, number: int, of: int) -> Provenance:
+    def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
         """Raises DiskError, then nothing was written; _ReignOver where leadership is lost."""
         try:
-            last = self._quorum.append(records)
+            last = self._quorum.append(values)
         except NotLeader:
             self._lost()
             raise _ReignOver from None

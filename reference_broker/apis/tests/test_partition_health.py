@@ -6,8 +6,9 @@ import pytest
 
 from reference_broker.apis.partition_health import PartitionHealth
 from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionImage, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionImage
 from reference_broker.model.metrics import Metrics
+from reference_broker.raft.offset_and_epoch import Provenance
 
 
 def shown(metrics: Metrics) -> tuple[int, int]:

@@ -4,9 +4,9 @@ from collections.abc import Generator
 
 from reference_broker.log.disk import Disk
 from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
 from reference_broker.raft.node_files import StartRefused
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.raft.record_codec import decode
 from reference_broker.raft.replay import replay
 from reference_broker.raft.snapshots.format import SnapshotDamaged, header_timestamp_ms, read_batches

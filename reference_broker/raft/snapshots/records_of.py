@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from reference_broker.model.metadata_image import BrokerImage, MetadataImage, TopicImage
-from reference_broker.raft.broker_changes import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.raft.features import METADATA_VERSION_FEATURE
 from reference_broker.raft.metadata_records import (
+    LISTENER_NAME,
+    SECURITY_PROTOCOL_PLAINTEXT,
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,

@@ -9,11 +9,11 @@ from reference_broker.log.disk import DiskError
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_image import Provenance
 from reference_broker.raft.activation import Endpoint
 from reference_broker.raft.controller import Controller
 from reference_broker.raft.loader import MetadataLoader
-from reference_broker.raft.metadata_log import MetadataBatch
+from reference_broker.raft.metadata_batch import MetadataBatch, decoded
+from reference_broker.raft.metadata_log import LogBatch
 from reference_broker.raft.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -22,7 +22,7 @@ from reference_broker.raft.metadata_records import (
     PartitionRecord,
     TopicRecord,
 )
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.quorum_values import NotLeader
 
@@ -103,28 +103,33 @@ class ManualPorts:
 class LogInMemory:
     """As ``MetadataLog`` reads: whole batches below an end."""
 
-    content: list[MetadataBatch] = field(default_factory=list)
+    coded: list[LogBatch] = field(default_factory=list)
     start_offset: int = 0
 
     @property
+    def content(self) -> list[MetadataBatch]:
+        """The same batches, decoded."""
+        return [decoded(each) for each in self.coded]
+
+    @property
     def end(self) -> OffsetAndEpoch:
-        if not self.content:
+        if not self.coded:
             return OffsetAndEpoch(self.start_offset, 0)
-        last = self.content[-1].provenance
+        last = self.coded[-1].provenance
         return OffsetAndEpoch(last.offset + 1, last.epoch)
 
     @property
     def end_offset(self) -> int:
         return self.end.offset
 
-    def append(self, records: Sequence[MetadataRecord], epoch: int, is_control: bool = False) -> Provenance:
-        offset = self.end.offset + (1 if is_control else len(records)) - 1
+    def append(self, values: Sequence[bytes], epoch: int, is_control: bool = False) -> Provenance:
+        offset = self.end.offset + (1 if is_control else len(values)) - 1
         found = Provenance(offset, epoch, 7)
-        self.content.append(MetadataBatch(tuple(records), found, 61 + 10 * len(records)))
+        self.coded.append(LogBatch(tuple(values), found, 61 + 10 * len(values)))
         return found
 
-    def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
-        for batch in self.content:
+    def batches(self, offset: int, end_offset: int) -> Iterator[LogBatch]:
+        for batch in self.coded:
             if offset <= batch.provenance.offset < end_offset:
                 yield batch
 
@@ -146,7 +151,7 @@ class LeadershipInMemory:
     def shown_leader_id(self) -> int:
         return self.leader_id
 
-    def append(self, records: Sequence[MetadataRecord]) -> Provenance:
+    def append(self, values: Sequence[bytes]) -> Provenance:
         if not self.is_leader:
             raise NotLeader
         if self.fail_in:
@@ -154,7 +159,7 @@ class LeadershipInMemory:
         elif self.failing:
             self.failing -= 1
             raise DiskError("no space left")
-        return self.log.append(records, self.epoch)
+        return self.log.append(values, self.epoch)
 
 
 @dataclass
@@ -198,7 +203,7 @@ class MetadataWorld:
 
     def cut(self) -> None:
         """What is above the high watermark never was."""
-        self.log.content = [one for one in self.log.content if one.provenance.offset < self.high_watermark]
+        self.log.coded = [one for one in self.log.coded if one.provenance.offset < self.high_watermark]
 
     def commit(self, to: int | None = None) -> None:
         """Everything below ``to`` (an offset; None: all) is committed and loaded; timers run."""

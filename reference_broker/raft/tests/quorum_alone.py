@@ -18,6 +18,7 @@ from reference_broker.raft.quorum_messages import Answer, Vote, begin_epoch, end
 from reference_broker.raft.quorum_messages import vote as vote_request
 from reference_broker.raft.quorum_messages import voted as vote_response
 from reference_broker.raft.quorum_values import Outcome
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.tests.quorum_network import Asked
 from reference_broker.raft.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.raft.tests.quorum_surroundings import AroundQuorum, opened
@@ -243,7 +244,7 @@ class Alone(AroundQuorum):
 
     def append(self, count: int = 1) -> None:
         for number in range(count):
-            self.quorum.append([TopicRecord(name=f"t{number}", topic_id=bytes(16))])
+            self.quorum.append([encode(TopicRecord(name=f"t{number}", topic_id=bytes(16)))])
 
     def answer_fetch(
         self,

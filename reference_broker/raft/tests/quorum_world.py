@@ -10,6 +10,7 @@ from reference_broker.raft.metadata_records import TopicRecord
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.quorum import NotLeader, Quorum
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.tests.quorum_disk import LossyDisk
 from reference_broker.raft.tests.quorum_invariants import Invariants
 from reference_broker.raft.tests.quorum_network import Asked, Network
@@ -217,7 +218,7 @@ class World:
         try:
             for _ in range(self.random.randrange(1, 4)):
                 self.appended += 1
-                process.quorum.append([TopicRecord(name=f"t{self.appended}", topic_id=bytes(16))])
+                process.quorum.append([encode(TopicRecord(name=f"t{self.appended}", topic_id=bytes(16)))])
         except NotLeader:
             pass
 

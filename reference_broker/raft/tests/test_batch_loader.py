@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
-from reference_broker.model.metadata_image import EMPTY_IMAGE, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE
 from reference_broker.raft.batch_loader import MetadataBatchLoader
-from reference_broker.raft.metadata_log import MetadataBatch
+from reference_broker.raft.metadata_batch import MetadataBatch
 from reference_broker.raft.metadata_records import ConfigRecord, MetadataRecord, NoOpRecord
+from reference_broker.raft.offset_and_epoch import Provenance
 from reference_broker.raft.replay import replay
 from reference_broker.raft.tests.metadata_world import ABORT, BEGIN, END, topic_id, topic_records
 

@@ -15,6 +15,7 @@ from reference_broker.raft.metadata_records import (
     NoOpRecord,
     RemoveTopicRecord,
 )
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.refusal import NOT_CONTROLLER
 from reference_broker.raft.tests.metadata_world import (
     MetadataWorld,
@@ -42,7 +43,7 @@ def submit(world, records, answers=None, **options):
 
 def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded():
     world = MetadataWorld()
-    world.log.append(A, 0)
+    world.log.append([encode(each) for each in A], 0)
     world.win()
     assert submit(world, B) == [(NOT_CONTROLLER, 0)]
     world.commit(2)
@@ -131,8 +132,8 @@ def _elected_again(world, is_whole):
 def test_a_level_that_this_node_does_not_know_is_a_fault(feature, level):
     """As the active controller it would not do what all others rely on: nobody would be sent an epoch."""
     world = MetadataWorld(crucible_metadata_epoch_enable="false")
-    world.log.append([FeatureLevelRecord(name="metadata.version", feature_level=25)], 0)
-    world.log.append([FeatureLevelRecord(name=feature, feature_level=level)], 0)
+    world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=25))], 0)
+    world.log.append([encode(FeatureLevelRecord(name=feature, feature_level=level))], 0)
     world.win()
     with pytest.raises(MetadataFault, match=f"does not know level {level} of {feature}"):
         world.commit()
@@ -140,8 +141,8 @@ def test_a_level_that_this_node_does_not_know_is_a_fault(feature, level):
 
 def test_below_the_level_of_transactions_an_open_one_is_a_fault():
     world = MetadataWorld()
-    world.log.append([FeatureLevelRecord(name="metadata.version", feature_level=12)], 0)
-    world.log.append([BeginTransactionRecord()], 0)
+    world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=12))], 0)
+    world.log.append([encode(BeginTransactionRecord())], 0)
     world.win()
     with pytest.raises(MetadataFault, match="does not allow"):
         world.commit()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from reference_broker.model.metadata_cache import MetadataCache, cache_of, update_of
 from reference_broker.model.metadata_delta import MetadataDelta, _Draft
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
 from reference_broker.raft.metadata_records import (
     ConfigRecord,
     MetadataEpoch,
@@ -15,6 +15,7 @@ from reference_broker.raft.metadata_records import (
     ProducerIdsRecord,
     RemoveTopicRecord,
 )
+from reference_broker.raft.offset_and_epoch import Provenance
 from reference_broker.raft.record_codec import decode, encode
 from reference_broker.raft.replay import replay
 from reference_broker.raft.tests.metadata_world import topic_records

@@ -3,10 +3,11 @@
 import pytest
 
 from reference_broker.model.metadata_delta import MetadataFault
-from reference_broker.model.metadata_image import EMPTY_IMAGE, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE
 from reference_broker.raft import loader as loader_module
 from reference_broker.raft.metadata_records import NoOpRecord, RemoveTopicRecord
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.tests.metadata_world import (
     ABORT,
     BEGIN,
@@ -23,7 +24,7 @@ A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
 def world_of(*batches):
     world = MetadataWorld()
     for records in batches:
-        world.log.append(records, 1)
+        world.log.append([encode(each) for each in records], 1)
     return world
 
 
@@ -46,7 +47,7 @@ def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish():
     world.log.append((), 2, is_control=True)
     world.commit()
     assert world.published == []
-    world.log.append([END], 2)
+    world.log.append([encode(END)], 2)
     world.commit()
     assert list(world.loader.image.topics) == ["a"]
 
@@ -137,7 +138,7 @@ def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch):
     run(world.loader.load())
     assert (list(world.loader.image.topics), world.loader.last_offset, world.published) == (["a"], 39, [])
     world.log.start_offset = 40
-    world.log.append(B, 3)
+    world.log.append([encode(each) for each in B], 3)
     world.commit()
     assert list(world.loader.image.topics) == ["a", "b"]
 
@@ -146,7 +147,7 @@ def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("b", 2), ("c", 3)], 40))
     world = world_of(A, B, [BEGIN], topic_records("x", topic_id(7)))
     world.commit()
-    world.log.content, world.log.start_offset = [], 40
+    world.log.coded, world.log.start_offset = [], 40
     world.loader.reload(OffsetAndEpoch(40, 3))
     world.commit(40)
     delta, image = world.published[-1]
@@ -164,7 +165,7 @@ def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(m
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("b", 2)], 50))
     world.log.start_offset = 50
     world.loader.reload(OffsetAndEpoch(50, 3))
-    world.log.append(A, 4)
+    world.log.append([encode(each) for each in A], 4)
     world.loader.catch_up(52)
     assert world.published == []
     world.ports.run()

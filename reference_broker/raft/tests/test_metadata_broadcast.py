@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reference_broker.model.metadata_cache import MetadataCache
 from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionImage, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionImage
 from reference_broker.model.metadata_updates import refusal, update_from
 from reference_broker.raft import metadata_content
 from reference_broker.raft.channels import Channel
@@ -26,6 +26,7 @@ from reference_broker.raft.metadata_records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
 )
+from reference_broker.raft.offset_and_epoch import Provenance
 from reference_broker.raft.replay import replay
 from reference_broker.raft.tests.metadata_world import ManualPorts, MetadataWorld, topic_id, topic_records
 from reference_broker.raft.tests.test_image_replay import OPERATIONS, Model

@@ -6,11 +6,11 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_delta import MetadataFault
 from reference_broker.raft.metadata_log import (
     MAX_BATCH_BYTES,
     VALID,
     BatchTooLarge,
+    CutBelowHighWatermark,
     Diverging,
     MetadataLog,
     NeedsSnapshot,
@@ -20,6 +20,7 @@ from reference_broker.raft.metadata_log import (
 from reference_broker.raft.metadata_records import NoOpRecord, TopicRecord
 from reference_broker.raft.node_files import StartRefused
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.tests.quorum_alone import batch
 from reference_broker.raft.tests.quorum_snapshots import NamedSnapshots
 
@@ -45,7 +46,7 @@ def filled(*epochs: int, each: int = 10) -> MetadataLog:
     log = opened()
     for epoch in epochs:
         for _ in range(each):
-            log.append(NOW, [NoOpRecord()], epoch)
+            log.append(NOW, [encode(NoOpRecord())], epoch)
     log.log.advance_high_watermark(log.end.offset)
     return log
 
@@ -105,7 +106,7 @@ def test_an_epoch_from_before_the_oldest_snapshot_ends_at_it() -> None:
     log = opened()
     log.snapshots.add(OffsetAndEpoch(10, 1))  # type: ignore[attr-defined]
     log.install_snapshot(NOW, OffsetAndEpoch(10, 1))
-    log.append(NOW, [NoOpRecord()], 4)
+    log.append(NOW, [encode(NoOpRecord())], 4)
     assert log.validate(11, 2) == Diverging(OffsetAndEpoch(10, 1))
 
 
@@ -143,7 +144,7 @@ def test_a_diverging_log_is_cut_to_the_common_part(diverging: OffsetAndEpoch, en
 
 
 def test_truncation_below_the_high_watermark_is_refused() -> None:
-    with pytest.raises(MetadataFault, match="below its high watermark 20"):
+    with pytest.raises(CutBelowHighWatermark, match="below its high watermark 20"):
         filled(1, 3).truncate_to(19)
 
 
@@ -174,14 +175,14 @@ def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
 def test_a_batch_over_the_limit_is_refused() -> None:
     log = opened()
     with pytest.raises(BatchTooLarge):
-        log.append(NOW, [TopicRecord(name="x" * MAX_BATCH_BYTES, topic_id=bytes(16))], 1)
+        log.append(NOW, [encode(TopicRecord(name="x" * MAX_BATCH_BYTES, topic_id=bytes(16)))], 1)
     assert log.end == OffsetAndEpoch(0, 0)
 
 
 def test_a_batch_may_be_larger_than_a_segment() -> None:
     log = opened()
-    log.append(NOW, [TopicRecord(name="x" * 5000, topic_id=bytes(16))], 1)
-    log.append(NOW, [NoOpRecord()], 1)
+    log.append(NOW, [encode(TopicRecord(name="x" * 5000, topic_id=bytes(16)))], 1)
+    log.append(NOW, [encode(NoOpRecord())], 1)
     assert log.end.offset == 2
     assert len(log.log.segments) == 2
 
@@ -211,8 +212,8 @@ def test_batches_tell_their_records_provenance_and_size() -> None:
     log = filled(2, each=1)
     log.append_leader_change(NOW, 1, (0, 1), 3)
     first, second = log.batches(0, 2)
-    assert (first.records, first.provenance.offset, first.provenance.epoch) == ((NoOpRecord(),), 0, 2)
-    assert second.records == ()
+    assert (first.values, first.provenance.offset, first.provenance.epoch) == ((encode(NoOpRecord()),), 0, 2)
+    assert second.values == ()
     assert first.size_bytes + second.size_bytes == log.log.size_bytes
     assert len(list(log.batches(0, 1))) == 1, "not beyond the end that is given"
 

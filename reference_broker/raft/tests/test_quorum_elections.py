@@ -476,6 +476,6 @@ def test_the_epochs_first_record_names_the_voters() -> None:
     node = Alone().started().elect(1)
     data = node.log.read(0, 1 << 20, 1)
     assert isinstance(node.log, MetadataLog)
-    assert [batch.records for batch in node.log.batches(0, 1)] == [()]
+    assert [batch.values for batch in node.log.batches(0, 1)] == [()]
     voters = "04" + "0000000000" + "0000000100" + "0000000200"
     assert data.endswith(bytes.fromhex("0000" + "00000000" + voters + voters + "00" + "00"))

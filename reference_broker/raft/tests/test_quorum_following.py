@@ -2,8 +2,7 @@
 
 import pytest
 
-from reference_broker.model.metadata_delta import MetadataFault
-from reference_broker.raft.metadata_log import Diverging, NeedsSnapshot
+from reference_broker.raft.metadata_log import CutBelowHighWatermark, Diverging, NeedsSnapshot
 from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.quorum_values import Failed, Installed, LeaderChanged, Rediscover, Role
 from reference_broker.raft.tests.quorum_alone import Alone, batch
@@ -74,7 +73,7 @@ def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
 def test_committed_records_are_never_cut() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
-    with pytest.raises(MetadataFault, match="below its high watermark 3"):
+    with pytest.raises(CutBelowHighWatermark, match="below its high watermark 3"):
         node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
 
 

@@ -10,13 +10,15 @@ from reference_broker.log.disk import Buffer
 from reference_broker.log.now import Now
 from reference_broker.model.config import BrokerConfig
 from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
 from reference_broker.model.metrics import Metrics
+from reference_broker.raft.metadata_batch import decoded
 from reference_broker.raft.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.raft.metadata_records import ConfigRecord, MetadataRecord
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.quorum_values import Outcome
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.replay import replay
 from reference_broker.raft.snapshots.download import SnapshotDownload
 from reference_broker.raft.snapshots.file_names import made_path
@@ -184,12 +186,12 @@ class Replica:
         offset = self.image.provenance.offset + 1
         while offset < self.log.end.offset:
             for batch in self.log.batches(offset, self.log.end.offset):
-                self.image = replayed(self.image, batch.records, batch.provenance)
+                self.image = replayed(self.image, decoded(batch).records, batch.provenance)
                 offset = batch.provenance.offset + 1
 
     def append(self, records: Sequence[MetadataRecord]) -> None:
         before = self.log.log.size_bytes
-        provenance = self.log.append(self.ports.now(), records, self.epoch)
+        provenance = self.log.append(self.ports.now(), [encode(each) for each in records], self.epoch)
         self.log.log.advance_high_watermark(self.log.end.offset)
         self.image = replayed(self.image, records, provenance)
         self.generator.published(self.image, self.log.log.size_bytes - before)

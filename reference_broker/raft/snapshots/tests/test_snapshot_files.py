@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, Provenance
+from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
 from reference_broker.raft.metadata_records import (
     BeginTransactionRecord,
     BrokerEndpoint,
@@ -18,7 +18,7 @@ from reference_broker.raft.metadata_records import (
     RegisterBrokerRecord,
 )
 from reference_broker.raft.node_files import StartRefused
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
+from reference_broker.raft.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.raft.record_codec import decode, encode
 from reference_broker.raft.snapshots.file_names import made_path, part_path, progress_path, read_name, snapshot_path
 from reference_broker.raft.snapshots.format import (

@@ -13,6 +13,7 @@ from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
 from reference_broker.raft.ports import Surroundings
 from reference_broker.raft.quorum import Quorum
 from reference_broker.raft.quorum_values import NotLeader, Role
+from reference_broker.raft.record_codec import encode
 from reference_broker.raft.snapshots.download import SnapshotDownload
 from reference_broker.raft.snapshots.generator import SnapshotGenerator
 from reference_broker.raft.snapshots.messages import read_request, response_of
@@ -106,7 +107,7 @@ class Nodes(World):
         try:
             for _ in range(self.random.randrange(1, 4)):
                 self.appended += 1
-                process.quorum.append([setting(self.random.randrange(40), str(self.appended))])
+                process.quorum.append([encode(setting(self.random.randrange(40), str(self.appended)))])
         except NotLeader:
             pass
 
