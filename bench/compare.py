@@ -27,7 +27,7 @@ from bench.rows import (
     start,
 )
 from bench.rows.context import Progress
-from reference_broker.client.transport import TransportError
+from reference_broker.blocking.transport import TransportError
 
 Measures = Callable[[Results, Sequence[System], Path, Options, Progress], None]
 

@@ -16,7 +16,7 @@ from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA, create_topics
 from bench.peers.errors import PeerError
 from bench.reference_cluster import ClusterNode, reference_cluster, until
 from bench.results import Figure, Results, Row
-from reference_broker.client.transport import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.errors import Error
 
 Progress = Callable[[str], None]

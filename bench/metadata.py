@@ -25,13 +25,13 @@ from bench.peers.errors import PeerError
 from bench.peers.raw_client import RawConnection, create_topic
 from bench.reference_cluster import ClusterNode, reference_cluster
 from bench.results import Figure, Results, Row, better_lower
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.randomness import KeyedRandom
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metrics import Metrics
-from reference_broker.raft.activation import Endpoint
-from reference_broker.raft.channels import Channel
-from reference_broker.raft.replica import Home, MetadataReplica
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.wire.apis import ApiKey
 

@@ -17,8 +17,8 @@ from chaos.rules import Counter, Rule, matches_frame, matches_note, matches_peer
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
-from reference_broker.log.disk import Disk, DiskError
-from reference_broker.log.now import Now
+from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
 from scenarios.model import PLACES
 

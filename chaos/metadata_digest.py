@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
-from reference_broker.log.now import Now
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.now import Now
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
-    from reference_broker.raft.loader import MetadataLoader
+    from reference_broker.metadata.loader import MetadataLoader
 
 MODULUS = 1 << 64
 REMEMBERED = 2048

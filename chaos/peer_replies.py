@@ -5,7 +5,7 @@ from typing import Protocol
 
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.tags import Tag
 
 _Channel = tuple[int, Channel]

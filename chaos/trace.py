@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 FETCH = 1
 

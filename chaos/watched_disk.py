@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from reference_broker.log.disk import Buffer, Disk
+from reference_broker.ports.disk import Buffer, Disk
 
 
 class Strike(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Versions
-from reference_broker.client.transport import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse

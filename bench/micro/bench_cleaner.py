@@ -7,8 +7,8 @@ from bench.micro.node import NOW
 from reference_broker.log.cleaner.cleanable import cleanable
 from reference_broker.log.cleaner.cleaning import Cleaning
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record

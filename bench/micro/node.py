@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.static.primitive import i16, i32
 
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Effect, Reply, SetTimer, Sync
 from reference_broker.core.events import Event, Opened, Request, Synced, TimerFired
 from reference_broker.core.node import Node
-from reference_broker.log.disk import Disk
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 

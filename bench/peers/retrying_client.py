@@ -19,7 +19,7 @@ from bench.fleet.behaviours.bodies import (
     metadata_request,
 )
 from bench.peers.errors import PeerError
-from reference_broker.client.transport import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.apis import ApiKey

@@ -1,7 +1,7 @@
 """bootstrapped: whoever died in the bootstrap of the empty log, all nodes know a metadata.version at the end (T-7)."""
 
 from chaos.checks.quorum_check import QuorumCheck
-from reference_broker.raft.features import metadata_version
+from reference_broker.metadata.features import metadata_version
 
 
 class Bootstrapped(QuorumCheck):

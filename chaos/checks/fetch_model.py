@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from chaos.checks.check import Check
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.model.partitions import Partition
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 if TYPE_CHECKING:

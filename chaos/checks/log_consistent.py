@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
 from reference_broker.core.events import Event, Request
-from reference_broker.model.partitions import Partition
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import ProduceRequest
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ The bootstrap of an empty log is judged by the version that it brings, since bef
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member
 from reference_broker.core.effects import Note
-from reference_broker.raft.features import allows_transactions, metadata_version
+from reference_broker.metadata.features import allows_transactions, metadata_version
 
 MARKERS = ("begin", "end", "abort")
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from chaos.checks.check import Check
 from chaos.trace import TraceRow
 from reference_broker.core.events import Event, Request
-from reference_broker.model.metrics import Counter, Gauge
+from reference_broker.metrics.metrics import Counter, Gauge
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.checks.check import Check
 from reference_broker.core.events import Event
-from reference_broker.model.metadata_cache import MetadataCache
+from reference_broker.metadata.cache import MetadataCache
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -2,7 +2,7 @@
 
 from chaos.checks.check import Check
 from chaos.checks.replica_view import Copy, Held, Replicated, ReplicaView
-from reference_broker.model.metadata_image import PartitionImage
+from reference_broker.metadata.image import PartitionImage
 
 
 class ReplicaCheck(Check):

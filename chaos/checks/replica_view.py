@@ -13,8 +13,8 @@ from chaos.checks.batches import Batch, batches_of
 from chaos.checks.compacted import Compacted
 from chaos.checks.touched_logs import TouchedLogs
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import MetadataImage, PartitionImage
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import MetadataImage, PartitionImage
 
 if TYPE_CHECKING:
     from chaos.checks.replica_check import ReplicaCheck

@@ -25,7 +25,7 @@ from chaos.live.evidence import BROKEN, LOOKED, Evidence
 from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reports.manifest import Check as Judged
 
 if TYPE_CHECKING:

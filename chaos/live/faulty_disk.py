@@ -7,8 +7,8 @@ from chaos.live.evidence import DISK, Evidence
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
-from reference_broker.log.disk import Disk, DiskError
-from reference_broker.log.now import Now
+from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.now import Now
 
 
 class Syncs(Protocol):

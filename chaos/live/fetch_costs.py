@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reference_broker.apis.fetch_waiting import Fetch
-from reference_broker.apis.k01_fetch import is_metadata_fetch
+from reference_broker.apis.records.fetch_waiting import Fetch
+from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.messages import encode_response
 

@@ -22,8 +22,8 @@ from chaos.trace import TraceRecorder, TraceRow
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
-from reference_broker.log.disk import Disk
-from reference_broker.log.now import Now
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
 from reference_broker.serve.powers import DriverPowers
 from reference_broker.serve.server import Attached
 from scenarios.model import Scenario

@@ -11,7 +11,7 @@ from bench.fleet.negotiation import UnreachableError, negotiate, nodes_of
 from bench.fleet.spec import SpecError, address_of
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
-from reference_broker.client.transport import TransportError
+from reference_broker.blocking.transport import TransportError
 
 REFERENCE = "reference"
 PATIENCE_S = 3.0

@@ -20,7 +20,7 @@ MUTANTS = (
         "acknowledged_before_replicated",
         "A leader answers acks=all as soon as its own log holds the records.",
         "node",
-        "reference_broker.replication.leaders:Leaders.acknowledge",
+        "reference_broker.replication.leader.leaders:Leaders.acknowledge",
         ("self", "offsets", "timeout_ms", "answered"),
         _acknowledged_before_replicated,
         ("F-22",),

@@ -6,14 +6,14 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Mutant
-from reference_broker.model.fetch_eviction import Victim
+from reference_broker.sessions.eviction import Victim
 
-SESSION = "reference_broker.model.fetch_session"
-CACHE = "reference_broker.model.fetch_session_cache"
-EVICTION = "reference_broker.model.fetch_eviction"
-FINAL = "reference_broker.model.fetch_final_revision"
-READING = "reference_broker.apis.fetch_reading"
-WAITING = "reference_broker.apis.fetch_waiting"
+SESSION = "reference_broker.sessions.fetch_session"
+CACHE = "reference_broker.sessions.fetch_session_cache"
+EVICTION = "reference_broker.sessions.eviction"
+FINAL = "reference_broker.sessions.final_revision"
+READING = "reference_broker.apis.records.fetch_reading"
+WAITING = "reference_broker.apis.records.fetch_waiting"
 LARGEST_EPOCH = 2**31 - 1
 ONLY_FINAL = ("final",)
 Function = Callable[..., Any]

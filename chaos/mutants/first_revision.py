@@ -5,9 +5,9 @@ from typing import Any
 
 from chaos.mutants.mutant import Mutant
 
-SESSION = "reference_broker.model.fetch_session"
-CACHE = "reference_broker.model.fetch_session_cache"
-REVISION = "reference_broker.model.fetch_first_revision"
+SESSION = "reference_broker.sessions.fetch_session"
+CACHE = "reference_broker.sessions.fetch_session_cache"
+REVISION = "reference_broker.sessions.first_revision"
 ONLY_FIRST = ("first",)
 Function = Callable[..., Any]
 

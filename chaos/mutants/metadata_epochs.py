@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Mutant
-from reference_broker.raft.features import sends_metadata_epoch
-from reference_broker.raft.metadata_records import MetadataEpoch, NoOpRecord
-from reference_broker.raft.record_codec import encode
+from reference_broker.metadata.features import sends_metadata_epoch
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
 from reference_broker.wire.errors import Error
 
 Function = Callable[..., Any]
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "last_write_wins",
         "the coordinator does not compare a commit's metadata epoch with the stored one",
         "node",
-        "reference_broker.coordinator.commits:_epoch_refusal",
+        "reference_broker.groups.offsets.commits:_epoch_refusal",
         ("metadata_epoch", "last"),
         _last_write_wins,
         ("M-7",),
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "epoch_in_memory_only",
         "each controller counts metadata epochs from 1 on",
         "node",
-        "reference_broker.raft.metadata_broadcast:MetadataBroadcast._plan",
+        "reference_broker.controller.metadata_broadcast:MetadataBroadcast._plan",
         ("self",),
         _epoch_in_memory_only,
         ("M-1", "M-2"),
@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "epoch_left_out_of_snapshot",
         "a snapshot does not hold the metadata epoch",
         "node",
-        "reference_broker.raft.snapshots.writer:records_of",
+        "reference_broker.metadata.snapshots.writer:records_of",
         ("image",),
         _epoch_left_out_of_snapshot,
         ("M-1",),
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "epoch_not_loaded",
         "a coordinator that takes over does not read the stored epochs",
         "node",
-        "reference_broker.coordinator.loading:read_offset_value",
+        "reference_broker.groups.offsets.loading:read_offset_value",
         ("key", "data"),
         _epoch_not_loaded,
         ("M-7", "M-8"),
@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "new_schema_before_switch",
         "offsets are stored with their epoch before the feature is finalized",
         "node",
-        "reference_broker.coordinator.commits:sends_metadata_epoch",
+        "reference_broker.groups.offsets.commits:sends_metadata_epoch",
         ("image",),
         _new_schema_before_switch,
         ("M-14",),
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "epoch_written_in_transaction",
         "the controller counts the epoch inside an open transaction",
         "node",
-        "reference_broker.raft.reign:Reign._append",
+        "reference_broker.controller.reign:Reign._append",
         ("self", "values", "kind", "number", "of"),
         _epoch_written_in_transaction,
         ("M-2",),

@@ -5,7 +5,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Mutant
 
-QUORUM = "reference_broker.raft.quorum"
+QUORUM = "reference_broker.quorum.quorum"
 Function = Callable[..., Any]
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Mutant
-from reference_broker.raft.snapshots.file_names import made_path, part_path
-from reference_broker.raft.snapshots.partial import UNKNOWN_SIZE, Partial
+from reference_broker.quorum.snapshots.file_names import made_path, part_path
+from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
 
-PARTIAL = "reference_broker.raft.snapshots.download:read_partial"
-DOWNLOAD = "reference_broker.raft.snapshots.download:SnapshotDownload"
-GENERATOR = "reference_broker.raft.snapshots.generator:SnapshotGenerator"
-CLEANER = "reference_broker.raft.snapshots.cleaner:SnapshotCleaner"
+PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
+DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
+GENERATOR = "reference_broker.metadata.snapshots.generator:SnapshotGenerator"
+CLEANER = "reference_broker.quorum.snapshots.cleaner:SnapshotCleaner"
 LEAK_US = 50_000
 Function = Callable[..., Any]
 

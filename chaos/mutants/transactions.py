@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Mutant
-from reference_broker.raft.metadata_records import MARKERS
-from reference_broker.raft.record_codec import decode
+from reference_broker.metadata.record_codec import decode
+from reference_broker.metadata.records import MARKERS
 from reference_broker.records.batch import InvalidRecords
 
-BATCH_LOADER = "reference_broker.raft.batch_loader"
-CONTROLLER = "reference_broker.raft.controller"
-LOADER = "reference_broker.raft.loader"
-REIGN = "reference_broker.raft.reign"
+BATCH_LOADER = "reference_broker.metadata.batch_loader"
+CONTROLLER = "reference_broker.controller.controller"
+LOADER = "reference_broker.metadata.loader"
+REIGN = "reference_broker.controller.reign"
 RECOVERY = "reference_broker.log.recovery"
 METADATA_DIRECTORY = "__cluster_metadata-0/"
 ACTIVATION = ("image", "in_transaction", "bootstrap_version", "bootstrap_epoch_level")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from chaos.evidence import FaultRow
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
-    from reference_broker.model.fetch_session import FetchSession
+    from reference_broker.sessions.fetch_session import FetchSession
 
 NAME = "fetch_session_epoch"
 KIND = "preset_fetch_session_epoch"

@@ -25,7 +25,7 @@ from bench.fleet.behaviours.protocol import (
 from bench.fleet.rows import HistoryRow
 from chaos.sim.agenda import Agenda
 from chaos.sim.links import Connection
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 if TYPE_CHECKING:
     from chaos.sim.network import Network

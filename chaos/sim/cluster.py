@@ -21,11 +21,11 @@ from chaos.sim.powers import MachinePowers
 from chaos.sim.target_cluster import target_cluster
 from chaos.sim.trace_hash import TraceHash
 from chaos.trace import TraceRow
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
-from reference_broker.log.disk import Disk
-from reference_broker.model.config import BrokerConfig
+from reference_broker.ports.disk import Disk
 from scenarios.model import Scenario
 
 CLUSTER_ID = "crucible-simulated-cluster"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from reference_broker.log.disk import Buffer, DiskError
+from reference_broker.ports.disk import Buffer, DiskError
 
 
 @dataclass(slots=True, eq=False)

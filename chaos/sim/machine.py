@@ -15,9 +15,9 @@ from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, S
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Synced, SyncFailed, TaskDone, TimerFired
 from reference_broker.core.hooks import Hooks
-from reference_broker.log.disk import DiskError
-from reference_broker.log.now import Now
-from reference_broker.raft.node_files import StartRefused
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.now import Now
+from reference_broker.quorum.node_files import StartRefused
 
 SLICE_US = (50, 2000)
 """What a node puts off to its next event comes so much later: slices of long work take time, in which others act."""

@@ -18,7 +18,7 @@ from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from chaos.sim.rolling import RollingBounce
 from chaos.sim.targets import Targets
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from scenarios.model import Fault, Scenario
 
 AT_SPREAD = (80, 120)

@@ -15,7 +15,7 @@ from chaos.sim.machine import Machine
 from chaos.sim.peers import PeerChannel
 from reference_broker.core.effects import Reply, Send
 from reference_broker.core.events import Closed, Opened, Request
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 

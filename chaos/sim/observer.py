@@ -10,9 +10,9 @@ from chaos.sim.agenda import Agenda
 from chaos.trace import TraceRecorder, TraceRow
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.log.now import Now
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import MetadataImage
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:

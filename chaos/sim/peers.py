@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from chaos.sim.links import Connection
 from reference_broker.core.effects import Send
 from reference_broker.core.events import PeerDown, PeerReply, PeerUp
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 
 if TYPE_CHECKING:
     from chaos.sim.machine import Machine

@@ -14,7 +14,7 @@ from chaos.live.trace_spool import write_table
 from chaos.sim.machine import START_WALL_MS
 from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.world import World
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reports.manifest import Check as JudgedCheck
 from reports.manifest import Expectations, Manifest, write_manifest
 from reports.schema import FAULTS, TRACE, Table

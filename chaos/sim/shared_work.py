@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from reference_broker.raft import loader, operations, reign
-from reference_broker.raft.snapshots import writer
+from reference_broker.controller import operations, reign
+from reference_broker.metadata import loader
+from reference_broker.metadata.snapshots import writer
 
 REMEMBERED = 4096
 

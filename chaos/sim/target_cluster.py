@@ -8,12 +8,12 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
 from chaos.sim.machine import Machine, SimulatedNode, Watcher
 from chaos.sim.network import Network
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
+from reference_broker.ports.now import Now
 
 CLUSTER_ID = "crucible-simulated-target"
 

@@ -9,7 +9,7 @@ from chaos.evidence import FaultRow
 from chaos.sim.codec_check import reply_bytes, request_bytes
 from reference_broker.core.effects import Effect, Offload, Reply, Send
 from reference_broker.core.events import Event, PeerReply, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 
 class TraceHash:

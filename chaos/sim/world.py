@@ -27,7 +27,7 @@ from chaos.sim.machine import START_WALL_MS
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
 from chaos.trace import TraceRow
-from reference_broker.model.config import BrokerConfig
+from reference_broker.configuration.broker_config import BrokerConfig
 from scenarios.draw import drawn
 from scenarios.model import Load, Scenario
 

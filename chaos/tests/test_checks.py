@@ -18,8 +18,8 @@ from chaos.checks.session_order import SessionOrder
 from chaos.checks.trouble import Trouble
 from chaos.sim.disk import SimDisk
 from chaos.trace import TraceRow
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
-from reference_broker.model.config import BrokerConfig
 
 NONE, UNKNOWN, WRONG = 0, 70, 71
 TOPIC = "hot"

@@ -7,7 +7,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk, SyncedBytes
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
-from reference_broker.log.disk import Buffer
+from reference_broker.ports.disk import Buffer
 
 SYNCED = {"log_flush_interval_messages": "1", "log_segment_bytes": "300", "auto_create_topics_enable": "false"}
 UNSYNCED = {"log_segment_bytes": "300", "auto_create_topics_enable": "false"}

@@ -10,7 +10,7 @@ import pytest
 from chaos.sim.disk import SimDisk, SyncedBytes
 from chaos.sim.machine import Machine, NodeDied
 from chaos.sim.world import World
-from reference_broker.log.disk import Buffer
+from reference_broker.ports.disk import Buffer
 from scenarios import loader
 from scenarios.loader import Scenario
 

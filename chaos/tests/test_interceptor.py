@@ -13,10 +13,10 @@ from chaos.interceptor import Interceptor
 from chaos.rules import Counter, Rule, rule_of, rules_for
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, Request
-from reference_broker.log.disk import DiskError
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range

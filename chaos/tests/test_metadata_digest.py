@@ -6,15 +6,15 @@ from random import Random
 import pytest
 
 from chaos.metadata_digest import Digest, digest_of
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import (
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import (
     EMPTY_IMAGE,
     TOPIC_RESOURCE,
     BrokerImage,
     MetadataImage,
     PartitionImage,
 )
-from reference_broker.raft.offset_and_epoch import Provenance
+from reference_broker.quorum.offset_and_epoch import Provenance
 
 
 def changed(image: MetadataImage, random: Random, offset: int) -> tuple[MetadataDelta, MetadataImage]:

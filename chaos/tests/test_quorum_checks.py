@@ -12,16 +12,16 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from reference_broker.core.effects import Note
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
-from reference_broker.raft.features import METADATA_VERSION, METADATA_VERSION_FEATURE
-from reference_broker.raft.metadata_records import (
+from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     MetadataRecord,
     NoOpRecord,
 )
-from reference_broker.raft.record_codec import encode
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 

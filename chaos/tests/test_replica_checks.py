@@ -14,8 +14,8 @@ from chaos.checks.trouble import Trouble
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.log.config import LogConfig
-from reference_broker.model.metadata_delta import TopicChange
-from reference_broker.model.metadata_image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.delta import TopicChange
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.produce import (

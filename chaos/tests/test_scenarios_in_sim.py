@@ -153,7 +153,7 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
     def stumble(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("reference_broker.model.fetch_session.FetchSession.accept", stumble)
+    monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", stumble)
     outcome = run(ALL["plain-load"], 1)
     assert outcome.verdict is Verdict.CRASHED
     assert outcome.verdict.value == 4

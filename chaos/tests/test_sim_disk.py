@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import SimDisk
-from reference_broker.log.disk import DiskError
+from reference_broker.ports.disk import DiskError
 
 
 def disk(seed: int = 1) -> SimDisk:

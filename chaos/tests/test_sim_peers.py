@@ -14,8 +14,8 @@ from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from reference_broker.core.effects import Effect, Reply, Send
 from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
-from reference_broker.log.now import Now
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag

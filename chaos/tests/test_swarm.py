@@ -106,7 +106,7 @@ FORGETFUL = mutants.Mutant(
     "keeps_what_diverges",
     "a follower keeps what its leader does not have",
     "node",
-    "reference_broker.raft.metadata_log:MetadataLog.truncate_to",
+    "reference_broker.quorum.metadata_log:MetadataLog.truncate_to",
     ("self", "offset"),
     _leads_for_ever,  # type: ignore[arg-type]
 )

@@ -2,8 +2,8 @@
 
 from chaos.checks.touched_logs import TouchedLogs
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.ports.memory_disk import MemoryDisk
 
 
 def test_only_logs_that_changed_are_looked_at() -> None:

@@ -9,24 +9,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.coordinator.coordinator import GroupCoordinator
-from reference_broker.log.disk import Disk
-from reference_broker.log.now import Now
-from reference_broker.log.randomness import RandomSource
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.fetch_session_cache import FetchSessionCache
-from reference_broker.model.metadata_cache import EMPTY_CACHE, MetadataCache
-from reference_broker.model.metrics import Metrics
-from reference_broker.model.partitions import Partitions
-from reference_broker.model.producer_ids import ProducerIds
-from reference_broker.model.traffic import Traffic
-from reference_broker.raft.controller import Controller
-from reference_broker.raft.loader import MetadataLoader
-from reference_broker.raft.ports import Ports
-from reference_broker.raft.quorum import Quorum
-from reference_broker.raft.replica import MetadataReplica
-from reference_broker.raft.snapshots.store import SnapshotStore
+from reference_broker.apis.records.producer_ids import ProducerIds
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.controller import Controller
+from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.groups.coordinator import GroupCoordinator
+from reference_broker.metadata.cache import EMPTY_CACHE, MetadataCache
+from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.metrics.traffic import Traffic
+from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.now import Now
+from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.drafts import UpdateMetadataRequest1000
 
 
@@ -50,12 +50,12 @@ class Broker:
     groups: GroupCoordinator
     """Consumer groups and their committed offsets, as far as this node coordinates them."""
     metadata: MetadataCache = EMPTY_CACHE
-    """What clients are told about the cluster; fed by ``apis.metadata_feed``, or by UpdateMetadata."""
+    """What clients are told about the cluster; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     metadata_updates: deque[tuple["Call", UpdateMetadataRequest1000]] = field(default_factory=deque)
     """UpdateMetadata that was not answered yet; the first is being applied."""
     topic_answers: dict[str, object] = field(default_factory=dict)
-    """What Metadata said of a topic, by name, for as long as the topic stays as it is (``apis.k03_metadata``)."""
+    """What Metadata said of a topic, by name, while the topic stays as it is (``apis.metadata.k03_metadata``)."""
     served: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Least and greatest version of each API that it serves, by API key."""
     traffic: Traffic = field(init=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 
 PEER_PREFIX = "node-"
 """What nodes call themselves to each other. Their requests are not passed on again, or two nodes that take each other

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from kio.static.primitive import i32Timedelta
 
-from reference_broker.raft.metadata_records import MetadataRecord
-from reference_broker.raft.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.metadata.records import MetadataRecord
 
 __all__ = [
     "CLUSTER_OPERATIONS",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from reference_broker.core.syncs import Syncs
-from reference_broker.log.disk import Disk
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.ports.disk import Disk
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 

@@ -6,7 +6,7 @@ A driver carries out the effects of one event in order. Named tuples, as events 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.tags import Tag
 
 

@@ -6,7 +6,7 @@ different classes may be equal).
 
 from typing import NamedTuple, TypeAlias
 
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.tags import Tag
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 
 class Hooks(Protocol):

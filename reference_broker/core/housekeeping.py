@@ -4,9 +4,9 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
 from reference_broker.apis.broker import Broker
-from reference_broker.log.disk import DiskError
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.model.partitions import Partition
+from reference_broker.ports.disk import DiskError
+from reference_broker.replication.partitions import Partition
 
 PARTITIONS_PER_SLICE = 64
 """Retention of so many partitions stays well below the 5 ms that one slice may take."""

@@ -9,9 +9,9 @@ from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeepin
 from reference_broker.log.cleaner.cleanable import cleanable
 from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, CleaningFailed, Overtaken, Step, Steps
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
-from reference_broker.model.metrics import Gauge, Metrics
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
+from reference_broker.metrics.metrics import Gauge, Metrics
 from reference_broker.records.batch import InvalidRecords
 
 Key = tuple[bytes, int]

@@ -7,11 +7,12 @@ one at a time and carries out the effects in their order.
 from collections.abc import Callable, Iterator, Sequence
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.k01_fetch import is_metadata_fetch
-from reference_broker.apis.metadata_feed import feed_metadata
+from reference_broker.apis.metadata.metadata_feed import feed_metadata
+from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.apis.registry import SERVED, Api, Apis
-from reference_broker.coordinator.coordinator import GroupCoordinator
-from reference_broker.coordinator.roles import CoordinatedRoles
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.calls import ActiveCall, LocalCall
 from reference_broker.core.clean_shutdown import LastEnd, SyncedEnd, take_mark
 from reference_broker.core.effects import Effect, Note
@@ -35,22 +36,21 @@ from reference_broker.core.peers import Peers
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
-from reference_broker.log.disk import Disk, DiskError
-from reference_broker.log.now import Now
+from reference_broker.groups.coordinator import GroupCoordinator
+from reference_broker.groups.roles import CoordinatedRoles
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.fetch_session_cache import FetchSessionCache
-from reference_broker.model.metadata_delta import MetadataDelta, MetadataFault
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage
-from reference_broker.model.metrics import Counter, Metrics
-from reference_broker.model.partition_publisher import PartitionPublisher
-from reference_broker.model.partitions import Partitions
-from reference_broker.raft.activation import Endpoint
-from reference_broker.raft.metadata_log import CutBelowHighWatermark
-from reference_broker.raft.node_files import StartRefused, read_identity
-from reference_broker.raft.replica import Home, MetadataReplica
+from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metrics.metrics import Counter, Metrics
+from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.now import Now
+from reference_broker.quorum.metadata_log import CutBelowHighWatermark
+from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
+from reference_broker.replication.partition_publisher import PartitionPublisher
+from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.apis import METADATA_EPOCH_DRAFTS, ApiKey, api_name
 
 LEAVE_LIMIT_US = 5_000_000
@@ -86,7 +86,7 @@ FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 
 
 class _Outside:
-    """What handlers and the quorum may ask for, turned into effects (``apis.broker.Outside``, ``raft.ports.Ports``)."""
+    """Implements ``ports.node_ports.Ports``: what handlers and the quorum ask for becomes effects."""
 
     def __init__(
         self, effects: list[Effect], timers: Timers, syncs: Syncs, peers: Peers, now: Callable[[], Now]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from reference_broker.core.effects import Effect, Send
 from reference_broker.core.events import PeerDown, PeerReply
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag

@@ -8,7 +8,7 @@ class KeyedRandom:
     """SHA-256 in counter mode, keyed by (seed, purpose): one generator per purpose, none tells about another.
 
     Live, the seed comes from the operating system, so that session IDs cannot be guessed from earlier ones (F-2);
-    in the simulator it comes from the run's seed. A ``log.randomness.RandomSource``.
+    in the simulator it comes from the run's seed. A ``ports.chance.RandomSource``.
     """
 
     __slots__ = ("_counter", "_key")

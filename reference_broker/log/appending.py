@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from reference_broker.log.now import Now
 from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.producer_state import BatchMark
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, new_segment
+from reference_broker.ports.now import Now
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,

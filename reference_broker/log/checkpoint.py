@@ -8,7 +8,7 @@ Where older content is as harmless as none (``overwrite``), it is written in pla
 
 from collections.abc import Sequence
 
-from reference_broker.log.disk import Disk
+from reference_broker.ports.disk import Disk
 
 VERSION = "0"
 NEW_SUFFIX = ".new"

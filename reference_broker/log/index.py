@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
 
-from reference_broker.log.disk import Disk
+from reference_broker.ports.disk import Disk
 
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")

@@ -11,16 +11,16 @@ from reference_broker.log import appending, lookup, reading, recovery, removal
 from reference_broker.log.appending import Appended, Origin, RecordsRefused, UnexpectedOffset
 from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.config import LogConfig
-from reference_broker.log.disk import Disk
 from reference_broker.log.durability import Durability, SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.lookup import FoundOffset
-from reference_broker.log.now import Now
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
 from reference_broker.log.segment import Segment, new_segment
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader, Buffer
 from reference_broker.records.control import read_marker
 from reference_broker.records.rules import Rules

@@ -6,7 +6,7 @@ Names are used again: without the ID, records of a deleted topic would come back
 import base64
 import binascii
 
-from reference_broker.log.disk import Disk
+from reference_broker.ports.disk import Disk
 
 FILE_NAME = "partition.metadata"
 TOPIC_ID_BYTES = 16

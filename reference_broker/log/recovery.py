@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from reference_broker.log import removal
 from reference_broker.log.cleaner import swapping
-from reference_broker.log.disk import Disk
-from reference_broker.log.now import Now
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
 from reference_broker.records.batch import (
     CRC_FROM,
     HEADER_BYTES,

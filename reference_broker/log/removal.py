@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from reference_broker.log.disk import DiskError
-from reference_broker.log.now import Now
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.segment import Segment, headers, new_segment
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.now import Now
 
 if TYPE_CHECKING:
     from reference_broker.log.partition_log import PartitionLog

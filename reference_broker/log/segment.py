@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reference_broker.log.disk import Disk
 from reference_broker.log.index import OffsetIndex, TimeIndex
+from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,

@@ -6,8 +6,8 @@ from functools import partial
 from reference_broker.log.config import UNBOUNDED
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.model.partitions import Partition
-from reference_broker.raft.ports import Ports
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.partitions import Partition
 
 
 def must_be_durable(log: PartitionLog) -> bool:

@@ -9,9 +9,9 @@ nothing. Partitions with one replica need none: all that is in their log is comm
 from collections.abc import Callable, Mapping
 
 from reference_broker.log.checkpoint import Checkpoint
-from reference_broker.log.disk import Disk, DiskError
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.raft.ports import Ports
+from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.node_ports import Ports
 
 FILE_NAME = "replication-offset-checkpoint"
 

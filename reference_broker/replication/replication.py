@@ -2,23 +2,23 @@
 
 from dataclasses import dataclass
 
-from reference_broker.log.disk import Disk
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_image import PartitionImage, TopicImage
-from reference_broker.model.metrics import Metrics
-from reference_broker.model.partitions import Partition
-from reference_broker.raft.ports import Ports
-from reference_broker.raft.replica import MetadataReplica
-from reference_broker.replication.fetch_lag import FetchLag
-from reference_broker.replication.fetchers import Fetchers
+from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.follower.fetch_lag import FetchLag
+from reference_broker.replication.follower.fetchers import Fetchers
 from reference_broker.replication.high_watermarks import HighWatermarks
-from reference_broker.replication.leaders import Leaders
+from reference_broker.replication.leader.leaders import Leaders
+from reference_broker.replication.partitions import Partition
 
 
 @dataclass(slots=True)
 class Replication:
-    """Implements ``model.partition_roles.PartitionRoles``: each role goes to the half that carries it out."""
+    """Implements ``replication.partition_roles.PartitionRoles``: each role goes to the half that carries it out."""
 
     leaders: Leaders
     fetchers: Fetchers

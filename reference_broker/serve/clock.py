@@ -2,7 +2,7 @@
 
 import time
 
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 
 class Clock:

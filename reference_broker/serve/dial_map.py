@@ -4,7 +4,7 @@ they are registered; and how large their replies may be."""
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from reference_broker.model.config import BrokerConfig
+from reference_broker.configuration.broker_config import BrokerConfig
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""

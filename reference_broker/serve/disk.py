@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from reference_broker.log.disk import Buffer, DiskError
+from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.serve.open_files import OpenFile, OpenFiles
 
 Descriptors: TypeAlias = list[int]
@@ -25,7 +25,7 @@ class Durable(Protocol):
 
 
 class FileDisk:
-    """``reference_broker.log.disk.Disk`` over files; one thread calls the port's methods.
+    """``reference_broker.ports.disk.Disk`` over files; one thread calls the port's methods.
 
     Appends go straight to the page cache. Descriptors are kept in a least-recently-used table of
     ``max_open_files``. A cut-short append is undone. The names of files made or renamed become durable with the

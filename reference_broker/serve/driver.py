@@ -22,8 +22,8 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.hooks import Hooks
-from reference_broker.log.now import Now
-from reference_broker.raft.node_files import StartRefused
+from reference_broker.ports.now import Now
+from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.connection import Connection
 from reference_broker.serve.crash_words import told

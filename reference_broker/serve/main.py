@@ -30,7 +30,7 @@ def run_broker(
     leave_out()
     collect_nothing()
     try:
-        from reference_broker.model.config import BrokerConfig, ConfigError
+        from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
         from reference_broker.serve.server import Options, Server, print_ready
 
         try:

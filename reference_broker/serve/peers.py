@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.refusals import FIXES, refusal

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey, api_name
 

@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from reference_broker.core.hooks import Hooks
-from reference_broker.log.disk import Disk, DiskError
+from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
@@ -24,8 +24,8 @@ from reference_broker.serve.metrics_endpoint import MetricsProtocol
 from reference_broker.serve.refusals import waits_for
 
 if TYPE_CHECKING:
+    from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.core.node import Node
-    from reference_broker.model.config import BrokerConfig
     from reference_broker.serve.driver import Driver, Meter, Watcher
     from reference_broker.serve.powers import DriverPowers
 
@@ -217,7 +217,7 @@ class Server:
             asyncio.get_running_loop().call_later(waited_s, self._tell_waiting, 2 * waited_s)
 
     def _text(self) -> str:
-        from reference_broker.model.exposition import prometheus_text
+        from reference_broker.metrics.exposition import prometheus_text
 
         return prometheus_text(self._node.metrics)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from reference_broker.apis.registry import SERVED, load
-from reference_broker.raft.snapshots.format import prepare
+from reference_broker.quorum.snapshots.format import prepare
 
 AFTER_S = 1.0
 """Whoever waited for the node to be ready is served first."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from reference_broker.log.randomness import RandomSource
+from reference_broker.ports.chance import RandomSource
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from bench.fleet.rows import HistoryRow
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 
 class Address(NamedTuple):

@@ -16,7 +16,7 @@ import aiokafka.abc
 import confluent_kafka
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
 
-from reference_broker.client.blocking_consumer import BlockingConsumer, CommitError
+from reference_broker.blocking.consumer import BlockingConsumer, CommitError
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.group_events import GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress

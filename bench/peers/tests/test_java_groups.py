@@ -13,7 +13,7 @@ from bench.peers.java_tools import JavaTools, ToolError, console_member, dump_se
 from bench.peers.node import RunningNode
 from bench.peers.reference import reference_node
 from bench.peers.tests.group_members import Aiokafka, KafkaPython, Librdkafka, Member, Reference, quiet, until
-from reference_broker.client.blocking_consumer import BlockingConsumer
+from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.group_events import GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress

@@ -8,7 +8,7 @@ import pytest
 from chaos.live.checks_inside import ChecksInside, Findings
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,

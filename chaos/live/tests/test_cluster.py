@@ -17,7 +17,7 @@ import pytest
 from bench.fleet.behaviours.bodies import ALL_TOPICS, CREATE_TOPICS, METADATA, create_topics_request, metadata_request
 from chaos.live.ports import free_port
 from chaos.live.probe import probe
-from reference_broker.client.transport import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.errors import Error
 
 pytestmark = pytest.mark.live

@@ -12,7 +12,7 @@ from chaos.live.errors import SetupError
 from chaos.live.links import Links
 from chaos.live.quorum import form_quorum, new_cluster_id
 from chaos.live.toxiproxy import Proxy
-from reference_broker.model.config import BrokerConfig
+from reference_broker.configuration.broker_config import BrokerConfig
 
 
 class FakeToxiproxy:

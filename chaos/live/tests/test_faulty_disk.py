@@ -9,8 +9,8 @@ from chaos.live.evidence import Evidence
 from chaos.live.faulty_disk import DiskFaults
 from chaos.live.processes import EvidencePipe
 from reference_broker.core.events import TimerFired
-from reference_broker.log.disk import DiskError
-from reference_broker.log.now import Now
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
 
 NOW = Now(0, 0)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 from chaos.live.fetch_costs import FetchCost, FetchCosts, measure_waiting
 from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
-from reference_broker.apis.fetch_waiting import Fetch
+from reference_broker.apis.records.fetch_waiting import Fetch
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request, TimerFired
-from reference_broker.log.now import Now
-from reference_broker.raft.offset_and_epoch import METADATA_TOPIC_ID
+from reference_broker.ports.now import Now
+from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
     NO_TOPIC_ID,

@@ -10,7 +10,7 @@ from chaos.live.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey

@@ -8,26 +8,27 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from reference_broker.apis import k19_create_topics, k62_broker_registration, k63_broker_heartbeat
-from reference_broker.apis import k67_allocate_producer_ids as k67
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.metadata_feed import feed_metadata
-from reference_broker.coordinator.coordinator import GroupCoordinator
-from reference_broker.coordinator.roles import CoordinatedRoles
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
-from reference_broker.model.fetch_session_cache import FetchSessionCache
-from reference_broker.model.metrics import Metrics
-from reference_broker.model.partition_publisher import PartitionPublisher
-from reference_broker.model.partitions import Partitions
-from reference_broker.raft.activation import Endpoint
-from reference_broker.raft.broker_lifecycle import BrokerLifecycle
-from reference_broker.raft.controller_channel import ControllerChannel
-from reference_broker.raft.node_files import Identity
-from reference_broker.raft.tests.metadata_world import LogInMemory, MetadataWorld, run
+from reference_broker.apis.brokers import k62_broker_registration, k63_broker_heartbeat
+from reference_broker.apis.brokers import k67_allocate_producer_ids as k67
+from reference_broker.apis.metadata.metadata_feed import feed_metadata
+from reference_broker.apis.topics import k19_create_topics
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.broker_lifecycle import BrokerLifecycle
+from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.groups.coordinator import GroupCoordinator
+from reference_broker.groups.roles import CoordinatedRoles
+from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld, run
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.quorum.node_files import Identity
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+from reference_broker.replication.partition_publisher import PartitionPublisher
+from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference_broker.apis.tests.fetch_naive import Naive
 from reference_broker.apis.tests.fetch_naive_values import FIRST_MIN_MS, FirstSession
 from reference_broker.apis.tests.fetch_world import FakeCall, World, named
-from reference_broker.model.partitions import Partition
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 TOPICS = {"a": 2, "b": 1, "c": 1}

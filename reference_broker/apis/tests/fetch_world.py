@@ -6,20 +6,20 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from reference_broker.apis import k01_fetch
 from reference_broker.apis.broker import Broker
+from reference_broker.apis.records import k01_fetch
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog, open_log, run_to_end
-from reference_broker.model.fetch_session_cache import FetchSessionCache
-from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from reference_broker.model.metrics import Metrics
-from reference_broker.model.partitions import Partition, Partitions
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.replication.follower_waits import FollowerWaits
+from reference_broker.replication.leader.follower_waits import FollowerWaits
+from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.timed_ports import TimedPorts
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,

@@ -1,7 +1,7 @@
 """Conversations in KIP-227's first revision: what tests of Fetch 1000 say and look at."""
 
 from reference_broker.apis.tests.fetch_world import World
-from reference_broker.model.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse
 

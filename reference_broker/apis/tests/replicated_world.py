@@ -8,16 +8,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from reference_broker.apis import k00_produce, k01_fetch
 from reference_broker.apis.broker import Broker
+from reference_broker.apis.records import k00_produce, k01_fetch
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.model.fetch_session_cache import FetchSessionCache
-from reference_broker.model.metadata_image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.model.partitions import Partition, Partitions
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests import leader_world
 from reference_broker.replication.tests.leader_world import START_MS, TOPIC_ID, broker_epoch_of
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,

@@ -12,21 +12,14 @@ from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 
-from reference_broker.apis import (
-    k03_metadata,
-    k10_find_coordinator,
-    k19_create_topics,
-    k20_delete_topics,
-    k21_delete_records,
-    k22_init_producer_id,
-    k32_describe_configs,
-    k37_create_partitions,
-    k60_describe_cluster,
-    k75_describe_topic_partitions,
-)
+from reference_broker.apis.configs import k32_describe_configs
+from reference_broker.apis.groups import k10_find_coordinator
+from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
+from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
+from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 

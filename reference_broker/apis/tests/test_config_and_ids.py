@@ -8,7 +8,8 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, Descr
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
-from reference_broker.apis import k21_delete_records, k22_init_producer_id, k32_describe_configs
+from reference_broker.apis.configs import k32_describe_configs
+from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, topic
 

@@ -25,15 +25,7 @@ from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 
-from reference_broker.apis import (
-    k03_metadata,
-    k19_create_topics,
-    k20_delete_topics,
-    k22_init_producer_id,
-    k33_alter_configs,
-    k37_create_partitions,
-    k43_elect_leaders,
-    k44_incremental_alter_configs,
+from reference_broker.apis.brokers import (
     k56_alter_partition,
     k57_update_features,
     k62_broker_registration,
@@ -41,10 +33,14 @@ from reference_broker.apis import (
     k64_unregister_broker,
     k67_allocate_producer_ids,
 )
+from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
+from reference_broker.apis.metadata import k03_metadata
+from reference_broker.apis.records import k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminCall, AdminWorld
 from reference_broker.apis.tests.test_config_and_ids import init
 from reference_broker.apis.tests.test_topic_admin import create, delete, growth_of, named, topic
-from reference_broker.raft.channels import Channel
+from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 

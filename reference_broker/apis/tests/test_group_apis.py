@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
-from reference_broker.apis import (
+from reference_broker.apis.groups import (
     k11_join_group,
     k12_heartbeat,
     k13_leave_group,
@@ -17,8 +17,8 @@ from reference_broker.apis import (
     k42_delete_groups,
 )
 from reference_broker.apis.tests.admin_world import AdminCall
-from reference_broker.coordinator.tests.membership_world import WALL_MS, World
-from reference_broker.model.groups.group import Group
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.tests.membership_world import WALL_MS, World
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.headers import read_request_header

@@ -23,19 +23,14 @@ from kio.schema.offset_fetch.v9.request import (
 )
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 
-from reference_broker.apis import (
-    k00_produce,
-    k03_metadata,
-    k08_offset_commit,
-    k09_offset_fetch,
-    k10_find_coordinator,
-    k19_create_topics,
-    k47_offset_delete,
-)
+from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch, k10_find_coordinator, k47_offset_delete
+from reference_broker.apis.metadata import k03_metadata
+from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
-from reference_broker.coordinator.offsets_topic import OFFSETS_TOPIC
-from reference_broker.raft.features import METADATA_EPOCH_FEATURE
+from reference_broker.apis.topics import k19_create_topics
+from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire import drafts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis import k01_fetch
+from reference_broker.apis.records import k01_fetch
 from reference_broker.apis.tests.fetch_world import World, names, told, two_topics
 from reference_broker.apis.tests.first_world import (
     DENIED,
@@ -15,7 +15,7 @@ from reference_broker.apis.tests.first_world import (
     outcome,
     session_of,
 )
-from reference_broker.model import fetch_session_cache
+from reference_broker.sessions import fetch_session_cache
 from reference_broker.wire.errors import Error
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)

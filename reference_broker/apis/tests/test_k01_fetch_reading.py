@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.tests.fetch_world import World, told
-from reference_broker.log.disk import DiskError
+from reference_broker.ports.disk import DiskError
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis import k01_fetch
+from reference_broker.apis.records import k01_fetch
 from reference_broker.apis.tests.fetch_world import World, names, told, two_topics
 from reference_broker.core.calls import ActiveCall
 from reference_broker.core.effects import Effect, Reply

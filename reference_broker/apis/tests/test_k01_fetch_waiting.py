@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis import fetch_waiting
+from reference_broker.apis.records import fetch_waiting
 from reference_broker.apis.tests.fetch_world import FakeLog, World, names, told
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchPartition

@@ -9,7 +9,7 @@ from kio.schema.list_offsets.v10.response import ListOffsetsPartitionResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from reference_broker.apis import k02_list_offsets
+from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
 from reference_broker.wire.errors import Error
 

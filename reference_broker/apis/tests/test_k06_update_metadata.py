@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis import k06_update_metadata, k18_api_versions, k57_update_features
+from reference_broker.apis.brokers import k57_update_features
+from reference_broker.apis.metadata import k06_update_metadata, k18_api_versions
 from reference_broker.apis.registry import SERVED
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_cache import MetadataCache
-from reference_broker.model.metadata_image import BrokerImage, MetadataImage
-from reference_broker.raft.features import METADATA_EPOCH_FEATURE, supported_features
-from reference_broker.raft.tests.metadata_world import ManualPorts
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, supported_features
+from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.tests.metadata_world import ManualPorts
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import DRAFTS, METADATA_EPOCH_DRAFTS, ApiKey
 from reference_broker.wire.drafts import (
     FULL_UPDATE,

@@ -9,7 +9,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis import k23_offset_for_leader_epoch
+from reference_broker.apis.records import k23_offset_for_leader_epoch
 from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
 from reference_broker.wire.errors import Error
 

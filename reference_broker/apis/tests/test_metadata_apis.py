@@ -16,15 +16,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 
-from reference_broker.apis import (
-    k03_metadata,
-    k10_find_coordinator,
-    k19_create_topics,
-    k60_describe_cluster,
-    k75_describe_topic_partitions,
-)
+from reference_broker.apis.groups import k10_find_coordinator
+from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
+from reference_broker.apis.topics import k19_create_topics
 
 ALL = object()
 

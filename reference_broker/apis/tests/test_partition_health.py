@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from reference_broker.apis.partition_health import PartitionHealth
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionImage
-from reference_broker.model.metrics import Metrics
-from reference_broker.raft.offset_and_epoch import Provenance
+from reference_broker.apis.records.partition_health import PartitionHealth
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.quorum.offset_and_epoch import Provenance
 
 
 def shown(metrics: Metrics) -> tuple[int, int]:

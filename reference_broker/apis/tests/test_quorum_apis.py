@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
 
-from reference_broker.apis import k18_api_versions, k52_vote, k53_begin_quorum_epoch, k54_end_quorum_epoch
-from reference_broker.apis import k55_describe_quorum as k55
 from reference_broker.apis.card import Card
-from reference_broker.model.config import BrokerConfig
-from reference_broker.raft.channels import Channel
-from reference_broker.raft.quorum_values import QuorumDescription, ReplicaDescription
+from reference_broker.apis.metadata import k18_api_versions
+from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_end_quorum_epoch
+from reference_broker.apis.quorum import k55_describe_quorum as k55
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.channels import Channel
+from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.messages import body_class, decode_response, encode_response

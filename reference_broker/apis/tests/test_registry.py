@@ -11,9 +11,9 @@ from reference_broker.wire.apis import ApiKey
 NODE_WITHOUT_REQUESTS = """
 import sys
 from reference_broker.core.node import Node
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.configuration.broker_config import BrokerConfig
 
 node = Node(0, BrokerConfig.parse({}), MemoryDisk(), 1)
 node.start(Now(0, 0))

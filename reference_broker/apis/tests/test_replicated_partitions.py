@@ -9,11 +9,11 @@ from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffset
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from reference_broker.apis import k02_list_offsets, k21_delete_records
+from reference_broker.apis.records import k02_list_offsets, k21_delete_records
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import ReplicatedWorld, errors_of, idempotent, produced, told, wanted
 from reference_broker.log.config import LogConfig
-from reference_broker.model.metadata_image import PartitionImage
+from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import iterate
 from reference_broker.replication.tests.leader_world import LAG_MS, START_MS, broker_epoch_of
 from reference_broker.wire.errors import Error

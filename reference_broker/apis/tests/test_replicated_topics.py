@@ -12,16 +12,16 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 
-from reference_broker.apis import (
-    k03_metadata,
-    k43_elect_leaders,
+from reference_broker.apis.brokers import (
     k56_alter_partition,
     k62_broker_registration,
     k63_broker_heartbeat,
     k64_unregister_broker,
 )
+from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, grow, topic
+from reference_broker.apis.topics import k43_elect_leaders
 
 
 class Cluster(AdminWorld):

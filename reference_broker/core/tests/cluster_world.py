@@ -17,15 +17,15 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.apis.registry import apis
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request, Synced, TimerFired
 from reference_broker.core.node import Node
 from reference_broker.core.tests.node_world import START_WALL_MS, batch
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.partition_publisher import directory_of
-from reference_broker.model.partitions import Partition
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.replication.partition_publisher import directory_of
+from reference_broker.replication.partitions import Partition
 from reference_broker.serve.requests import decode
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -16,11 +16,11 @@ from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event
 from reference_broker.core.tests.cluster_world import ClusterWorld, Member
 from reference_broker.core.tests.node_world import create_request, delete_request
-from reference_broker.model.metadata_cache import MetadataCache
-from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.channels import Channel
-from reference_broker.raft.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
-from reference_broker.raft.node_files import StartRefused
+from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.channels import Channel
+from reference_broker.quorum.node_files import StartRefused
 from reference_broker.wire.apis import ApiKey
 
 TOPICS = 10

@@ -10,13 +10,13 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicCo
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Close, Effect, Reply, SetTimer, Sync
 from reference_broker.core.events import Closed, Request, Synced, TimerFired
 from reference_broker.core.node import Node
-from reference_broker.log.disk import Disk
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
-from reference_broker.model.config import BrokerConfig
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE, LastEnd, take_mark, write_mark
-from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.ports.memory_disk import MemoryDisk
 
 
 def test_a_mark_is_taken_once_with_the_broker_epoch_of_that_life() -> None:

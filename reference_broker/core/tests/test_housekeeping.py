@@ -5,12 +5,12 @@ from typing import Any
 
 from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
-from reference_broker.model.partitions import Partitions
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+from reference_broker.replication.partitions import Partitions
 
 START = Now(0, 1_700_000_000_000)
 LATER = Now(3_600_000_000, START.wall_ms + 3_600_000)

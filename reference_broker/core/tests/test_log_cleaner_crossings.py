@@ -14,8 +14,8 @@ from reference_broker.core.tests.test_log_cleaner import (
     offsets,
     set_policy,
 )
-from reference_broker.log.disk import DiskError
-from reference_broker.log.memory_disk import MemoryDisk
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.memory_disk import MemoryDisk
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from kio.static.primitive import i8, i16, i32Timedelta
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import NodeWorld, create_request, delete_request
-from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.channels import Channel
-from reference_broker.raft.features import METADATA_EPOCH_FEATURE
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import FULL_UPDATE, MetadataResponse1000
 

@@ -5,9 +5,9 @@ from typing import Any
 from reference_broker.core.effects import Effect, Send, Sync
 from reference_broker.core.events import PeerReply
 from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.raft.fetch_messages import fetched
-from reference_broker.raft.metadata_log import VALID
-from reference_broker.raft.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
+from reference_broker.quorum.fetch_messages import fetched
+from reference_broker.quorum.metadata_log import VALID
+from reference_broker.quorum.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey

@@ -19,8 +19,8 @@ from reference_broker.core.tests.node_world import (
     produce_request,
     sent_batch,
 )
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.raft.node_files import StartRefused
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.quorum.node_files import StartRefused
 from reference_broker.wire.apis import ApiKey
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, create_request
-from reference_broker.model.metadata_image import MetadataImage
-from reference_broker.raft.offset_and_epoch import OffsetAndEpoch
-from reference_broker.raft.snapshots.reader import load_snapshot
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 
 PARTITIONS = 200

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 
 if TYPE_CHECKING:
     from reference_broker.log.partition_log import PartitionLog

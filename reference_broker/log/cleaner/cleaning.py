@@ -13,9 +13,9 @@ from reference_broker.log.cleaner.record_rows import plain_records, rows
 from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
 from reference_broker.log.cleaner.swapping import cleaned_segment, swap
 from reference_broker.log.cleaner.transactions import CleanedTransactions
-from reference_broker.log.disk import DiskError
-from reference_broker.log.now import Now
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.now import Now
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.wire.errors import Error
 

@@ -8,8 +8,8 @@ way. A crash at any operation leaves the old segments or the new one, never a pa
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from reference_broker.log.disk import Disk
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
+from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import InvalidRecords
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, open_log, run_to_end
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 

@@ -4,8 +4,8 @@ from itertools import pairwise
 from struct import iter_unpack
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, headers_of, opened
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import iterate
 
 

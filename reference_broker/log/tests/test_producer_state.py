@@ -6,7 +6,6 @@ import pytest
 
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.tests.log_world import (
     START_MS,
@@ -19,6 +18,7 @@ from reference_broker.log.tests.log_world import (
     refused,
     sent,
 )
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.control import build_marker
 from reference_broker.wire.errors import Error
 

@@ -5,8 +5,6 @@ from contextlib import suppress
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.disk import DiskError
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import PartitionLog, open_log
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
@@ -19,6 +17,8 @@ from reference_broker.log.tests.log_world import (
     opened,
     sent,
 )
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.memory_disk import MemoryDisk
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
 FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"

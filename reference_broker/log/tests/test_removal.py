@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.disk import DiskError
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.tests.log_world import (
@@ -20,6 +18,8 @@ from reference_broker.log.tests.log_world import (
     headers_of,
     opened,
 )
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import checksum, validate
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.wire.errors import Error

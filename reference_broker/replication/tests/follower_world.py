@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_image import PartitionImage, TopicImage
-from reference_broker.model.metrics import Gauge
+from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.replication.fetch_lag import FetchLag
-from reference_broker.replication.fetchers import Fetchers
+from reference_broker.replication.follower.fetch_lag import FetchLag
+from reference_broker.replication.follower.fetchers import Fetchers
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error

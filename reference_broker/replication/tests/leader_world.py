@@ -16,19 +16,19 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
 from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
 from reference_broker.log.partition_log import open_log, run_to_end
-from reference_broker.model.config import BrokerConfig
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import BrokerImage, MetadataImage, PartitionImage
-from reference_broker.model.metrics import Metrics
-from reference_broker.model.partitions import Partition
-from reference_broker.model.replicas import Followers
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.high_watermarks import HighWatermarks
-from reference_broker.replication.leaders import Leaders
+from reference_broker.replication.leader.leaders import Leaders
+from reference_broker.replication.leader.replicas import Followers
+from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
 from reference_broker.wire.errors import Error
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.model.partitions import Partition
+from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
 from reference_broker.wire.errors import Error
 

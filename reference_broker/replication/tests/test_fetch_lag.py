@@ -6,12 +6,12 @@ import pytest
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.config import LogConfig
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
 from reference_broker.log.partition_log import open_log, run_to_end
-from reference_broker.model.metrics import Gauge
-from reference_broker.replication.fetch_lag import FetchLag
-from reference_broker.replication.followed import Followed
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.replication.follower.fetch_lag import FetchLag
+from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.tests.follower_world import World, named, records
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData

@@ -14,7 +14,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.replication.fetcher import NAMED_PER_FETCH
+from reference_broker.replication.follower.fetcher import NAMED_PER_FETCH
 from reference_broker.replication.tests.follower_world import (
     BROKER_EPOCH,
     START_MS,

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from reference_broker.model.metadata_delta import MetadataDelta
-from reference_broker.model.metadata_image import EMPTY_IMAGE
-from reference_broker.model.partitions import Partition
-from reference_broker.replication.isr import PARTITIONS_PER_REQUEST
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import EMPTY_IMAGE
+from reference_broker.replication.leader.isr import PARTITIONS_PER_REQUEST
+from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
 from reference_broker.wire.errors import Error
 

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from reference_broker.log.config import LogConfig
-from reference_broker.model.partitions import Partition
+from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World
 
 GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount")

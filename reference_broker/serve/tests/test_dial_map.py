@@ -1,6 +1,6 @@
 """Where a node dials the others: fixed addresses first, and for the rest what brokers said of themselves."""
 
-from reference_broker.model.config import BrokerConfig
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
 
 

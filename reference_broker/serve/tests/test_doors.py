@@ -17,7 +17,7 @@ import sys
 from reference_broker.core import node as module
 from reference_broker.core.effects import Close, SetTimer
 from reference_broker.core.events import Request, TimerFired
-from reference_broker.model.metrics import Metrics
+from reference_broker.metrics.metrics import Metrics
 
 
 class Slow:

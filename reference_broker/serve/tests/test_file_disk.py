@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_broker.log.disk import DiskError
+from reference_broker.ports.disk import DiskError
 from reference_broker.serve.disk import FileDisk
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Driver

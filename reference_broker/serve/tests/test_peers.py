@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
 from reference_broker.serve import peers as peers_module
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reference_broker.client.transport import Connection
+from reference_broker.blocking.transport import Connection
 from reference_broker.core.events import Closed, Request
-from reference_broker.log.now import Now
+from reference_broker.ports.now import Now
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.request_log import RequestLog
 from reference_broker.wire.apis import ApiKey

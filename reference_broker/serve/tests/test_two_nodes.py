@@ -12,8 +12,8 @@ import uvloop
 
 from reference_broker.core.effects import Effect, Note, Reply, Send, Sync
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request, Synced
-from reference_broker.log.now import Now
-from reference_broker.raft.channels import Channel
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.now import Now
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Driver

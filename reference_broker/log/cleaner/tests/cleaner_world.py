@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from reference_broker.log.cleaner.cleanable import Cleanable, cleanable
 from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, Step
 from reference_broker.log.config import LogConfig
-from reference_broker.log.disk import Buffer
-from reference_broker.log.memory_disk import MemoryDisk
-from reference_broker.log.now import Now
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
+from reference_broker.ports.disk import Buffer
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression

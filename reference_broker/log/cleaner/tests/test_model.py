@@ -13,8 +13,8 @@ from reference_broker.log.cleaner.cleaning import Cleaning, CleaningFailed, Over
 from reference_broker.log.cleaner.offset_map import BYTES_PER_KEY
 from reference_broker.log.cleaner.tests.cleaner_world import SyncingDisk, contents, rolled, sync_all
 from reference_broker.log.config import LogConfig
-from reference_broker.log.disk import DiskError
 from reference_broker.log.tests.log_world import START_MS, at, opened
+from reference_broker.ports.disk import DiskError
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record

@@ -1,0 +1,71 @@
+"""Settings as DescribeConfigs and CreateTopics show them: value, where it comes from, and what stands behind it."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.broker_keys import BROKER_KEYS
+from reference_broker.configuration.setting import ConfigKey
+from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS
+
+
+class Source(IntEnum):
+    """Kafka's ConfigEntry.ConfigSource numbers."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """``synonyms``: all places that set it, the winning one first; so value and source are the first's."""
+
+    key: ConfigKey
+    synonyms: tuple[Synonym, ...]
+    read_only: bool
+
+    @property
+    def value(self) -> str:
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> Source:
+        return self.synonyms[0].source
+
+
+def topic_rows(
+    config: BrokerConfig, topic_configs: Mapping[str, str], asked: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """All settings of a topic, or those that are ``asked`` for, by name."""
+    rows = []
+    for name, key in _chosen(TOPIC_KEYS, asked):
+        own = (Synonym(name, topic_configs[name], Source.TOPIC),) if name in topic_configs else ()
+        rows.append(ConfigRow(key, (*own, *_broker_synonyms(config, BROKER_SYNONYMS[name])), read_only=False))
+    return rows
+
+
+def broker_rows(config: BrokerConfig, asked: Collection[str] | None = None) -> list[ConfigRow]:
+    """All settings of this node, or those that are ``asked`` for, by name. They are fixed at start."""
+    return [ConfigRow(key, _broker_synonyms(config, name), read_only=True) for name, key in _chosen(BROKER_KEYS, asked)]
+
+
+def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
+    """None asked for: all."""
+    return ((name, key) for name, key in keys.items() if not asked or name in asked)
+
+
+def _broker_synonyms(config: BrokerConfig, name: str) -> tuple[Synonym, ...]:
+    key = BROKER_KEYS[name]
+    default = Synonym(name, key.text(key.default), Source.DEFAULT)
+    if name in config.given:
+        return Synonym(name, key.text(config.value(name)), Source.STATIC_BROKER), default
+    return (default,)

@@ -1,0 +1,87 @@
+"""DescribeConfigs: the settings of topics and of this broker (KIP-133, KIP-226, KIP-569)."""
+
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal
+from reference_broker.apis.topics.topic_names import name_problem
+from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from reference_broker.wire.apis import ApiKey
+
+CARD = Card(
+    api_key=ApiKey.DESCRIBE_CONFIGS,
+    min_version=1,
+    max_version=4,
+    behaviour="Topics and this broker, all settings or the keys asked for, with source, synonyms, type and "
+    "documentation where the request wants them. The empty broker name means cluster-wide dynamic settings: none.",
+    simplifications="Broker settings are fixed at start, so there are no dynamic ones; broker loggers, client metrics "
+    "and groups get INVALID_REQUEST.",
+    kips=(133, 226, 569),
+)
+
+
+def handle(broker: Broker, call: Call, body: object) -> DescribeConfigsResponse:  # noqa: ARG001
+    """One result for each resource, in the request's order."""
+    assert isinstance(body, DescribeConfigsRequest)
+    return DescribeConfigsResponse(
+        throttle_time=NO_THROTTLE, results=tuple(_result(broker, body, resource) for resource in body.resources)
+    )
+
+
+def _result(broker: Broker, body: DescribeConfigsRequest, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    rows = _rows(broker, resource)
+    refusal = rows if isinstance(rows, Refusal) else None
+    return DescribeConfigsResult(
+        error_code=refusal.error if refusal else ErrorCode.none,
+        error_message=refusal.message if refusal else None,
+        resource_type=i8(resource.resource_type),
+        resource_name=resource.resource_name,
+        configs=() if isinstance(rows, Refusal) else tuple(_row(row, body) for row in rows),
+    )
+
+
+def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC_RESOURCE:
+        problem = name_problem(name)
+        if problem is not None:
+            return Refusal(ErrorCode.invalid_topic_exception, problem)
+        if name not in broker.controller.image.topics:
+            return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+        return topic_rows(broker.config, broker.controller.image.topic_configs(name), resource.configuration_keys)
+    if resource.resource_type != BROKER_RESOURCE:
+        return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
+    if name == "":
+        return []
+    if name != str(broker.node_id):
+        return Refusal(
+            ErrorCode.invalid_request, f"Unexpected broker id, expected {broker.node_id} or empty string, got {name}"
+        )
+    return broker_rows(broker.config, resource.configuration_keys)
+
+
+def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=row.key.name,
+        value=row.value,
+        read_only=row.read_only,
+        config_source=i8(row.source),
+        is_sensitive=False,
+        synonyms=tuple(
+            DescribeConfigsSynonym(name=one.name, value=one.value, source=i8(one.source)) for one in row.synonyms
+        )
+        if body.include_synonyms
+        else (),
+        config_type=i8(row.key.kind),
+        documentation=row.key.doc if body.include_documentation else None,
+    )

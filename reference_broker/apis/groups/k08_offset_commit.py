@@ -1,0 +1,116 @@
+"""OffsetCommit: keeps where a group's consumers are (KIP-211, KIP-320; draft 1000 KIP-232)."""
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v9.request import OffsetCommitRequest
+from kio.schema.offset_commit.v9.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.groups.offsets.commits import CommitRequest, WantedOffset
+from reference_broker.groups.offsets.group_records import NO_EPOCH
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts import (
+    OffsetCommitRequest1000,
+    OffsetCommitResponse1000,
+    OffsetCommitResponsePartition1000,
+    OffsetCommitResponseTopic1000,
+)
+from reference_broker.wire.errors import Error
+
+CARD = Card(
+    api_key=ApiKey.OFFSET_COMMIT,
+    min_version=2,
+    max_version=9,
+    behaviour="Answered when all replicas in sync have the commits; a member's commit counts as a heartbeat. Draft "
+    "1000 carries the metadata epoch of each partition: INVALID_METADATA_EPOCH where it is below the last commit's.",
+    simplifications="retention_time of versions 2 to 4 is not looked at: the broker's retention holds (KIP-211).",
+    kips=(211, 232, 320, 345),
+)
+
+GROUP_NOT_FOUND_FROM = 9
+
+
+def handle(broker: Broker, call: Call, body: object) -> None:
+    """Answers later: an error for each partition, in the request's order."""
+    if isinstance(body, OffsetCommitRequest1000):
+        _commit_draft(broker, call, body)
+        return
+    assert isinstance(body, OffsetCommitRequest)
+    request = CommitRequest(
+        group_id=body.group_id,
+        generation=body.generation_id_or_member_epoch,
+        member_id=body.member_id,
+        group_instance_id=body.group_instance_id,
+        offsets=tuple(
+            WantedOffset(
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                one.committed_leader_epoch,
+                one.committed_metadata,
+            )
+            for topic in body.topics
+            for one in topic.partitions
+        ),
+        knows_missing_groups=call.api_version >= GROUP_NOT_FOUND_FROM,
+    )
+
+    def answer(errors: list[Error]) -> None:
+        told = iter(errors)
+        topics = tuple(
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=ErrorCode(int(next(told)))
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        )
+        call.respond(OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics))
+
+    broker.groups.commits.commit(request, answer)
+
+
+def _commit_draft(broker: Broker, call: Call, body: OffsetCommitRequest1000) -> None:
+    request = CommitRequest(
+        group_id=body.group_id,
+        generation=body.generation_id_or_member_epoch,
+        member_id=body.member_id,
+        group_instance_id=None,
+        offsets=tuple(
+            WantedOffset(
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                NO_EPOCH,
+                one.committed_metadata,
+                one.metadata_epoch,
+            )
+            for topic in body.topics
+            for one in topic.partitions
+        ),
+    )
+
+    def answer(errors: list[Error]) -> None:
+        told = iter(errors)
+        topics = tuple(
+            OffsetCommitResponseTopic1000(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetCommitResponsePartition1000(partition_index=one.partition_index, error_code=int(next(told)))
+                    for one in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        )
+        call.respond(OffsetCommitResponse1000(topics=topics))
+
+    broker.groups.commits.commit(request, answer)

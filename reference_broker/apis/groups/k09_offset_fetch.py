@@ -1,0 +1,127 @@
+"""OffsetFetch: where a group's consumers are, of one group or of several (KIP-709; draft 1000 KIP-232)."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
+from kio.schema.offset_fetch.v9.response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i64
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.groups.offsets.commits import FetchedOffset
+from reference_broker.groups.offsets.group_records import NO_METADATA_EPOCH
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts import (
+    OffsetFetchRequest1000,
+    OffsetFetchResponse1000,
+    OffsetFetchResponsePartition1000,
+    OffsetFetchResponseTopic1000,
+)
+from reference_broker.wire.errors import Error
+
+CARD = Card(
+    api_key=ApiKey.OFFSET_FETCH,
+    min_version=1,
+    max_version=9,
+    behaviour="Tells what is replicated, -1 where nothing is committed; all of a group for null topics. An unknown "
+    "group has no offsets. With require_stable the answer waits for commits that are on their way, and that of a "
+    "coordinator that has just loaded for all that it loaded: COORDINATOR_NOT_AVAILABLE where that takes longer than "
+    "offsets.commit.timeout.ms. Draft 1000 tells the metadata epoch of each partition, -1 where none was recorded.",
+    simplifications="There are no transactional commits.",
+    kips=(88, 232, 447, 709),
+)
+
+NOTHING = -1
+GROUP_ERROR_FROM = 2
+"""The version from which an error of the whole group has a place of its own."""
+
+
+def handle(broker: Broker, call: Call, body: object) -> None:
+    """Groups, topics and partitions in the request's order; all topics in that of their first commit. Answers through
+    ``call`` when the last group is settled, mostly at once."""
+    if isinstance(body, OffsetFetchRequest1000):
+        _draft(broker, call, body)
+        return
+    assert isinstance(body, OffsetFetchRequest)
+    asked = body.groups
+    answers: dict[int, OffsetFetchResponseGroup] = {}
+
+    def settled(at: int, error: Error, found: list[FetchedOffset]) -> None:
+        answers[at] = _group(asked[at], error, found, call.api_version)
+        if len(answers) == len(asked):
+            groups = tuple(answers[each] for each in range(len(asked)))
+            call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups))
+
+    if not asked:
+        call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
+    for at, group in enumerate(asked):
+        broker.groups.commits.fetch(
+            group.group_id, _wanted(group), partial(settled, at), requires_stable=body.require_stable
+        )
+
+
+def _wanted(asked: OffsetFetchRequestGroup) -> list[tuple[str, Sequence[int]]] | None:
+    return None if asked.topics is None else [(topic.name, topic.partition_indexes) for topic in asked.topics]
+
+
+def _group(
+    asked: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
+) -> OffsetFetchResponseGroup:
+    if error is not Error.NONE and api_version < GROUP_ERROR_FROM:
+        found = [FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked) or () for index in indexes]
+    told = ErrorCode(int(error))
+    topics = tuple(
+        OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets))
+        for name, offsets in _by_topic(found).items()
+    )
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=told)
+
+
+def _partition(found: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    commit = found.commit
+    return OffsetFetchResponsePartitions(
+        partition_index=i32(found.partition),
+        committed_offset=i64(NOTHING if commit is None else commit.offset),
+        committed_leader_epoch=i32(NOTHING if commit is None else commit.leader_epoch),
+        metadata="" if commit is None else commit.metadata,
+        error_code=error,
+    )
+
+
+def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
+    topics: dict[str, list[FetchedOffset]] = {}
+    for one in found:
+        topics.setdefault(one.topic, []).append(one)
+    return topics
+
+
+def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000) -> None:
+    wanted = None if body.topics is None else [(topic.name, topic.partition_indexes) for topic in body.topics]
+
+    def settled(error: Error, found: list[FetchedOffset]) -> None:
+        topics = tuple(
+            OffsetFetchResponseTopic1000(name=name, partitions=tuple(_draft_partition(one) for one in offsets))
+            for name, offsets in _by_topic(found).items()
+        )
+        call.respond(OffsetFetchResponse1000(topics=topics, error_code=int(error)))
+
+    broker.groups.commits.fetch(body.group_id, wanted, settled)
+
+
+def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1000:
+    commit = found.commit
+    return OffsetFetchResponsePartition1000(
+        partition_index=found.partition,
+        committed_offset=NOTHING if commit is None else commit.offset,
+        metadata_epoch=NO_METADATA_EPOCH if commit is None else commit.metadata_epoch,
+        metadata="" if commit is None else commit.metadata,
+    )

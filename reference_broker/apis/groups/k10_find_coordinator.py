@@ -1,0 +1,73 @@
+"""FindCoordinator: which node keeps a group; creates the offsets topic where it is missing (KIP-699)."""
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.groups.offsets_topic_creation import ask_to_create_offsets_topic
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, partition_of
+from reference_broker.groups.offsets.record_fields import fits
+from reference_broker.wire.apis import ApiKey
+
+CARD = Card(
+    api_key=ApiKey.FIND_COORDINATOR,
+    min_version=0,
+    max_version=6,
+    behaviour="Of a group the leader of its partition of __consumer_offsets. Where the topic is missing the active "
+    "controller is asked to create it, and the answer is COORDINATOR_NOT_AVAILABLE, as it is without a leader. An "
+    "unknown key type gets INVALID_REQUEST.",
+    simplifications="Transactions and share groups are not served: COORDINATOR_NOT_AVAILABLE. The offsets topic has at "
+    "most as many replicas as there are brokers and voters.",
+    kips=(699, 932),
+)
+
+GROUP = 0
+KEY_TYPES = (GROUP, 1, 2)
+"""Group, transaction, share."""
+
+NOT_AVAILABLE = "The coordinator is not available."
+
+
+def handle(broker: Broker, call: Call, body: object) -> FindCoordinatorResponse:  # noqa: ARG001
+    """One answer for each key, in the request's order (versions below 4 ask for exactly one)."""
+    assert isinstance(body, FindCoordinatorRequest)
+    if body.key_type not in KEY_TYPES:
+        problem = f"Unknown key type {body.key_type}."
+        found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
+    elif body.key_type != GROUP:
+        found = [_nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE) for key in body.coordinator_keys]
+    else:
+        found = [_coordinator(broker, key) for key in body.coordinator_keys]
+    return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
+
+
+def _coordinator(broker: Broker, group_id: str) -> Coordinator:
+    """As this broker tells its clients the metadata."""
+    if not fits(group_id):
+        return _nobody(group_id, ErrorCode.invalid_group_id, "No record can hold a group ID of this length.")
+    cache = broker.metadata
+    topic = cache.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        ask_to_create_offsets_topic(broker)
+        return _nobody(group_id, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
+    leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+    for each in cache.live_brokers():
+        if each.broker_id == leader:
+            return Coordinator(
+                key=group_id,
+                node_id=BrokerId(leader),
+                host=each.host,
+                port=i32(each.port),
+                error_code=ErrorCode.none,
+                error_message="",
+            )
+    return _nobody(group_id, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
+
+
+def _nobody(key: str, error: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=BrokerId(-1), host="", port=i32(-1), error_code=error, error_message=message)

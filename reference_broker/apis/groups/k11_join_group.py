@@ -1,0 +1,78 @@
+"""JoinGroup: a member comes, or comes again for the next generation (KIP-62, 345, 394, 559, 800, 814)."""
+
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.join_group.v9.request import JoinGroupRequest
+from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
+from kio.static.primitive import i32
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.groups.membership.member import MemberProtocol
+from reference_broker.groups.membership.membership_values import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
+from reference_broker.wire.apis import ApiKey
+
+CARD = Card(
+    api_key=ApiKey.JOIN_GROUP,
+    min_version=0,
+    max_version=9,
+    behaviour="Answered when the generation begins: once all members have joined, or the longest rebalance timeout of "
+    "a member is over; a group that was empty waits group.initial.rebalance.delay.ms, longer while members come. "
+    "From version 4 on a member gets its ID first (MEMBER_ID_REQUIRED); a static one never does. A static member that "
+    "starts again keeps its place and, where the group is Stable and its protocol stays, causes no rebalance; whoever "
+    "has its old ID is fenced. The reason is told in the trace.",
+    kips=(62, 345, 394, 559, 800, 814),
+)
+
+NEEDS_MEMBER_ID_FROM = 4
+NULL_PROTOCOL_FROM = 7
+SKIPS_ASSIGNMENT_FROM = 9
+_MS = timedelta(milliseconds=1)
+
+
+def handle(broker: Broker, call: Call, body: object) -> None:
+    """Answers through ``call``, at once or later."""
+    assert isinstance(body, JoinGroupRequest)
+    version = call.api_version
+    broker.groups.membership.join(_asked(call, body), lambda answer: call.respond(_response(answer, version)))
+
+
+def _asked(call: Call, body: JoinGroupRequest) -> JoinRequest:
+    """Version 0 has one timeout for both."""
+    session_timeout_ms, rebalance_timeout_ms = body.session_timeout // _MS, body.rebalance_timeout // _MS
+    return JoinRequest(
+        body.group_id,
+        body.member_id,
+        body.group_instance_id,
+        call.client_id,
+        call.client_host,
+        session_timeout_ms,
+        session_timeout_ms if call.api_version == 0 else rebalance_timeout_ms,
+        body.protocol_type,
+        tuple(MemberProtocol(each.name, each.metadata) for each in body.protocols),
+        (body.reason or "")[:MOST_REASON_CHARACTERS],
+        needs_member_id=call.api_version >= NEEDS_MEMBER_ID_FROM,
+        skips_assignment=call.api_version >= SKIPS_ASSIGNMENT_FROM,
+    )
+
+
+def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+    protocol = answer.protocol
+    return JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode(answer.error),
+        generation_id=i32(answer.generation),
+        protocol_type=answer.protocol_type,
+        protocol_name="" if protocol is None and version < NULL_PROTOCOL_FROM else protocol,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata
+            )
+            for each in answer.members
+        ),
+    )

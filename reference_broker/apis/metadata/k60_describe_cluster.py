@@ -1,0 +1,69 @@
+"""DescribeCluster: the brokers and who is the controller (KIP-700, KIP-919, KIP-1073)."""
+
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.static.primitive import i8, i32
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.proposing import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
+from reference_broker.metadata.image import BrokerImage
+from reference_broker.wire.apis import ApiKey
+
+CARD = Card(
+    api_key=ApiKey.DESCRIBE_CLUSTER,
+    min_version=0,
+    max_version=2,
+    behaviour="Live brokers; with include_fenced_brokers (version 2) the fenced ones, too.",
+    simplifications="Clients reach brokers only: asking for controllers gets MISMATCHED_ENDPOINT_TYPE, as a broker "
+    "of Kafka answers.",
+    kips=(700, 919, 1073),
+)
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(broker: Broker, call: Call, body: object) -> DescribeClusterResponse:  # noqa: ARG001
+    """The brokers in the order of their IDs."""
+    assert isinstance(body, DescribeClusterRequest)
+    if body.endpoint_type == CONTROLLERS:
+        return _refused(body, ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
+    if body.endpoint_type != BROKERS:
+        return _refused(body, ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {body.endpoint_type}.")
+    known = _registered(broker) if body.include_fenced_brokers else broker.metadata.live_brokers()
+    asked = body.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        cluster_id=broker.metadata.cluster_id,
+        controller_id=BrokerId(broker.metadata.controller_id),
+        brokers=tuple(
+            DescribeClusterBroker(
+                broker_id=BrokerId(one.broker_id),
+                host=one.host,
+                port=i32(one.port),
+                rack=one.rack,
+                is_fenced=one.fenced,
+            )
+            for one in known
+        ),
+        cluster_authorized_operations=i32(CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED),
+    )
+
+
+def _registered(broker: Broker) -> tuple[BrokerImage, ...]:
+    """Of the image: the active controller tells of live brokers only."""
+    return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))
+
+
+def _refused(body: DescribeClusterRequest, error: ErrorCode, message: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        error_message=message,
+        endpoint_type=i8(body.endpoint_type),
+        cluster_id="",
+        brokers=(),
+    )

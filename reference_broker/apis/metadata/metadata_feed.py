@@ -1,0 +1,76 @@
+"""Keeps the controller's gauges equal to the published metadata image; also ``broker.metadata``, where the metadata
+epoch is off, or until the active controller's first UpdateMetadata."""
+
+from dataclasses import replace
+
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.records.partition_health import PartitionHealth
+from reference_broker.metadata.cache import NO_EPOCH, cache_of, update_of
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
+from reference_broker.metadata.image import MetadataImage
+
+
+def feed_metadata(broker: Broker) -> None:
+    """Call once the metadata is loaded: takes the image, then follows its deltas and who leads the quorum."""
+    controller, loader = broker.controller, broker.loader
+    _follow_from(broker, loader.image, controller.cluster_id)
+    metrics = broker.metrics
+    topics = metrics.gauge("kafka.controller", "KafkaController", "GlobalTopicCount")
+    partitions = metrics.gauge("kafka.controller", "KafkaController", "GlobalPartitionCount")
+    applied = metrics.gauge("kafka.controller", "KafkaController", "LastAppliedRecordOffset")
+    active = metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount")
+    epoch = metrics.gauge("kafka.server", "raft-metrics", "current-epoch")
+    leader = metrics.gauge("kafka.server", "raft-metrics", "current-leader")
+    health = PartitionHealth(metrics, loader.image)
+    topics.value = len(loader.image.topics)
+    partitions.value = sum(len(topic.partitions) for topic in loader.image.topics.values())
+    applied.value = loader.image.provenance.offset
+
+    def published(delta: MetadataDelta, image: MetadataImage) -> None:
+        _follow(broker, delta, image)
+        topics.value = len(image.topics)
+        for change in delta.topics:
+            changed = change.after or change.before
+            assert changed is not None, "a topic change has a topic before it or after it"
+            health.changed(change)
+            before = len(change.before.partitions) if change.before else 0
+            partitions.value += (len(change.after.partitions) if change.after else 0) - before
+        applied.value = image.provenance.offset
+
+    def leader_changed() -> None:
+        if broker.metadata.metadata_epoch == NO_EPOCH:
+            broker.metadata = replace(broker.metadata, controller_id=broker.quorum.shown_leader_id)
+        active.value = int(controller.is_active)
+        epoch.value = broker.quorum.epoch
+        leader.value = broker.quorum.shown_leader_id
+
+    loader.subscribe(published)
+    broker.replica.on_leader_changed(leader_changed)
+
+
+def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
+    """Once the controller has sent an update, clients are told by updates alone. Switching the epoch off ends that, but
+    not for what was sent after it was switched on again."""
+    cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
+    if cache.metadata_epoch == NO_EPOCH:
+        broker.metadata = cache.apply(update_of(delta, image, leader_id))
+        for change in delta.topics:
+            changed = change.after or change.before
+            assert changed is not None, "a topic change has a topic before it or after it"
+            broker.topic_answers.pop(changed.name, None)
+        _overtake(broker, image)
+    elif delta.features.get(METADATA_EPOCH_FEATURE, 1) is None and cache.metadata_epoch <= image.metadata_epoch:
+        _follow_from(broker, image, cache.cluster_id)
+        broker.topic_answers.clear()
+
+
+def _follow_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:
+    broker.metadata = cache_of(image, cluster_id, broker.quorum.shown_leader_id)
+    _overtake(broker, image)
+
+
+def _overtake(broker: Broker, image: MetadataImage) -> None:
+    """Where the epoch is off, updates up to the image's epoch are of before that, however late they come."""
+    if not sends_metadata_epoch(image) and broker.metadata.overtaken_epoch < image.metadata_epoch:
+        broker.metadata = replace(broker.metadata, overtaken_epoch=image.metadata_epoch)

@@ -1,0 +1,141 @@
+"""DescribeQuorum: who votes, who leads, and how far each replica of the metadata log has come (KIP-595, KIP-836).
+
+Only the leader knows. Any other node asks it (Kafka's brokers forward this request to the controller), so that a client
+may ask whichever node it reaches.
+"""
+
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.describe_quorum.v2.response import (
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+)
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32, i64, u16
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.passing_on import PEER_PREFIX
+from reference_broker.metadata.records import LISTENER_NAME
+from reference_broker.ports.channels import Channel
+from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
+from reference_broker.wire.apis import ApiKey
+
+METADATA_TOPIC = "__cluster_metadata"
+
+CARD = Card(
+    api_key=ApiKey.DESCRIBE_QUORUM,
+    min_version=0,
+    max_version=2,
+    behaviour="A node that does not lead asks the leader; NOT_LEADER_OR_FOLLOWER while none is known or it does not "
+    "answer. A request for anything but the metadata partition gets UNKNOWN_TOPIC_OR_PARTITION.",
+    simplifications="No directory IDs.",
+    kips=(595, 836, 853),
+)
+
+
+def handle(broker: Broker, call: Call, body: object) -> DescribeQuorumResponse | None:
+    """The answer, or None when the leader has been asked."""
+    assert isinstance(body, DescribeQuorumRequest)
+    if not _names_only_the_metadata_partition(body):
+        return _unknown_partitions(body)
+    if broker.quorum.is_leader:
+        return _described(broker, broker.quorum.describe())
+    leader_id = broker.quorum.leader_id
+    if leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
+        return _not_leader()
+    broker.outside.send(
+        leader_id,
+        Channel.CONTROLLER,
+        CARD.api_key,
+        CARD.max_version,
+        body,
+        broker.config.controller_quorum_request_timeout_ms,
+        call.respond,
+        lambda: call.respond(_not_leader()),
+    )
+    return None
+
+
+def _names_only_the_metadata_partition(body: DescribeQuorumRequest) -> bool:
+    named = [(topic.topic_name, one.partition_index) for topic in body.topics for one in topic.partitions]
+    return len(body.topics) == 1 and named == [(METADATA_TOPIC, 0)]
+
+
+def _unknown_partitions(body: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    error = ErrorCode.unknown_topic_or_partition
+    return _response(
+        tuple(
+            TopicData(
+                topic_name=topic.topic_name,
+                partitions=tuple(_failed(one.partition_index, error) for one in topic.partitions),
+            )
+            for topic in body.topics
+        )
+    )
+
+
+def _not_leader() -> DescribeQuorumResponse:
+    return _response(_metadata_partition(_failed(i32(0), ErrorCode.not_leader_or_follower)))
+
+
+def _failed(partition_index: i32, error: ErrorCode) -> PartitionData:
+    """Kafka leaves the other fields of such a partition at zero."""
+    return PartitionData(
+        partition_index=partition_index,
+        error_code=error,
+        error_message=None,
+        leader_id=BrokerId(0),
+        leader_epoch=i32(0),
+        high_watermark=i64(0),
+        current_voters=(),
+        observers=(),
+    )
+
+
+def _described(broker: Broker, quorum: QuorumDescription) -> DescribeQuorumResponse:
+    partition = PartitionData(
+        partition_index=i32(0),
+        error_code=ErrorCode.none,
+        error_message=None,
+        leader_id=BrokerId(quorum.leader_id),
+        leader_epoch=i32(quorum.leader_epoch),
+        high_watermark=i64(quorum.high_watermark),
+        current_voters=tuple(_replica(each) for each in quorum.voters),
+        observers=tuple(_replica(each) for each in quorum.observers),
+    )
+    return _response(_metadata_partition(partition), _nodes(broker, [each.replica_id for each in quorum.voters]))
+
+
+def _replica(replica: ReplicaDescription) -> ReplicaState:
+    return ReplicaState(
+        replica_id=BrokerId(replica.replica_id),
+        replica_directory_id=None,
+        log_end_offset=i64(replica.log_end_offset),
+        last_fetch_timestamp=i64(replica.last_fetch_ms),
+        last_caught_up_timestamp=i64(replica.last_caught_up_ms),
+    )
+
+
+def _nodes(broker: Broker, voters: list[int]) -> tuple[Node, ...]:
+    """Where clients reach the voters; one that has never registered has no address to tell."""
+    return tuple(
+        Node(
+            node_id=BrokerId(one.broker_id),
+            listeners=(Listener(name=LISTENER_NAME, host=one.host, port=u16(one.port)),),
+        )
+        for _, one in sorted(broker.loader.image.brokers.items())
+        if one.broker_id in voters
+    )
+
+
+def _metadata_partition(partition: PartitionData) -> tuple[TopicData, ...]:
+    return (TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),)  # type: ignore[arg-type]
+
+
+def _response(topics: tuple[TopicData, ...], nodes: tuple[Node, ...] = ()) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(error_code=ErrorCode.none, error_message=None, topics=topics, nodes=nodes)

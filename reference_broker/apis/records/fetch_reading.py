@@ -1,0 +1,147 @@
+"""What there is to say about one partition of a fetch, and reading its records.
+
+A look costs the same whatever the partition holds, and reads no records. Order of the checks and codes as in
+Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from reference_broker.apis.broker import Broker
+from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.ports.disk import DiskError
+from reference_broker.sessions.cached_partition import CachedPartition
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import (
+    EpochEndOffset,
+    FetchRequest,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+
+READ_COMMITTED = 1
+
+
+class Reader(Enum):
+    """Who reads, and so how far."""
+
+    FOLLOWER = "to the log end"
+    UNCOMMITTED = "to the high watermark"
+    COMMITTED = "to the last stable offset, with the aborted transactions"
+
+
+def reader_of(request: FetchRequest) -> Reader:
+    if request.replica_id >= 0:
+        return Reader.FOLLOWER
+    return Reader.COMMITTED if request.isolation_level == READ_COMMITTED else Reader.UNCOMMITTED
+
+
+@dataclass(slots=True)
+class Look:
+    """``data``: the partition's part of an answer, without records. ``available_bytes``: 0 if there is nothing to
+    read, else between 1 and the partition's limit. ``end_offset``: how far the reader may read. ``there_bytes``: what
+    is there to read, without that limit."""
+
+    data: PartitionData
+    available_bytes: int = 0
+    end_offset: int = 0
+    there_bytes: int = 0
+
+
+def look(broker: Broker, cached: CachedPartition, reader: Reader) -> Look:
+    partition = cached.bind(broker.partitions)
+    if partition is None:
+        return missing(broker, cached)
+    error = leader_epoch_error(partition.leader_epoch, cached.current_leader_epoch)
+    if error:
+        leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
+        return failed(cached.index, error, leader if error == Error.FENCED_LEADER_EPOCH else None)
+    log = partition.log
+    if cached.fetch_offset < log.log_start_offset:
+        return failed(cached.index, Error.OFFSET_OUT_OF_RANGE)
+    data = PartitionData(cached.index, 0, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+    if cached.last_fetched_epoch >= 0:
+        end = log.end_offset_for_epoch(cached.last_fetched_epoch)
+        if end.epoch < 0 or end.end_offset < 0:
+            return failed(cached.index, Error.OFFSET_OUT_OF_RANGE)
+        if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
+            data.diverging_epoch = EpochEndOffset(end.epoch, end.end_offset)
+            return Look(data)
+    if cached.fetch_offset > log.log_end_offset:
+        return failed(cached.index, Error.OFFSET_OUT_OF_RANGE)
+    return _readable(log, cached, reader, data)
+
+
+def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader, data: PartitionData) -> Look:
+    if reader is Reader.COMMITTED:
+        data.aborted_transactions = []  # no transaction is served, so none was aborted
+    end_offset = readable_end(log, reader)
+    if cached.fetch_offset >= end_offset:
+        return Look(data)
+    there_bytes = log.bytes_between(cached.fetch_offset, end_offset)
+    if there_bytes == 0:  # only holes: the records were compacted away or were never kept
+        return Look(data)
+    return Look(data, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
+
+
+def readable_end(log: PartitionLog, reader: Reader) -> int:
+    if reader is Reader.FOLLOWER:
+        return log.log_end_offset
+    return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
+
+
+def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
+    """``request_epoch``: the leader epoch that the fetcher knows, -1 if it does not say."""
+    if request_epoch < 0 or request_epoch == leader_epoch:
+        return Error.NONE
+    return Error.FENCED_LEADER_EPOCH if request_epoch < leader_epoch else Error.UNKNOWN_LEADER_EPOCH
+
+
+def led_elsewhere(broker: Broker, there: PartitionImage, request_epoch: int) -> Error:
+    """Why ``there`` is not served here. A follower compares the leader epoch first (KIP-320), since one that is behind
+    the requester does not know who leads."""
+    if broker.node_id in there.replicas:
+        return leader_epoch_error(there.leader_epoch, request_epoch) or Error.NOT_LEADER_OR_FOLLOWER
+    return Error.NOT_LEADER_OR_FOLLOWER
+
+
+def missing(broker: Broker, cached: CachedPartition) -> Look:
+    """No partition led here answers to it: unknown, of another topic ID than its name has now, or led elsewhere."""
+    image = broker.controller.image
+    if cached.session.uses_topic_ids:
+        topic = image.topic_by_id(cached.topic_id)
+        if topic is None:
+            recreated = cached.topic in image.topics
+            return failed(cached.index, Error.INCONSISTENT_TOPIC_ID if recreated else Error.UNKNOWN_TOPIC_ID)
+        cached.topic = topic.name
+    else:
+        topic = image.topics.get(cached.topic)
+        if topic is not None and not cached.may_be(topic.topic_id):
+            return failed(cached.index, Error.INCONSISTENT_TOPIC_ID)
+    if topic is None or not 0 <= cached.index < len(topic.partitions):
+        return failed(cached.index, Error.UNKNOWN_TOPIC_OR_PARTITION)
+    there = topic.partitions[cached.index]
+    error = led_elsewhere(broker, there, cached.current_leader_epoch)
+    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    return failed(cached.index, error, None if error == Error.UNKNOWN_LEADER_EPOCH else leader)
+
+
+def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:
+    return Look(PartitionData(index, int(error), -1, current_leader=leader))
+
+
+def read_records(cached: CachedPartition, found: Look, max_bytes: int, at_least_one: bool) -> None:
+    """Reads into ``found.data``: whole batches, at most ``max_bytes`` unless ``at_least_one`` is needed.
+
+    A disk that fails turns into KAFKA_STORAGE_ERROR for this partition alone.
+    """
+    partition = cached.partition
+    if partition is None or not found.available_bytes:
+        return
+    try:
+        found.data.records = partition.log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
+    except OffsetOutOfRange:
+        found.data = failed(cached.index, Error.OFFSET_OUT_OF_RANGE).data
+    except DiskError:
+        found.data = failed(cached.index, Error.KAFKA_STORAGE_ERROR).data

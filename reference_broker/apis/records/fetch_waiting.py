@@ -1,0 +1,216 @@
+"""One accepted fetch: answered at once, or when enough can be read, something fails, or its time is over.
+
+It waits on its session alone (a full fetch on the draft of one): a partition that changes marks itself there, and
+only that partition is looked at. An answer costs what is marked plus what is sent.
+"""
+
+from dataclasses import dataclass, field
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.records.fetch_answer import refusal, response, with_leaders
+from reference_broker.apis.records.fetch_reading import Look, Reader, failed, look, read_records, reader_of
+from reference_broker.sessions.cached_partition import CachedPartition, divergence
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+
+MAX_MISSES = 16
+"""An answer stops reading after so many partitions whose own limit their next batch exceeds."""
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """``creates``: a full fetch that asks for a session. ``looks``: one for each marked partition of the session.
+
+    ``urgent``: an error or a divergence that is new, has changed, or that this request asked for; a lasting one rides
+    in each answer but ends no wait. Fetches that wait are bounded by the connections: one for each.
+    """
+
+    broker: Broker
+    call: Call
+    session: FetchSession
+    request: FetchRequest
+    creates: bool = False
+    urgent: bool = False
+    timer: int | None = None
+    reader: Reader = field(init=False)
+    max_bytes: int = field(init=False)
+    min_bytes: int = field(init=False)
+    looks: dict[CachedPartition, Look] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.reader = reader_of(self.request)
+        self.max_bytes = min(max(self.request.max_bytes, 0), self.broker.config.fetch_max_bytes)
+        self.min_bytes = min(self.request.min_bytes, self.max_bytes)
+
+    def begin(self) -> FetchResponse | None:
+        """The answer, or None: it waits and responds later."""
+        self.session.read_as(self.reader)
+        for cached in self.session.changed:
+            self._look(cached)
+        if self.reader is Reader.FOLLOWER and not self._count_progress():
+            return refusal(self.session.revision.unknown_id, self.request)
+        if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
+            return self._answer()
+        self._wait()
+        return None
+
+    def _count_progress(self) -> bool:
+        """What a follower asks for, it has (F-22): all that is marked, which holds all that it named; the leader takes
+        the others from the session's contact time. False if those whom a high watermark let go on took its session."""
+        replicated = [one for one in self.session.changed if one.partition and one.partition.followers is not None]
+        if not replicated:
+            return True
+        leaders, request = self.broker.replication.leaders, self.request
+        for cached in replicated:
+            partition, data = cached.partition, self.looks[cached].data
+            if partition is None or data.error_code or data.diverging_epoch is not None or not cached.is_of_partition:
+                continue
+            error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
+            if error:
+                self._note(cached, failed(cached.index, error))
+            else:
+                data.high_watermark = partition.log.high_watermark
+                data.last_stable_offset = partition.log.last_stable_offset
+        leaders.tell()
+        session_id = self.session.session_id
+        return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
+
+    def partition_marked(self, cached: CachedPartition) -> None:
+        self._look(cached)
+        if self._is_answerable():
+            self.respond()
+        else:
+            cached.watch(self.broker.partitions)
+
+    def abandon(self, error_code: int) -> None:
+        self._stop_waiting()
+        sessions = self.broker.fetch_sessions
+        kept = sessions.find(self.session.session_id, sessions.first)
+        self.call.respond(refusal(Error(error_code), self.request, kept))
+
+    def _look(self, cached: CachedPartition) -> None:
+        self._note(cached, look(self.broker, cached, self.reader))
+
+    def _note(self, cached: CachedPartition, found: Look) -> None:
+        self.session.assess(cached, found.available_bytes)
+        cached.there_bytes = found.there_bytes
+        self.looks[cached] = found
+        data = found.data
+        failing = data.error_code != 0 or data.diverging_epoch is not None
+        news = data.error_code != cached.sent_error or divergence(data) != cached.sent_divergence
+        self.urgent = self.urgent or (failing and (news or cached.named))
+
+    def _is_answerable(self) -> bool:
+        return self.urgent or self.session.available_bytes >= self.min_bytes
+
+    def _wait(self) -> None:
+        self.session.waiter = self
+        for cached in self.session.changed:
+            cached.watch(self.broker.partitions)
+        wait_ms = self.request.max_wait_ms
+        if self.reader is Reader.FOLLOWER:
+            wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
+        deadline_us = self.broker.now.mono_us + wait_ms * 1000
+        self.timer = self.broker.outside.set_timer(deadline_us, self.respond)
+        self.call.on_closed(self._forget)
+
+    def _stop_waiting(self) -> None:
+        if self.timer is not None:
+            self.broker.outside.cancel_timer(self.timer)
+            self.timer = None
+            if self.reader is Reader.FOLLOWER:
+                self.broker.replication.leaders.waits.end(self.request.replica_id, self)
+        self.session.waiter = None
+
+    def _forget(self) -> None:
+        """The connection closed: nothing was sent, so every mark stays."""
+        self._stop_waiting()
+        if not self.session.session_id:
+            self.session.release()
+
+    def respond(self) -> None:
+        """Now, with what there is: enough, or its time is over."""
+        self.call.respond(self._answer())
+
+    def _answer(self) -> FetchResponse:
+        if self.session.waiter is self:
+            self._refresh_errors()
+        self._stop_waiting()
+        told = self._collect()
+        kept = self._keep()
+        answer = response(self.session, told)
+        if kept:
+            self._settle(told)
+        elif not self.session.session_id:
+            self.session.release()
+        return with_leaders(self.broker, self.call.api_version, answer)
+
+    def _keep(self) -> bool:
+        """Whether a session is left that caches what was asked for; a draft becomes one where there is room."""
+        session, sessions, now = self.session, self.broker.fetch_sessions, self.broker.now
+        if session.session_id:
+            if session.answers_full and sessions.is_too_large(session):
+                sessions.deny(session)
+        elif not self.creates:
+            return False
+        elif session.revision is sessions.final:
+            return sessions.admit(session, now)
+        elif not sessions.admit_or_deny(session, now):
+            return False
+        return not session.denied
+
+    def _refresh_errors(self) -> None:
+        """Why a partition is not led here may have changed without a change of any partition that is."""
+        for cached, found in list(self.looks.items()):
+            if found.data.error_code:
+                self._look(cached)
+
+    def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
+        """What the answer tells, in list order: what was read within the limits, and all that is news."""
+        told = self._read_within_limits()
+        for cached in self.session.changed:
+            data = self.looks[cached].data
+            if self.session.revision.reports(self.session, cached, data):
+                told[cached] = data
+        return sorted(told.items(), key=lambda item: self.session.place(item[0]))
+
+    def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
+        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits."""
+        told: dict[CachedPartition, PartitionData] = {}
+        missed: list[CachedPartition] = []
+        left, first = self.max_bytes, True
+        while (left > 0 or first) and len(missed) < MAX_MISSES and self.session.available_bytes:
+            cached = self.session.take_with_data()
+            if cached is None:
+                break
+            found = self.looks.get(cached)
+            if found is None:
+                found = look(self.broker, cached, self.reader)
+                cached.there_bytes = found.there_bytes
+            read_records(cached, found, min(cached.max_bytes, left), first)
+            data = found.data
+            if data.records:
+                first = False
+                left -= len(data.records)
+            if data.records or data.error_code:
+                told[cached] = data
+                continue
+            missed.append(cached)
+            if left < cached.max_bytes:
+                break
+        for cached in missed:
+            self.session.queue(cached)
+        return told
+
+    def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
+        """In list order, so that those that move to its end keep their order among themselves."""
+        partitions, session = self.broker.partitions, self.session
+        marked = session.answered()
+        for cached, data in told:
+            session.settle(cached, data, partitions)
+        mentioned = dict(told)
+        for cached in marked:
+            if cached not in mentioned:
+                session.settle(cached, None, partitions)
+        session.settled()

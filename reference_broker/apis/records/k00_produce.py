@@ -1,0 +1,261 @@
+"""Produce: appends record batches to partitions (KIP-98 batches, KIP-516 topic IDs)."""
+
+from functools import partial
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.records.flushing import plan_timed_flush, sync_in_background, sync_then
+from reference_broker.apis.topics.topic_names import is_internal
+from reference_broker.log.partition_log import RecordsRefused
+from reference_broker.ports.disk import DiskError
+from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
+from reference_broker.replication.durable import must_be_durable
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+    RecordError,
+)
+
+LEADERS_FROM = 10
+"""The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
+
+CARD = Card(
+    api_key=ApiKey.PRODUCE,
+    min_version=3,
+    max_version=13,
+    behaviour="Batches are validated by header and CRC and appended as the bytes that came. acks=0 is not answered; "
+    "an error then closes the connection, as in Kafka. acks=1 is answered when appended, acks=all when the high "
+    "watermark has passed it, or when its timeout has; either also waits for a sync if the flush policy "
+    "(log.flush.interval.messages) says so. A retry of what is written already waits for its first writing.",
+    simplifications="Transactional produce is refused until transactions are served.",
+    kips=(98, 101, 467, 497, 516, 951, 966),
+)
+
+ADMIN_CLIENT_ID = "__admin_client"
+"""Whom Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
+
+ALL = -1
+"""acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
+
+
+def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
+    """Every partition of the request gets its own error code; one refused partition does not stop the others."""
+    assert isinstance(body, ProduceRequest)
+    written: list[tuple[Partition, bool, int]] = []
+    responses = [
+        _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
+        for topic in body.topics
+    ]
+    response = _with_leaders(broker, ProduceResponse(responses), call.api_version)
+    due: list[Partition] = []
+    replicated: list[tuple[Partition, int]] = []
+    for partition, is_new, end in written:
+        if is_new:
+            partition.changed()
+        if partition.followers is not None:
+            replicated.append((partition, end))
+        if must_be_durable(partition.log):
+            due.append(partition)
+    if body.acks == 0:
+        for partition in due:
+            sync_in_background(broker, partition)
+        _finish_unacknowledged(call, response)
+        return None
+    if replicated and body.acks == ALL:
+        acknowledge = partial(_acknowledge, broker, call, body.timeout_ms, response, replicated)
+        if due:
+            sync_then(broker, due, acknowledge)
+        else:
+            acknowledge()
+        return None
+    if not due:
+        return response
+    sync_then(broker, due, lambda: call.respond(response))
+    return None
+
+
+def _acknowledge(
+    broker: Broker, call: Call, timeout_ms: int, response: ProduceResponse, replicated: list[tuple[Partition, int]]
+) -> None:
+    """Responds once all replicas in sync have what was written."""
+
+    def answered(errors: dict[Partition, Error]) -> None:
+        if errors:
+            _mark_failed(broker, call.api_version, response, errors)
+        call.respond(response)
+
+    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, answered)
+    if abandon is not None:
+        call.on_closed(abandon)
+
+
+def _mark_failed(broker: Broker, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]) -> None:
+    """What was appended and is not known to be replicated: the client tries again, and may find it written."""
+    by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
+    by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
+    for topic in response.responses:
+        for answer in topic.partitions:
+            error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
+            if error is None or answer.error_code != Error.NONE:
+                continue
+            answer.error_code = error
+            if error == Error.NOT_LEADER_OR_FOLLOWER:
+                answer.current_leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
+    _with_leaders(broker, response, api_version)
+
+
+def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
+    image = broker.controller.image
+    known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
+    if known is None or not 0 <= index < len(known.partitions):
+        return None
+    return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
+
+
+def _with_leaders(broker: Broker, response: ProduceResponse, api_version: int) -> ProduceResponse:
+    """Versions that can say who leads instead also say where that is (KIP-951)."""
+    leaders: dict[int, None] = {}
+    for topic in response.responses:
+        for answer in topic.partitions:
+            if answer.current_leader is not None and api_version < LEADERS_FROM:
+                answer.current_leader = None
+            elif answer.current_leader is not None:
+                leaders[answer.current_leader.leader_id] = None
+    if leaders:
+        brokers = broker.controller.image.brokers
+        known = [brokers[leader] for leader in leaders if leader in brokers]
+        response.node_endpoints = [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]
+    return response
+
+
+def _may_be_written(broker: Broker, call: Call, topic: ProduceTopic) -> bool:
+    """The broker's own topics are written by Kafka's own tools only."""
+    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
+    return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
+
+
+def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
+    answers = [
+        _refused(wanted.partition, Error.INVALID_TOPIC_EXCEPTION, "the topic is internal")
+        for wanted in topic.partitions
+    ]
+    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
+
+
+def _append_topic(
+    broker: Broker, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
+) -> ProduceTopicResponse:
+    answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
+    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
+
+
+def _append(
+    broker: Broker,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    wanted: ProducePartition,
+    written: list[tuple[Partition, bool, int]],
+) -> ProducePartitionResponse:
+    """``written`` gets the partition, whether something new was written there, and where that ends: a duplicate changes
+    nothing, but is not acknowledged before its first writing may be."""
+    index = wanted.partition
+    if request.acks not in (-1, 0, 1):
+        return _refused(index, Error.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+    if request.transactional_id is not None:
+        return _refused(index, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+    by_id = topic.topic_id != NO_TOPIC_ID
+    if by_id:
+        partition = broker.partitions.by_id.get((topic.topic_id, index))
+    else:
+        partition = broker.partitions.by_name.get((topic.topic, index))
+    if partition is None:
+        return _not_led(broker, topic, index)
+    traffic = broker.traffic
+    if wanted.records is None or len(wanted.records) == 0:
+        return _refused(index, Error.INVALID_RECORD, "a produce needs a record batch for each partition it names")
+    if _batch_bytes(wanted.records) < len(wanted.records):
+        return _refused(index, Error.INVALID_RECORD, "a produce may hold only one record batch for each partition")
+    if _is_transactional(wanted.records):
+        return _refused(index, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+    log, followers = partition.log, partition.followers
+    if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
+        here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
+        return _refused(index, Error.NOT_ENOUGH_REPLICAS, here)
+    segments = len(log.segments)
+    try:
+        appended = log.append(broker.now, wanted.records, partition.leader_epoch)
+    except RecordsRefused as refused:
+        traffic.failed_produce_requests.value += 1
+        return ProducePartitionResponse(
+            index,
+            refused.error,
+            log_start_offset=log.log_start_offset if refused.error == Error.UNKNOWN_PRODUCER_ID else -1,
+            record_errors=[RecordError(at, text) for at, text in refused.record_errors],
+            error_message=refused.message,
+        )
+    except DiskError as failure:
+        broker.outside.note("append_failed", ("partition", f"{partition.topic}-{index}"), ("reason", str(failure)))
+        return _refused(index, Error.KAFKA_STORAGE_ERROR, str(failure))
+    written.append((partition, not appended.duplicate, appended.last_offset + 1))
+    if not appended.duplicate:
+        if followers is None:
+            log.advance_high_watermark(log.log_end_offset)
+        else:
+            broker.replication.leaders.appended(partition)
+        plan_timed_flush(broker, partition)
+        if len(log.segments) > segments > 0:
+            sync_in_background(broker, partition)
+        traffic.bytes_in.value += len(wanted.records)
+        traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
+    return ProducePartitionResponse(
+        index,
+        Error.NONE,
+        base_offset=appended.first_offset,
+        log_append_time_ms=appended.log_append_time_ms,
+        log_start_offset=appended.log_start_offset,
+    )
+
+
+def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+    image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
+    known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
+    if known is None:
+        return _refused(index, Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION)
+    if not 0 <= index < len(known.partitions):
+        return _refused(index, Error.UNKNOWN_TOPIC_OR_PARTITION)
+    there = known.partitions[index]
+    answer = _refused(index, Error.NOT_LEADER_OR_FOLLOWER)
+    answer.current_leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    return answer
+
+
+def _batch_bytes(records: bytes | memoryview) -> int:
+    """What the first batch's length field says it takes; whether that is right is the log's to judge."""
+    return int.from_bytes(records[8:12], "big", signed=True) + 12
+
+
+def _is_transactional(records: bytes | memoryview) -> bool:
+    """Such a batch would open a transaction that nobody can end. The attributes are big-endian at byte 21."""
+    return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
+
+
+def _refused(index: int, error: Error, message: str | None = None) -> ProducePartitionResponse:
+    return ProducePartitionResponse(index, error, error_message=message)
+
+
+def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
+    """acks=0: no answer. The client learns of an error by losing the connection, as from Kafka."""
+    for topic in response.responses:
+        for answer in topic.partitions:
+            if answer.error_code != Error.NONE:
+                call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
+                return
+    call.respond(None)

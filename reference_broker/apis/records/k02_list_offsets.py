@@ -1,0 +1,138 @@
+"""ListOffsets: the first, the last, or the first offset from a time on (KIP-79, KIP-207, KIP-320, KIP-734)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v10.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.records.fetch_lookup import led_partition
+from reference_broker.apis.records.fetch_reading import READ_COMMITTED, Reader, readable_end
+from reference_broker.ports.disk import DiskError
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+CARD = Card(
+    api_key=ApiKey.LIST_OFFSETS,
+    min_version=1,
+    max_version=10,
+    behaviour="Consumers see up to the high watermark or last stable offset, followers up to the log end. A new leader "
+    "whose high watermark is not known to reach its epoch's start answers OFFSET_NOT_AVAILABLE for what lies beyond it "
+    "(LEADER_NOT_AVAILABLE before version 5), since an offset once told may not go back. An answer is never delayed: "
+    "the timeout of version 10 is for remote reads.",
+    simplifications="The earliest local offset is the earliest; nothing is tiered.",
+    kips=(79, 98, 207, 320, 405, 734),
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""The special timestamps, and the version from which each may be asked for."""
+
+NOT_AVAILABLE_FROM = 5
+"""The version from which clients know OFFSET_NOT_AVAILABLE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer for one partition; all -1: nothing there."""
+
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+def handle(broker: Broker, call: Call, body: object) -> ListOffsetsResponse:
+    """Every partition has its own error code; one that is named twice is an invalid request."""
+    assert isinstance(body, ListOffsetsRequest)
+    repeated = _repeated((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
+    reader = _reader(body)
+
+    def answer(topic: ListOffsetsTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        if (topic.name, wanted.partition_index) in repeated:
+            return _response(wanted, Error.INVALID_REQUEST)
+        return _answer(broker, call.api_version, reader, topic.name, wanted)
+
+    return ListOffsetsResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)),
+        topics=tuple(
+            ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answer(topic, one) for one in topic.partitions))
+            for topic in body.topics
+        ),
+    )
+
+
+def _repeated(named: Iterable[tuple[str, int]]) -> dict[tuple[str, int], None]:
+    seen: dict[tuple[str, int], int] = {}
+    for one in named:
+        seen[one] = seen.get(one, 0) + 1
+    return {one: None for one, times in seen.items() if times > 1}
+
+
+def _reader(request: ListOffsetsRequest) -> Reader:
+    if request.replica_id != -1:  # a follower, or -2: Kafka's tools that look at any replica
+        return Reader.FOLLOWER
+    return Reader.COMMITTED if request.isolation_level == READ_COMMITTED else Reader.UNCOMMITTED
+
+
+def _answer(
+    broker: Broker, api_version: int, reader: Reader, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
+        return _response(wanted, Error.UNSUPPORTED_VERSION)
+    partition = led_partition(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
+    if isinstance(partition, Error):
+        return _response(wanted, partition)
+    try:
+        found = find(partition, wanted.timestamp, reader)
+    except DiskError:
+        return _response(wanted, Error.KAFKA_STORAGE_ERROR)
+    if isinstance(found, Error):
+        return _response(wanted, found if api_version >= NOT_AVAILABLE_FROM else Error.LEADER_NOT_AVAILABLE)
+    return _response(wanted, Error.NONE, found)
+
+
+def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Error:
+    """``timestamp_ms``: a time, or one of the special ones; only offsets that the reader may read are found.
+    OFFSET_NOT_AVAILABLE for what a consumer may have been told by the leader before (KIP-207)."""
+    log, followers = partition.log, partition.followers
+    end_offset = readable_end(log, reader)
+    lags = followers is not None and followers.epoch_start_offset > end_offset
+    if timestamp_ms == LATEST:
+        if lags:
+            return Error.OFFSET_NOT_AVAILABLE
+        return Found(end_offset, leader_epoch=log.latest_epoch)
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
+    if timestamp_ms == LATEST_TIERED:
+        return Found()
+    found = log.offset_of_max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
+    if found is None or found.offset >= end_offset:
+        return Error.OFFSET_NOT_AVAILABLE if lags else Found()
+    if found.offset < 0:
+        return Found()
+    return Found(found.offset, found.timestamp_ms, found.leader_epoch)
+
+
+def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = None) -> ListOffsetsPartitionResponse:
+    found = found or Found()
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        error_code=ErrorCode(int(error)),
+        timestamp=i64(found.timestamp_ms),
+        offset=i64(found.offset),
+        leader_epoch=i32(found.leader_epoch),
+    )

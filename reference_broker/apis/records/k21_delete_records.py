@@ -1,0 +1,120 @@
+"""DeleteRecords: moves the start of partitions' logs forward (KIP-107)."""
+
+from dataclasses import dataclass
+
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+from kio.schema.delete_records.v2.response import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32, i64
+
+from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.card import Card
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.records.fetch_lookup import led_partition
+from reference_broker.apis.records.flushing import sync_in_background
+from reference_broker.ports.disk import DiskError
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+CARD = Card(
+    api_key=ApiKey.DELETE_RECORDS,
+    min_version=0,
+    max_version=2,
+    behaviour="Records below the offset are gone for readers at once; whole segments below it are deleted. It is "
+    "answered when every live replica's log starts there, or REQUEST_TIMED_OUT. The new start becomes durable soon "
+    "after the answer, as in Kafka.",
+    kips=(107,),
+)
+
+TO_HIGH_WATERMARK = -1
+_NO_LOW_WATERMARK = -1
+_NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of one entry at this leader. ``offset``: where the logs of all its replicas must start at least."""
+
+    partition: Partition | None
+    error: ErrorCode
+    offset: int = _NO_LOW_WATERMARK
+
+
+def handle(broker: Broker, call: Call, body: object) -> None:
+    """One result for each partition, in the request's order."""
+    assert isinstance(body, DeleteRecordsRequest)
+    done = [[_delete(broker, topic.name, entry) for entry in topic.partitions] for topic in body.topics]
+    offsets = [(one.partition, one.offset) for topic in done for one in topic if one.partition is not None]
+
+    def answered(errors: dict[Partition, Error]) -> None:
+        call.respond(_response(broker, body, done, errors))
+
+    if all(partition.followers is None for partition, _ in offsets):
+        answered({})
+        return
+    abandon = broker.replication.leaders.deleted(offsets, int(body.timeout.total_seconds() * 1000), answered)
+    if abandon is not None:
+        call.on_closed(abandon)
+
+
+def _delete(broker: Broker, topic: str, entry: DeleteRecordsPartition) -> _Done:
+    partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
+    if isinstance(partition, Error):
+        return _Done(None, ErrorCode(int(partition)))
+    offset = partition.log.high_watermark if entry.offset == TO_HIGH_WATERMARK else entry.offset
+    error = _refused(partition, offset)
+    if error is not None:
+        return _Done(None, error)
+    before = partition.log.log_start_offset
+    try:
+        partition.log.delete_records_before(offset)
+    except DiskError:
+        return _Done(None, ErrorCode.kafka_storage_error)
+    if partition.log.log_start_offset != before:
+        partition.changed()
+        sync_in_background(broker, partition)
+    return _Done(partition, ErrorCode.none, offset)
+
+
+def _response(
+    broker: Broker, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
+) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    _result(broker, entry, one, errors) for entry, one in zip(topic.partitions, results, strict=True)
+                ),
+            )
+            for topic, results in zip(request.topics, done, strict=True)
+        ),
+    )
+
+
+def _refused(partition: Partition, offset: int) -> ErrorCode | None:
+    if not partition.log.config.is_deleted:
+        return ErrorCode.policy_violation
+    if not 0 <= offset <= partition.log.high_watermark:
+        return ErrorCode.offset_out_of_range
+    return None
+
+
+def _result(
+    broker: Broker, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
+) -> DeleteRecordsPartitionResult:
+    error, low_watermark = one.error, _NO_LOW_WATERMARK
+    if one.partition is not None:
+        error = ErrorCode(int(errors.get(one.partition, Error.NONE)))
+        low_watermark = one.partition.log.log_start_offset
+        if one.partition.followers is not None:
+            low_watermark = broker.replication.leaders.low_watermark(one.partition)
+    return DeleteRecordsPartitionResult(
+        partition_index=i32(entry.partition_index), low_watermark=i64(low_watermark), error_code=error
+    )

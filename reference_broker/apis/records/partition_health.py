@@ -1,0 +1,43 @@
+"""How many partitions of the cluster have no leader, or not the preferred one: by what each publication changed."""
+
+from reference_broker.metadata.delta import TopicChange
+from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
+from reference_broker.metrics.metrics import Gauge, Metrics
+
+DOMAIN, KIND = "kafka.controller", "KafkaController"
+
+
+class PartitionHealth:
+    """Kafka's OfflinePartitionsCount and PreferredReplicaImbalanceCount; a partition without a leader counts in both.
+
+    Every node keeps them, as all that is known of the metadata.
+    """
+
+    __slots__ = ("_imbalanced", "_offline")
+
+    def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
+        """Walks over ``image`` once."""
+        self._offline: Gauge = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
+        self._imbalanced: Gauge = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
+        self._offline.value = self._imbalanced.value = 0
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                self._count(partition, 1)
+
+    def changed(self, change: TopicChange) -> None:
+        """Costs the partitions that are new, changed or deleted."""
+        old = () if change.before is None else change.before.partitions
+        if change.after is None:
+            for partition in old:
+                self._count(partition, -1)
+            return
+        for index in change.partitions:
+            if index < len(old):
+                self._count(old[index], -1)
+            self._count(change.after.partitions[index], 1)
+
+    def _count(self, partition: PartitionImage, by: int) -> None:
+        if partition.leader == NO_LEADER:
+            self._offline.value += by
+        if partition.leader != partition.replicas[0]:
+            self._imbalanced.value += by

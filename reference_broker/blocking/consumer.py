@@ -1,0 +1,248 @@
+"""A blocking consumer on ``group_consumer`` and plain sockets: what an application uses.
+
+    with BlockingConsumer(ConsumerConfig((NodeAddress(-1, "127.0.0.1", 9092),), GroupConfig("g", ()))) as consumer:
+        consumer.subscribe(["t"])
+        while True:
+            for record in consumer.poll(timeout_ms=1000): ...
+            consumer.commit()
+
+One thread, the caller's: heartbeats go out inside these methods, so that a member that stays away for longer than the
+session timeout is out of its group. ``metadata_epoch`` and ``wait_for_metadata_update`` are KIP-232's (spec M-12).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from reference_broker.blocking.lane_connections import LaneConnections, NoDraftError
+from reference_broker.blocking.transport import TransportError
+from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.group_events import Revoked
+from reference_broker.client.group_requests import name_of
+from reference_broker.client.offset_commits import Committed, has_reached
+from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error
+
+_IDLE_US: Final = 50_000
+"""How long at most the loop waits where nothing says when something is due."""
+_CLOSE_US: Final = 5_000_000
+
+
+class ConsumerError(Exception):
+    """``error``: Kafka's, which no retry cures."""
+
+    def __init__(self, error: Error | int, detail: str = "") -> None:
+        super().__init__(f"{name_of(error)}{detail}")
+        self.error = error
+
+
+class CommitError(ConsumerError):
+    """At least one partition is not committed, or it is not known whether; ``result`` says which."""
+
+    def __init__(self, result: Committed) -> None:
+        failed = {where: error for where, error in result.errors.items() if error}
+        listed = ", ".join(f"{where.topic}-{where.partition}: {name_of(each)}" for where, each in failed.items())
+        super().__init__(next(iter(failed.values())), f" ({listed})")
+        self.result = result
+
+
+class InvalidMetadataEpochError(CommitError):
+    """The coordinator has a commit with a newer metadata epoch (spec M-7); never retried."""
+
+
+RevocationListener = Callable[[tuple[TopicPartition, ...]], None]
+
+
+class BlockingConsumer:
+    """``auto_commit_interval_ms`` None: the application commits. Else what earlier polls returned is committed at the
+    beginning of a later one, before partitions are given up, and on closing. ``on_revoked``: called before partitions
+    are given up; may commit. A context manager."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        client_id: str = "crucible-client",
+        auto_commit_interval_ms: int | None = None,
+        on_revoked: RevocationListener | None = None,
+        connect_timeout_ms: int = 2000,
+    ) -> None:
+        self.consumer = GroupConsumer(config)
+        self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, self.consumer.metadata.learn_drafts)
+        self._auto_commit_us = auto_commit_interval_ms * 1000 if auto_commit_interval_ms is not None else None
+        self._committed_at_us = _now_us()
+        self._on_revoked = on_revoked
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what an application does -------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """As a member of the group; ``poll`` joins it."""
+        self.consumer.subscribe(tuple(topics))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these, as no member."""
+        self.consumer.assign(partitions)
+
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        """What is assigned now."""
+        return tuple(self.consumer.partitions.held)
+
+    def poll(self, timeout_ms: int = 1000, max_records: int = 500) -> list[ConsumerRecord]:
+        """Records as soon as there are any; none when the time is over.
+
+        :raises ConsumerError: the member was refused for good, or a partition cannot be read.
+        """
+        self._auto_commit()
+        deadline_us = _now_us() + timeout_ms * 1000
+        while True:
+            self._handle_events()
+            self._raise_failures()
+            if records := self.consumer.take_records(max_records):
+                return records
+            if _now_us() >= deadline_us:
+                return []
+            self._turn(deadline_us, placing=True)
+
+    def partitions_for(self, topic: str, timeout_ms: int = 5000) -> list[TopicPartition]:
+        """All partitions of a topic; none where it does not exist for so long."""
+        deadline_us = _now_us() + timeout_ms * 1000
+        self.consumer.look_up(topic)
+        while True:
+            info = self.consumer.metadata.cache.topics.get(topic)
+            if info is not None or _now_us() >= deadline_us:
+                return [TopicPartition(topic, each) for each in sorted(info.partitions)] if info is not None else []
+            self._turn(deadline_us)
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> None:
+        """These, or what ``poll`` has returned; waits until it is done. Offsets made by hand carry whatever epoch
+        they say; those of None the epoch of the last accepted metadata (M-6).
+
+        :raises InvalidMetadataEpochError: a partition was refused (M-7). :raises CommitError: another error.
+        """
+        result = self._commit(offsets)
+        if result.refused:
+            raise InvalidMetadataEpochError(result)
+        if not result.succeeded:
+            raise CommitError(result)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from there."""
+        self.consumer.seek(partition, offset)
+
+    def position(self, partition: TopicPartition) -> int:
+        """The next offset that ``poll`` would return; -1 while that is not known."""
+        return self.consumer.position(partition)
+
+    def metadata_epoch(self) -> int:
+        """Of the last accepted metadata; -1 before any."""
+        return self.consumer.metadata_epoch()
+
+    def wait_for_metadata_update(self, min_metadata_epoch: int, timeout_ms: int) -> bool:
+        """Until metadata with at least this epoch has been accepted: True; False when the time is over."""
+        deadline_us = _now_us() + timeout_ms * 1000
+        self.consumer.want_epoch(min_metadata_epoch)
+        try:
+            while not (reached := has_reached(self.metadata_epoch(), min_metadata_epoch)):
+                if _now_us() >= deadline_us:
+                    break
+                self._turn(deadline_us)
+        finally:
+            self.consumer.want_epoch(-1)
+        return reached
+
+    def take_resets(self) -> list[PositionReset]:
+        """Positions that moved by the reset policy or a truncation, since the last call."""
+        return self.consumer.take_resets()
+
+    def close(self) -> None:
+        """Leaves the group, committing first where that is automatic. Again: nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._leave()
+        finally:
+            self._connections.close_all()
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def _turn(self, deadline_us: int, placing: bool = False) -> None:
+        """Send what is to be sent, then take what comes, not beyond the deadline. ``placing``: positions that nobody
+        has set are looked up; a seek may still come otherwise."""
+        self._send(_now_us(), placing)
+        wake_us = self.consumer.wake_at_us
+        until_us = min(deadline_us, wake_us if wake_us is not None else deadline_us, _now_us() + _IDLE_US)
+        for outcome in self._connections.receive(until_us / 1e6):
+            if outcome.body is None:
+                self.consumer.failed(outcome.lane, _now_us())
+            else:
+                self.consumer.answered(outcome.lane, _now_us(), outcome.body)
+
+    def _send(self, now_us: int, placing: bool) -> None:
+        for lane, request in self.consumer.next_requests(now_us, placing):
+            try:
+                self._connections.send(lane, request)
+            except (TransportError, NoDraftError):
+                self.consumer.failed(lane, _now_us())
+
+    def _handle_events(self) -> None:
+        for event in self.consumer.take_events():
+            if isinstance(event, Revoked):
+                if self._auto_commit_us is not None:
+                    self._commit(self.consumer.read_so_far(event.partitions))
+                if self._on_revoked is not None:
+                    self._on_revoked(event.partitions)
+                self.consumer.release(event.partitions)
+
+    def _raise_failures(self) -> None:
+        membership = self.consumer.membership
+        if membership is not None and membership.failure is not None:
+            raise ConsumerError(membership.failure)
+        coordinator = self.consumer.coordinator
+        if coordinator is not None and coordinator.failure is not None:
+            raise ConsumerError(coordinator.failure)
+        for error in self.consumer.take_failures():
+            raise ConsumerError(error)
+
+    def _auto_commit(self) -> None:
+        if self._auto_commit_us is None or _now_us() < self._committed_at_us + self._auto_commit_us:
+            return
+        now_us = _now_us()
+        self.consumer.take_commit(now_us)
+        self.consumer.commit(now_us)
+        self._committed_at_us = now_us
+
+    def _commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None) -> Committed:
+        """Behind whatever commit is under way."""
+        begun = False
+        while True:
+            result = self.consumer.take_commit(_now_us())
+            if begun and result is not None:
+                return result
+            begun = begun or self.consumer.commit(_now_us(), offsets)
+            self._turn(_now_us() + _IDLE_US)
+
+    def _leave(self) -> None:
+        if self._auto_commit_us is not None and self.consumer.membership is None:
+            self._commit(None)
+        membership = self.consumer.membership
+        self.consumer.leave()
+        deadline_us = _now_us() + _CLOSE_US
+        while membership is not None and not membership.is_over and _now_us() < deadline_us:
+            self._handle_events()
+            self._turn(deadline_us)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

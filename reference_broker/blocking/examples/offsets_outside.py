@@ -1,0 +1,141 @@
+"""Counts the words of a topic in SQLite, with the offsets beside the counts: each record counts exactly once.
+
+    python -m reference_broker.blocking.examples.offsets_outside BOOTSTRAP TOPIC DATABASE [--records N] [--reset none]
+
+Kafka's group is not asked where to go on. With every batch of records the offsets *and* ``metadata_epoch()`` are stored
+in the same transaction as the result; after a start ``wait_for_metadata_update`` waits for that epoch before ``seek``
+(KIP-232, spec M-13). Without the wait the consumer might take its first metadata from a broker that missed a change of
+leader, and be told by the old leader that its offset is out of range.
+"""
+
+import argparse
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reference_broker.blocking.consumer import BlockingConsumer, ConsumerError
+from reference_broker.client.consumer_partitions import RESET_POLICIES, ConsumerRecord
+from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import Error
+
+WAIT_MS = 30_000
+POLL_MS = 500
+_TABLES = """
+CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS offsets (
+    topic TEXT, partition INTEGER, next_offset INTEGER NOT NULL, metadata_epoch INTEGER NOT NULL,
+    PRIMARY KEY (topic, partition)
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where to go on with a partition, and how new the metadata was that led there."""
+
+    offset: int
+    metadata_epoch: int
+
+
+class WordCounts:
+    """The database: results and offsets change together or not at all. :raises sqlite3.Error:"""
+
+    def __init__(self, file: Path) -> None:
+        self._database = sqlite3.connect(file)
+        self._database.executescript(_TABLES)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def stored(self, where: TopicPartition) -> Stored:
+        """Offset 0 and no epoch where nothing is stored."""
+        row = self._database.execute(
+            "SELECT next_offset, metadata_epoch FROM offsets WHERE topic = ? AND partition = ?", where
+        ).fetchone()
+        return Stored(*row) if row is not None else Stored(0, -1)
+
+    def add(self, records: Sequence[ConsumerRecord], metadata_epoch: int) -> None:
+        """Count these, and go on behind them next time."""
+        words = Counter(word for each in records for word in (each.value or b"").decode(errors="replace").split())
+        after = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+        with self._database:
+            self._database.executemany(
+                "INSERT INTO words VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET count = count + excluded.count",
+                words.items(),
+            )
+            self._database.executemany(
+                "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?)",
+                [(*where, offset, metadata_epoch) for where, offset in after.items()],
+            )
+
+    def counts(self) -> dict[str, int]:
+        """All of them."""
+        return dict(self._database.execute("SELECT word, count FROM words ORDER BY word"))
+
+
+def resume(consumer: BlockingConsumer, partitions: Iterable[TopicPartition], counts: WordCounts) -> bool:
+    """Assign and seek to what is stored; False: metadata as new as that did not come within WAIT_MS."""
+    stored = {each: counts.stored(each) for each in partitions}
+    consumer.assign(stored)
+    newest = max((each.metadata_epoch for each in stored.values()), default=-1)
+    if not consumer.wait_for_metadata_update(newest, WAIT_MS):
+        return False
+    for where, each in stored.items():
+        consumer.seek(where, each.offset)
+    return True
+
+
+def count(bootstrap: NodeAddress, topic: str, database: Path, records: int | None, reset: str) -> dict[str, int]:
+    """Until so many more are counted; None: without end.
+
+    :raises ConsumerError: the topic does not exist, its metadata stays too old, or reading it fails.
+    """
+    counts = WordCounts(database)
+    config = ConsumerConfig((bootstrap,), fetch=FetchSettings(reset=reset))
+    try:
+        with BlockingConsumer(config, "offsets-outside") as consumer:
+            partitions = consumer.partitions_for(topic)
+            if not partitions:
+                raise ConsumerError(Error.UNKNOWN_TOPIC_OR_PARTITION, f": {topic}")
+            if not resume(consumer, partitions, counts):
+                raise ConsumerError(Error.REQUEST_TIMED_OUT, ": no metadata as new as the stored offsets")
+            done = 0
+            while records is None or done < records:
+                batch = consumer.poll(POLL_MS)
+                if batch:
+                    counts.add(batch, consumer.metadata_epoch())
+                    done += len(batch)
+        return counts.counts()
+    finally:
+        counts.close()
+
+
+def main(words: Sequence[str]) -> int:
+    """0, or 2 with one sentence where it cannot go on."""
+    parser = argparse.ArgumentParser(prog="offsets_outside", description="Counts words, with offsets kept in SQLite.")
+    parser.add_argument("bootstrap", help="HOST:PORT of a broker")
+    parser.add_argument("topic")
+    parser.add_argument("database", type=Path, help="SQLite file, made if missing")
+    parser.add_argument("--records", type=int, help="end after so many")
+    parser.add_argument("--reset", choices=RESET_POLICIES, default="none", help="where an offset is out of range")
+    options = parser.parse_args(words)
+    host, _, port = options.bootstrap.rpartition(":")
+    try:
+        node = NodeAddress(-1, host, int(port))
+        counts = count(node, options.topic, options.database, options.records, options.reset)
+    except (ConsumerError, sqlite3.Error, ValueError) as error:
+        print(f"offsets_outside: {error}", file=sys.stderr)  # noqa: T201 - a command
+        return 2
+    for word, number in counts.items():
+        print(f"{number:8} {word}")  # noqa: T201 - a command
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

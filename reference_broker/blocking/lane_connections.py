@@ -1,0 +1,135 @@
+"""A blocking driver's connections, one for each lane: what is sent on one is answered on it or fails.
+
+With ``transport`` the only files of the client that do I/O. Each new connection asks for ApiVersions first, so that
+drafts go only to nodes that announce them.
+"""
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
+
+from reference_broker.blocking.transport import Connection, Sent, TransportError
+from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.apis import DRAFTS, ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4.response import ApiVersionsResponse
+
+_API_VERSIONS_VERSION: Final = 3
+_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="crucible-client", client_software_version="1")
+_NEEDED_DRAFTS: Final = tuple(
+    DRAFTS[key, DRAFT_VERSION] for key in (ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
+)
+
+
+class NoDraftError(Exception):
+    """The node does not announce the draft that the request is written in; nothing was sent."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    address: tuple[str, int]
+    connection: Connection
+    speaks_drafts: bool
+    sent: Sent | None = None
+    deadline: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``body`` None: no answer came, or none that can be read."""
+
+    lane: str
+    body: object | None
+
+
+@dataclass(slots=True)
+class LaneConnections:
+    """``told``: called with what each new connection's node announces."""
+
+    client_id: str
+    connect_timeout_us: int
+    told: Callable[[NodeAddress, bool], None]
+    _lanes: dict[str, _Lane] = field(default_factory=dict)
+
+    def send(self, lane: str, request: GroupRequest) -> None:
+        """Connecting first where the lane leads elsewhere or nowhere.
+
+        :raises TransportError: it could not be sent. :raises NoDraftError: it must not be.
+        """
+        assert request.to is not None, "a request to nobody"
+        try:
+            self._send(self._connected(lane, request.to), request)
+        except TransportError:
+            self.close(lane)
+            raise
+
+    def _send(self, held: _Lane, request: GroupRequest) -> None:
+        assert held.sent is None, "two requests in flight on one lane"
+        if request.api_version == DRAFT_VERSION and not held.speaks_drafts:
+            raise NoDraftError
+        held.deadline = time.monotonic() + request.timeout_us / 1e6
+        held.sent = held.connection.send(
+            request.api_key, request.api_version, self.client_id, request.body, request.timeout_us
+        )
+
+    def _connected(self, lane: str, node: NodeAddress) -> _Lane:
+        held = self._lanes.get(lane)
+        if held is not None and held.address == (node.host, node.port):
+            return held
+        self.close(lane)
+        connection = Connection.open(node.host, node.port, self.connect_timeout_us)
+        try:
+            reply = connection.call(
+                ApiKey.API_VERSIONS, _API_VERSIONS_VERSION, self.client_id, _VERSIONS_REQUEST, self.connect_timeout_us
+            )
+        except TransportError:
+            connection.close()
+            raise
+        offered = [each.name for each in cast("ApiVersionsResponse", reply.body).supported_features]
+        announced = all(each in offered for each in _NEEDED_DRAFTS)
+        self.told(node, announced)
+        held = self._lanes[lane] = _Lane((node.host, node.port), connection, announced)
+        return held
+
+    def receive(self, until: float) -> list[Outcome]:
+        """What has ended, waiting for the first until that time of the monotonic clock."""
+        waiting = {name: each for name, each in self._lanes.items() if each.sent is not None}
+        until = min((each.deadline for each in waiting.values() if each.deadline < until), default=until)
+        timeout = max(until - time.monotonic(), 0.0)
+        sockets = [each.connection.sock for each in waiting.values()]
+        ready, _, _ = select.select(sockets, [], [], timeout)
+        now = time.monotonic()
+        outcomes = []
+        for name, held in waiting.items():
+            if held.connection.sock in ready:
+                outcomes.append(Outcome(name, self._received(name, held)))
+            elif now >= held.deadline:
+                self.close(name)
+                outcomes.append(Outcome(name, None))
+        return outcomes
+
+    def _received(self, name: str, held: _Lane) -> object | None:
+        sent, held.sent = held.sent, None
+        assert sent is not None, "an answer to no request"
+        try:
+            return held.connection.receive(sent, held.deadline).body
+        except TransportError:
+            self.close(name)
+            return None
+
+    def close(self, lane: str) -> None:
+        """Whatever is in flight on it has no answer."""
+        held = self._lanes.pop(lane, None)
+        if held is not None:
+            held.connection.close()
+
+    def close_all(self) -> None:
+        """Every lane."""
+        for lane in list(self._lanes):
+            self.close(lane)

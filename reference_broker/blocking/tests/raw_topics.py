@@ -1,0 +1,39 @@
+"""Topics and records for tests, by single requests to a broker process."""
+
+from datetime import timedelta
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32, i32Timedelta
+
+from reference_broker.blocking.transport import Connection
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+LIMIT_US = 10_000_000
+
+
+def call(node, api_key, version, body):
+    connection = Connection.open(node.host, node.port, LIMIT_US)
+    try:
+        return connection.call(api_key, version, "tests", body, LIMIT_US).body
+    finally:
+        connection.close()
+
+
+def create_topic(node, name, partitions):
+    topic = CreatableTopic(
+        name=TopicName(name), num_partitions=i32(partitions), replication_factor=i16(1), assignments=(), configs=()
+    )
+    timeout = i32Timedelta.parse(timedelta(seconds=5))
+    [row] = call(node, 19, 5, CreateTopicsRequest(topics=(topic,), timeout=timeout)).topics
+    assert row.error_code.value == 0
+
+
+def produce(node, topic, partition, *values):
+    data = build([Record(timestamp_ms=1, value=each.encode()) for each in values])
+    rows = [ProducePartition(partition, data)]
+    body = ProduceRequest(acks=-1, timeout_ms=5000, topics=[ProduceTopic(topic, bytes(16), rows)])
+    [answer] = call(node, 0, 9, body).responses
+    assert answer.partitions[0].error_code == 0

@@ -1,0 +1,235 @@
+"""The blocking consumer and the example on it, with a broker process; and the metadata epoch from end to end."""
+
+import itertools
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from reference_broker.blocking.consumer import BlockingConsumer, ConsumerError, InvalidMetadataEpochError
+from reference_broker.blocking.examples import offsets_outside
+from reference_broker.blocking.lane_connections import LaneConnections
+from reference_broker.blocking.tests.raw_topics import create_topic, produce
+from reference_broker.client import group_requests
+from reference_broker.client.consumer_partitions import Phase
+from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.group_events import GroupConfig
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.serve.tests.conftest import Broker
+from reference_broker.wire.errors import Error
+
+pytestmark = pytest.mark.live
+
+EAGER, COOPERATIVE = ("range",), ("cooperative-sticky",)
+names = (f"topic-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("broker")
+    settings = {
+        "crucible.bootstrap.metadata.epoch": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 2,
+    }
+    words = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
+    started = Broker(folder / "data", folder / "log", *words)
+    yield NodeAddress(-1, *started.address)
+    started.kill()
+
+
+def consumer(broker, group=None, protocols=EAGER, epoch=True, reset="earliest", name="client", **more):
+    config = GroupConfig(group, (), protocols, heartbeat_interval_us=100_000) if group else None
+    settings = ConsumerConfig((broker,), config, epoch, FetchSettings(reset=reset, max_wait_ms=50))
+    return BlockingConsumer(settings, name, **more)
+
+
+def read(reader, count, limit_s=20.0):
+    records, deadline = [], time.monotonic() + limit_s
+    while len(records) < count:
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records"
+        records += reader.poll(200)
+    return records
+
+
+@pytest.mark.parametrize("epoch", [True, False])
+def test_a_group_goes_on_where_it_committed(broker, epoch):
+    topic = next(names)
+    create_topic(broker, topic, 2)
+    produce(broker, topic, 0, *(f"a{each}" for each in range(10)))
+    with consumer(broker, topic, epoch=epoch) as first:
+        first.subscribe([topic])
+        assert [each.value for each in read(first, 10)] == [f"a{each}".encode() for each in range(10)]
+        first.commit()
+        assert (first.metadata_epoch() >= 0) is epoch
+    produce(broker, topic, 0, "b")
+    produce(broker, topic, 1, "c")
+    with consumer(broker, topic, epoch=epoch) as second:
+        second.subscribe([topic])
+        found = sorted((each.partition, each.offset, each.value) for each in read(second, 2))
+        assert found == [(0, 10, b"b"), (1, 0, b"c")]
+
+
+@pytest.mark.parametrize("protocols", [EAGER, COOPERATIVE])
+def test_members_that_come_and_go_miss_nothing_and_repeat_nothing(broker, protocols):
+    topic = next(names)
+    create_topic(broker, topic, 6)
+    for partition in range(6):
+        produce(broker, topic, partition, *(f"{partition}.{each}" for each in range(20)))
+    seen, ended = [], threading.Event()
+
+    def member(name, seconds):
+        end = time.monotonic() + seconds
+        with consumer(broker, topic, protocols, name=name, auto_commit_interval_ms=50) as reader:
+            reader.subscribe([topic])
+            while time.monotonic() < end and not ended.is_set():
+                seen.extend((each.partition, each.offset) for each in reader.poll(50, max_records=7))
+
+    members = [threading.Thread(target=member, args=(f"m{seconds}", seconds)) for seconds in (1.5, 60, 61)]
+    for each in members:
+        each.start()
+        time.sleep(0.3)
+    deadline = time.monotonic() + 30
+    produced = 20
+    while time.monotonic() < deadline and len(set(seen)) < 6 * 40:
+        if produced < 40:
+            for partition in range(6):
+                produce(broker, topic, partition, str(produced))
+            produced += 1
+        time.sleep(0.05)
+    ended.set()
+    for each in members:
+        each.join(30)
+    assert sorted(seen) == [(partition, offset) for partition in range(6) for offset in range(40)]
+
+
+@pytest.mark.clause("M-7")
+def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(broker, monkeypatch):
+    topic = next(names)
+    create_topic(broker, topic, 1)
+    where = TopicPartition(topic, 0)
+    with consumer(broker, topic) as one:
+        one.assign([where])
+        one.poll(500)
+        epoch = one.metadata_epoch()
+        one.commit({where: OffsetToCommit(7, metadata_epoch=epoch + 1)})
+        sent = []
+        send = LaneConnections.send
+
+        def noted(connections, lane, request):
+            sent.append(request)
+            send(connections, lane, request)
+
+        monkeypatch.setattr(LaneConnections, "send", noted)
+        with pytest.raises(InvalidMetadataEpochError) as raised:
+            one.commit({where: OffsetToCommit(8, metadata_epoch=epoch)})
+        assert raised.value.error is Error.INVALID_METADATA_EPOCH
+        assert raised.value.result.refused == (where,)
+        assert [each.api_key for each in sent].count(group_requests.OFFSET_COMMIT) == 1
+    with consumer(broker, topic, epoch=False) as old:
+        old.assign([where])
+        produce(broker, topic, 0, *(str(each) for each in range(9)))
+        assert [each.offset for each in read(old, 2)] == [7, 8]
+
+
+@pytest.mark.clause("M-10", "M-12")
+def test_a_consumer_waits_for_the_epoch_of_what_was_committed(broker):
+    topic = next(names)
+    create_topic(broker, topic, 1)
+    produce(broker, topic, 0, "a", "b")
+    where = TopicPartition(topic, 0)
+    with consumer(broker, topic) as first:
+        first.assign([where])
+        assert first.metadata_epoch() == -1
+        first.poll(500)
+        ahead = first.metadata_epoch() + 1
+        first.commit({where: OffsetToCommit(1, metadata_epoch=ahead)})
+        assert not first.wait_for_metadata_update(ahead, 300)
+        assert first.wait_for_metadata_update(ahead - 1, 0)
+    with consumer(broker, topic) as second:
+        second.assign([where])
+        assert second.poll(500) == []
+        assert second.consumer.partitions.held[where].phase is Phase.WAITING
+        create_topic(broker, next(names), 1)
+        assert [each.value for each in read(second, 1)] == [b"b"]
+        assert second.metadata_epoch() >= ahead
+
+
+def test_the_reset_policy_and_its_absence(broker):
+    topic = next(names)
+    create_topic(broker, topic, 1)
+    produce(broker, topic, 0, "a", "b")
+    where = TopicPartition(topic, 0)
+    with consumer(broker, topic, reset="latest") as late:
+        late.assign([where])
+        late.poll(500)
+        produce(broker, topic, 0, "c")
+        assert [each.value for each in read(late, 1)] == [b"c"]
+        late.seek(where, 99)
+        late.poll(500)
+        assert [(each.from_offset, each.to_offset, each.reason) for each in late.take_resets()] == [
+            (-1, 2, "no_offset"),
+            (99, 3, "out_of_range"),
+        ]
+    with consumer(broker, topic, reset="none") as strict:
+        strict.assign([where])
+        strict.seek(where, 1)
+        assert [each.value for each in read(strict, 2)] == [b"b", b"c"]
+        strict.seek(where, 99)
+        with pytest.raises(ConsumerError, match="OFFSET_OUT_OF_RANGE"):
+            strict.poll(5000)
+
+
+def test_a_refused_member_says_why(broker):
+    topic = next(names)
+    create_topic(broker, topic, 1)
+    with consumer(broker, topic) as one, consumer(broker, topic, COOPERATIVE) as other:
+        one.subscribe([topic])
+        read_nothing = one.poll(1500)
+        assert read_nothing == []
+        other.subscribe([topic])
+        with pytest.raises(ConsumerError, match="INCONSISTENT_GROUP_PROTOCOL"):
+            other.poll(10_000)
+
+
+@pytest.mark.clause("M-13")
+def test_the_example_counts_every_record_once_over_restarts(broker, tmp_path, capsys):
+    topic, file = next(names), tmp_path / "counts"
+    create_topic(broker, topic, 2)
+    words = [f"{broker.host}:{broker.port}", topic, str(file), "--records"]
+    produce(broker, topic, 0, "to be or", "not to be")
+    assert offsets_outside.main([*words, "2"]) == 0
+    produce(broker, topic, 1, "that is")
+    produce(broker, topic, 0, "be")
+    assert offsets_outside.main([*words, "2"]) == 0
+    last = capsys.readouterr().out.split("\n")[-7:]
+    assert [each.split() for each in last if each] == [
+        ["3", "be"],
+        ["1", "is"],
+        ["1", "not"],
+        ["1", "or"],
+        ["1", "that"],
+        ["2", "to"],
+    ]
+    rows = sqlite3.connect(file).execute("SELECT partition, next_offset, metadata_epoch FROM offsets").fetchall()
+    assert sorted(row[:2] for row in rows) == [(0, 3), (1, 1)]
+    assert all(epoch >= 0 for *_, epoch in rows)
+
+
+@pytest.mark.clause("M-13")
+def test_the_example_does_not_read_before_its_stored_epoch_is_reached(broker, tmp_path, monkeypatch):
+    topic, file = next(names), tmp_path / "counts"
+    create_topic(broker, topic, 1)
+    counts = offsets_outside.WordCounts(file)
+    counts.add([], 0)
+    with sqlite3.connect(file) as database:
+        database.execute("INSERT INTO offsets VALUES (?, 0, 1, 1000000)", (topic,))
+    database.close()
+    counts.close()
+    monkeypatch.setattr(offsets_outside, "WAIT_MS", 300)
+    with pytest.raises(ConsumerError, match="no metadata as new"):
+        offsets_outside.count(broker, topic, file, 1, "earliest")

@@ -1,0 +1,125 @@
+"""The blocking connection against a peer that answers, stalls, breaks off and talks nonsense."""
+
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
+
+from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.messages import encode_response
+
+LIMIT_US = 300_000
+
+
+@contextmanager
+def peer(serve):
+    """``serve(sock)`` runs in a thread with one accepted connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def work():
+            sock, _ = server.accept()
+            with sock:
+                serve(sock)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        connection = Connection.open("127.0.0.1", server.getsockname()[1], LIMIT_US)
+        try:
+            yield connection
+        finally:
+            connection.close()
+            thread.join(5)
+
+
+def fetch(connection):
+    return connection.call(1, 17, "c", FetchRequest(), LIMIT_US)
+
+
+def receive_request(sock):
+    size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+    return sock.recv(size, socket.MSG_WAITALL)
+
+
+def answer(correlation_id=1):
+    return b"".join(encode_response(1, 17, correlation_id, FetchResponse(0, 77)))
+
+
+def test_an_answer_comes_back_decoded_with_the_sizes_of_both_frames():
+    sizes = []
+
+    def serve(sock):
+        sizes.append(len(receive_request(sock)) + 4)
+        sock.sendall(answer())
+
+    with peer(serve) as connection:
+        reply = fetch(connection)
+    assert reply.body == FetchResponse(0, 77)
+    assert (reply.request_bytes, reply.response_bytes) == (sizes[0], len(answer()))
+
+
+def test_an_answer_in_pieces_is_put_together():
+    def serve(sock):
+        receive_request(sock)
+        for each in answer():
+            sock.sendall(bytes([each]))
+
+    with peer(serve) as connection:
+        assert fetch(connection).body == FetchResponse(0, 77)
+
+
+def test_no_answer_in_time_is_a_deadline_also_if_bytes_trickle():
+    def serve(sock):
+        receive_request(sock)
+        with suppress(OSError):  # The client has hung up by then.
+            for each in answer()[:4]:
+                sock.sendall(bytes([each]))
+                time.sleep(0.15)
+
+    with peer(serve) as connection:
+        started = time.monotonic()
+        with pytest.raises(DeadlineError):
+            fetch(connection)
+        assert 0.25 < time.monotonic() - started < 0.6
+
+
+@pytest.mark.parametrize(
+    ("bytes_sent", "reason"),
+    [
+        (b"", "closed"),
+        (b"\x00\x00", "closed"),
+        (b"\x7f\xff\xff\xff", "garbled"),
+        (b"\xff\xff\xff\xff", "garbled"),
+        (b"\x00\x00\x00\x03abc", "garbled"),
+        (answer(correlation_id=9), "garbled"),
+    ],
+)
+def test_a_broken_or_wrong_answer_is_a_lost_connection(bytes_sent, reason):
+    def serve(sock):
+        receive_request(sock)
+        sock.sendall(bytes_sent)
+
+    with peer(serve) as connection, pytest.raises(LostError) as caught:
+        fetch(connection)
+    assert caught.value.reason == reason
+
+
+def test_a_port_without_listener_is_refused():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(ConnectError) as caught:
+        Connection.open("127.0.0.1", port, LIMIT_US)
+    assert caught.value.reason == "refused"
+
+
+def test_kio_bodies_travel_too():
+    def serve(sock):
+        assert b"crucible" in receive_request(sock)
+
+    body = ApiVersionsRequest(client_software_name="crucible", client_software_version="1")
+    with peer(serve) as connection, pytest.raises(LostError):
+        connection.call(18, 3, "c", body, LIMIT_US)

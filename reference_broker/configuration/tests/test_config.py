@@ -1,0 +1,115 @@
+"""Settings: defaults, units, and one sentence for each mistake."""
+
+import pytest
+
+from reference_broker.configuration.broker_config import DIFFERENT_DEFAULTS, BrokerConfig, ConfigError
+from reference_broker.configuration.broker_keys import BROKER_KEYS
+from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS, parse_topic_configs
+
+
+def test_defaults_are_kafkas_unless_the_table_says_why():
+    config = BrokerConfig()
+    assert config.max_incremental_fetch_session_cache_slots == 1000
+    assert config.producer_id_expiration_ms == 86_400_000
+    assert config.socket_request_max_bytes == 104_857_600
+    assert all(name in BROKER_KEYS and why for name, why in DIFFERENT_DEFAULTS.items())
+
+
+def test_given_keys_are_remembered_in_a_fixed_order():
+    config = BrokerConfig.parse({"num.partitions": " 4 ", "fetch.max.bytes": "2048"})
+    assert (config.num_partitions, config.given) == (4, ("fetch.max.bytes", "num.partitions"))
+    given = [(key.name, value) for key, value, was_given in config.describe() if was_given]
+    assert given == [("fetch.max.bytes", 2048), ("num.partitions", 4)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.minutes": "3", "log.retention.ms": "4", "log.retention.hours": "1"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finer_unit_wins(pairs, retention_ms):
+    assert BrokerConfig.parse(pairs).log_retention_ms == retention_ms
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sentence"),
+    [
+        ({"log.segment.byte": "1"}, "Unknown broker config name: log.segment.byte; did you mean log.segment.bytes?"),
+        ({"zzz": "1"}, "Unknown broker config name: zzz; remove it."),
+        ({"num.partitions": "many"}, "num.partitions is 'many': give a whole number from 1 to 10000."),
+        ({"num.partitions": "0"}, "num.partitions is 0: give a whole number from 1 to 10000."),
+        ({"fetch.max.bytes": "9999999999"}, "fetch.max.bytes is 9999999999: give a whole number of at least 1024."),
+        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable is 'yes': give true or false."),
+        (
+            {"log.cleaner.min.cleanable.ratio": "1.5"},
+            "log.cleaner.min.cleanable.ratio is 1.5: give a number from 0 to 1.",
+        ),
+        (
+            {"log.cleaner.min.cleanable.ratio": "nan"},
+            "log.cleaner.min.cleanable.ratio is nan: give a number from 0 to 1.",
+        ),
+        (
+            {"crucible.unknown.producer.id.policy": "maybe"},
+            "crucible.unknown.producer.id.policy is 'maybe': give reject or accept.",
+        ),
+        ({"log.cleanup.policy": "delete,burn"}, "log.cleanup.policy is 'burn': give delete or compact."),
+        ({"advertised.listeners": "SSL://h:1"}, "advertised.listeners is 'SSL://h:1': give one PLAINTEXT://HOST:PORT."),
+        ({"advertised.listeners": "host"}, "advertised.listeners is 'host': give one PLAINTEXT://HOST:PORT."),
+        (
+            {"advertised.listeners": "host:99999"},
+            "advertised.listeners is 'host:99999': give one PLAINTEXT://HOST:PORT.",
+        ),
+    ],
+)
+def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs, sentence):
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.parse(pairs)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("pairs", "names"),
+    [
+        ({"message.max.bytes": "2000", "socket.request.max.bytes": "1000"}, "message.max.bytes"),
+        ({"min.insync.replicas": "2"}, "min.insync.replicas"),
+        (
+            {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"},
+            "log.cleaner.min.compaction.lag.ms",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(pairs, names):
+    with pytest.raises(ConfigError, match=f"{names} is .* lower it"):
+        BrokerConfig.parse(pairs)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("PLAINTEXT://h.example:19092", ("h.example", 19092)), ("[::1]:5", ("::1", 5)), ("", None)],
+)
+def test_the_advertised_address_is_host_and_port(text, address):
+    assert BrokerConfig.parse({"advertised.listeners": text}).advertised() == address
+
+
+def test_a_topics_log_settings_are_its_own_over_the_brokers():
+    config = BrokerConfig.parse({"log.segment.bytes": "5000", "crucible.unknown.producer.id.policy": "accept"})
+    log_config = config.log_config({"retention.ms": "7", "cleanup.policy": "compact, delete"})
+    assert (log_config.segment_bytes, log_config.retention_ms) == (5000, 7)
+    assert (log_config.is_compacted, log_config.is_deleted) == (True, True)
+    assert log_config.unknown_producer_id_policy == "accept"
+    assert config.topic_defaults().segment_bytes == 5000
+
+
+def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default():
+    for topic_name, broker_name in BROKER_SYNONYMS.items():
+        topic_key, broker_key = TOPIC_KEYS[topic_name], BROKER_KEYS[broker_name]
+        assert (topic_key.kind, topic_key.default) == (broker_key.kind, broker_key.default)
+
+
+def test_topic_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9, above"):
+        parse_topic_configs({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})

@@ -1,0 +1,94 @@
+"""The settings of a topic: Kafka's topic configs that this broker honours, and the broker key behind each.
+
+Source of names, ranges and defaults: Kafka's LogConfig and TopicConfig (4.1). Keys of features that are not
+served (remote storage, throttled replicas, recompression levels) are unknown here, so that nobody relies on them.
+"""
+
+from collections.abc import Mapping
+
+from reference_broker.configuration.setting import LONG_MAX, ConfigError, ConfigKey, Kind, Value, parse_all
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+
+_KEYS = (
+    ConfigKey("cleanup.policy", Kind.LIST, "delete", "What happens to old segments.", choices=("delete", "compact")),
+    ConfigKey(
+        "compression.type",
+        Kind.STRING,
+        "producer",
+        "Batches are stored as the producer compressed them; nothing is recompressed.",
+        choices=("producer",),
+    ),
+    ConfigKey("delete.retention.ms", Kind.LONG, _DAY_MS, "How long tombstones stay, milliseconds.", at_least=0),
+    ConfigKey("file.delete.delay.ms", Kind.LONG, 60_000, "Delay before a file is removed, milliseconds.", at_least=0),
+    ConfigKey("flush.messages", Kind.LONG, LONG_MAX, "Records after which a sync is forced.", at_least=1),
+    ConfigKey("flush.ms", Kind.LONG, LONG_MAX, "Time after which a sync is forced, milliseconds.", at_least=0),
+    ConfigKey("index.interval.bytes", Kind.INT, 4096, "Log bytes between index entries.", at_least=0),
+    ConfigKey("max.compaction.lag.ms", Kind.LONG, LONG_MAX, "Longest time without compaction, ms.", at_least=1),
+    ConfigKey("max.message.bytes", Kind.INT, 1_048_588, "Largest record batch, bytes.", at_least=0),
+    ConfigKey(
+        "message.timestamp.after.max.ms", Kind.LONG, _HOUR_MS, "How far timestamps may lie ahead, ms.", at_least=0
+    ),
+    ConfigKey(
+        "message.timestamp.before.max.ms", Kind.LONG, LONG_MAX, "How far timestamps may lie behind, ms.", at_least=0
+    ),
+    ConfigKey(
+        "message.timestamp.type",
+        Kind.STRING,
+        "CreateTime",
+        "Whose clock stamps records: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    ConfigKey("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, "Dirty share that starts cleaning.", 0, 1),
+    ConfigKey("min.compaction.lag.ms", Kind.LONG, 0, "Time before a record may be compacted, ms.", at_least=0),
+    ConfigKey("min.insync.replicas", Kind.INT, 1, "Replicas that acks=all needs.", at_least=1),
+    ConfigKey("preallocate", Kind.BOOLEAN, False, "Whether segments are preallocated (a hint)."),
+    ConfigKey("retention.bytes", Kind.LONG, -1, "Largest size of a partition, bytes; -1: no limit."),
+    ConfigKey("retention.ms", Kind.LONG, 7 * _DAY_MS, "Longest age, milliseconds; -1: no limit.", at_least=-1),
+    ConfigKey("segment.bytes", Kind.INT, 2**30, "Size of a segment, bytes.", at_least=14),
+    ConfigKey("segment.index.bytes", Kind.INT, 10 * 2**20, "Size of an index, bytes.", at_least=4),
+    ConfigKey("segment.jitter.ms", Kind.LONG, 0, "Random part of segment.ms, milliseconds.", at_least=0),
+    ConfigKey("segment.ms", Kind.LONG, 7 * _DAY_MS, "Age at which a segment is closed, milliseconds.", at_least=1),
+    ConfigKey("unclean.leader.election.enable", Kind.BOOLEAN, False, "Whether a lagging replica may lead."),
+)
+
+TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
+
+BROKER_SYNONYMS: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""The broker key that gives a topic's value where the topic sets none (same type, range and default)."""
+
+assert list(BROKER_SYNONYMS) == list(TOPIC_KEYS), "each topic config needs its broker key"
+
+
+def parse_topic_configs(pairs: Mapping[str, str]) -> dict[str, Value]:
+    """Values by topic config name. Raises ConfigError (unknown key, bad value, keys that contradict)."""
+    values = parse_all(TOPIC_KEYS, pairs, "topic")
+    lag, longest = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
+    if isinstance(lag, int) and isinstance(longest, int) and lag > longest:
+        raise ConfigError(f"min.compaction.lag.ms is {lag}, above max.compaction.lag.ms {longest}: lower it.")
+    return values

@@ -1,0 +1,58 @@
+"""What a new active controller writes before it serves (Kafka's ActivationRecordsGenerator)."""
+
+from dataclasses import dataclass
+
+from reference_broker.metadata.delta import MetadataFault
+from reference_broker.metadata.features import (
+    METADATA_EPOCH_FEATURE,
+    METADATA_VERSION_FEATURE,
+    allows_transactions,
+    metadata_version,
+)
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.records import FeatureLevelRecord, MetadataRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients reach this node."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """``abort``: why the open transaction at the end of the log is aborted first; None where there is none.
+
+    ``bootstrap``: the first records of an empty log, else none; ``as_transaction``: between markers.
+    """
+
+    abort: str | None
+    bootstrap: tuple[MetadataRecord, ...]
+    as_transaction: bool
+
+
+def activation(
+    image: MetadataImage, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
+) -> Activation:
+    """``image``: what is stable at the end of the log, without the open transaction. The two levels: of
+    metadata.version and of crucible.metadata.epoch in a new cluster.
+
+    Raises MetadataFault where a transaction is open although the metadata.version forbids all of them: another
+    controller of the quorum is configured differently.
+    """
+    is_empty = metadata_version(image) == 0
+    version = bootstrap_version if is_empty else metadata_version(image)
+    if in_transaction and not allows_transactions(version):
+        raise MetadataFault(
+            f"The metadata log ends in a transaction, which metadata.version {version} does not allow: give all "
+            "controllers the same crucible.bootstrap.metadata.version."
+        )
+    reason = "Bootstrap was not finished" if is_empty else "Controller failover"
+    bootstrap: tuple[MetadataRecord, ...] = ()
+    if is_empty:
+        bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
+        if bootstrap_epoch_level:
+            bootstrap += (FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=bootstrap_epoch_level),)
+    return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))

@@ -1,0 +1,231 @@
+"""Who lives: the sessions of brokers, kept by the active controller in memory.
+
+A heartbeat is answered at once, whatever the controller is busy with; what it leads to (fencing, unfencing, a
+controlled shutdown) is queued as a change. A broker that leaves in good order first hands over what it leads; it is
+fenced and may go once every other broker has heard of that. A silent broker is fenced after
+``broker.session.timeout.ms``, but never for our own slowness: time in which this node did not run is not counted, and a
+queued fencing looks again when its turn comes. A new active controller gives every broker a whole session (KIP-631;
+KAFKA-15441).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.broker_changes import (
+    Change,
+    Setting,
+    fencing,
+    is_shut_down,
+    leaving,
+    shutting_down,
+    unfencing,
+)
+from reference_broker.controller.leader_election import active_brokers
+from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.ports.node_ports import Surroundings
+
+CHECKS_PER_SESSION = 6
+"""Sessions are looked at so many times within one session timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """``metadata_offset``: what the broker has published of the metadata log."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    want_fence: bool
+    want_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """Of the published state. ``is_caught_up``: the broker knows its own registration."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+class Changes(Protocol):
+    """The controller, as far as it is needed here."""
+
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def latest(self) -> MetadataImage: ...
+    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
+    def spend(self, units: int) -> bool: ...
+
+
+@dataclass(slots=True)
+class BrokerHeartbeats:
+    """``deadlines_us``: by broker ID, when its session ends unless it is heard; empty while not active.
+
+    ``asked``: brokers for which a change is queued, so that heartbeats do not pile up more of the same.
+    """
+
+    surroundings: Surroundings
+    config: BrokerConfig
+    controller: Changes
+    deadlines_us: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, None] = field(default_factory=dict)
+    published: dict[int, int] = field(default_factory=dict)
+    """By broker ID: what it has published of the metadata log, as of its last heartbeat."""
+    left_at: dict[int, int] = field(default_factory=dict)
+    """By ID of a broker that leaves: the offset at which everyone knows what it led before."""
+    _check_at_us: int = 0
+    _timer: int | None = None
+
+    def activated(self) -> None:
+        """Every broker that is not fenced has a whole session from now on."""
+        for broker_id in sorted(self.controller.latest.brokers):
+            if not self.controller.latest.brokers[broker_id].fenced:
+                self.heard(broker_id)
+        self._plan_check()
+
+    def deactivated(self) -> None:
+        self.deadlines_us.clear()
+        self.asked.clear()
+        self.published.clear()
+        self.left_at.clear()
+        if self._timer is not None:
+            self.surroundings.ports.cancel_timer(self._timer)
+            self._timer = None
+
+    def heard(self, broker_id: int) -> None:
+        """Its session begins anew."""
+        self.deadlines_us[broker_id] = self._now_us() + self.config.broker_session_timeout_ms * 1000
+
+    def has_session(self, broker_id: int) -> bool:
+        """It was heard in time."""
+        return not self._is_silent(broker_id)
+
+    def forget(self, broker_id: int) -> None:
+        """It is no longer registered."""
+        self.deadlines_us.pop(broker_id, None)
+        self.left_at.pop(broker_id, None)
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
+        """At once. Refuses where this is not the active controller or the registration is not the latest."""
+        if not self.controller.is_active:
+            return NOT_CONTROLLER
+        broker = self.controller.latest.brokers.get(beat.broker_id)
+        if broker is None:
+            return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} is not registered.")
+        if broker.broker_epoch != beat.broker_epoch:
+            return Refusal(
+                ErrorCode.stale_broker_epoch,
+                f"Broker {beat.broker_id} has epoch {broker.broker_epoch}, not {beat.broker_epoch}.",
+            )
+        self.heard(beat.broker_id)
+        self.published[beat.broker_id] = beat.metadata_offset
+        self._change(broker, beat)
+        for leaver in list(self.left_at):
+            self._let_go(leaver)
+        published = self.controller.image.brokers.get(beat.broker_id)
+        return HeartbeatAnswer(
+            is_caught_up=beat.metadata_offset >= broker.broker_epoch,
+            is_fenced=published is None or published.fenced,
+            should_shut_down=beat.want_shut_down and is_shut_down(published, beat.broker_epoch),
+        )
+
+    def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
+        """Queues what the heartbeat asks for, judged again when its turn comes."""
+        if beat.want_shut_down:
+            self._shut_down(broker)
+        elif beat.want_fence:
+            if not broker.fenced:
+                self._submit(broker, "fence a broker", fencing)
+        elif broker.fenced and beat.metadata_offset >= broker.broker_epoch:
+            self._submit(broker, "unfence a broker", unfencing)
+
+    def _shut_down(self, broker: BrokerImage) -> None:
+        """Whoever is the last one, or fenced, has nobody to wait for."""
+        broker_id = broker.broker_id
+        if is_shut_down(broker, broker.broker_epoch) or broker_id in self.asked:
+            return
+        if broker.fenced or not self._others(broker_id):
+            self._submit(broker, "controlled shutdown", shutting_down)
+        elif not broker.in_controlled_shutdown:
+            self._submit(broker, "controlled shutdown", leaving)
+        else:
+            self.left_at.setdefault(broker_id, self.controller.image.provenance.offset)
+            self._let_go(broker_id)
+
+    def _let_go(self, broker_id: int) -> None:
+        """Once every other live broker knows who leads now."""
+        broker = self.controller.latest.brokers.get(broker_id)
+        if broker is None or not broker.in_controlled_shutdown or broker.fenced:
+            del self.left_at[broker_id]
+        elif all(self.published.get(other, -1) >= self.left_at[broker_id] for other in self._others(broker_id)):
+            self._submit(broker, "controlled shutdown", shutting_down)
+
+    def _others(self, broker_id: int) -> dict[int, None]:
+        return active_brokers(self.controller.latest, without=broker_id)
+
+    def _submit(self, broker: BrokerImage, name: str, change: Change, only_if_silent: bool = False) -> None:
+        broker_id = broker.broker_id
+        if broker_id in self.asked:
+            return
+        self.asked[broker_id] = None
+
+        done: list[str] = []
+
+        def plan() -> Planning:
+            latest = self.controller.latest
+            now = latest.brokers.get(broker_id)
+            if now is None or now.broker_epoch != broker.broker_epoch:
+                return ()
+            if only_if_silent and not self._is_silent(broker_id):
+                return ()
+            records = yield from change(Setting(latest, self.config, self.controller.spend), now)
+            if records:
+                done.append(_NOTES.get(change, "broker_fenced"))
+            return records
+
+        def answered(refusal: Refusal | None) -> None:
+            self.asked.pop(broker_id, None)
+            if change is leaving and refusal is None:
+                self.left_at[broker_id] = self.controller.image.provenance.offset
+            for what in done if refusal is None else ():
+                self.surroundings.ports.note(what, ("broker", broker_id))
+
+        self.controller.submit(plan(), answered, name=name, atomic=False)
+
+    def _is_silent(self, broker_id: int) -> bool:
+        deadline_us = self.deadlines_us.get(broker_id)
+        return deadline_us is None or deadline_us <= self._now_us()
+
+    def _plan_check(self) -> None:
+        interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
+        self._check_at_us = self._now_us() + interval_us
+        self._timer = self.surroundings.ports.set_timer(self._check_at_us, self._check)
+
+    def _check(self) -> None:
+        """Late by more than an interval: this node did not run, heartbeats may wait in its sockets."""
+        late_us = self._now_us() - self._check_at_us
+        interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
+        if late_us > interval_us:
+            for broker_id in self.deadlines_us:
+                self.deadlines_us[broker_id] += late_us
+        brokers = self.controller.latest.brokers
+        for broker_id in sorted(brokers):
+            if not brokers[broker_id].fenced and self._is_silent(broker_id):
+                self._submit(brokers[broker_id], "fence a silent broker", fencing, only_if_silent=True)
+        self._plan_check()
+
+    def _now_us(self) -> int:
+        return self.surroundings.ports.now().mono_us
+
+
+_NOTES: Mapping[Change, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}

@@ -1,0 +1,295 @@
+"""A broker's life in its cluster: it registers with the active controller, tells it that it lives, and takes its leave.
+
+Registered brokers are fenced until they want otherwise (their partitions are open) and know their own registration.
+What the broker is, it learns from the metadata that it publishes itself, like everyone else.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from uuid import UUID
+
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
+from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
+from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.static.primitive import i16, i64, u16
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.broker_changes import is_shut_down
+from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
+from reference_broker.metadata.uuids import random_uuid, uuid_from_text
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.node_files import Identity
+from reference_broker.wire.apis import VERSIONS, ApiKey
+
+FIRST_RETRY_MS = 50
+LONGEST_RETRY_MS = 800
+"""Between attempts that find no active controller: doubled each time, and a random part less."""
+
+NOT_REGISTERED = -1
+
+
+class _State(Enum):
+    NOT_STARTED = 0
+    REGISTERING = 1
+    REGISTERED = 2
+    SHUTTING_DOWN = 3
+    STOPPED = 4
+
+
+class BrokerLifecycle:
+    """``registered_epoch``: this incarnation's broker epoch, -1 before. ``identity``: of this node and its cluster.
+
+    ``channel``: the way to the active controller, also for this node's APIs. ``previous_broker_epoch``: of the last
+    life if it ended cleanly, set before ``start``; -1: it did not, or there was none (KIP-966).
+    """
+
+    __slots__ = (
+        "_asking",
+        "_config",
+        "_done",
+        "_endpoint",
+        "_has_news",
+        "_identity",
+        "_retry_ms",
+        "_state",
+        "_surroundings",
+        "_timer",
+        "_wants_unfenced",
+        "channel",
+        "incarnation_id",
+        "on_registered",
+        "previous_broker_epoch",
+        "registered_epoch",
+    )
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        config: BrokerConfig,
+        identity: Identity,
+        endpoint: Endpoint,
+        channel: ControllerChannel,
+    ) -> None:
+        self.incarnation_id = random_uuid(surroundings.random)
+        self.registered_epoch = NOT_REGISTERED
+        self.previous_broker_epoch = NOT_REGISTERED
+        self.on_registered: Callable[[], None] = _nobody
+        self._surroundings = surroundings
+        self._config = config
+        self._identity = identity
+        self._endpoint = endpoint
+        self.channel = channel
+        self._state = _State.NOT_STARTED
+        self._wants_unfenced = False
+        self._asking = False
+        self._has_news = False
+        self._timer: int | None = None
+        self._retry_ms = FIRST_RETRY_MS
+        self._done: Callable[[], None] | None = None
+        channel.controller.subscribe(self._published)
+
+    @property
+    def is_unfenced(self) -> bool:
+        """This incarnation serves clients, as published on this node."""
+        return self._knows_itself(self.channel.controller.image, fenced=False)
+
+    @property
+    def is_registered(self) -> bool:
+        """This incarnation's registration is published on this node."""
+        image = self.channel.controller.image
+        return self._knows_itself(image, fenced=False) or self._knows_itself(image, fenced=True)
+
+    def start(self) -> None:
+        """Seeks the active controller and registers, from now on."""
+        assert self._state is _State.NOT_STARTED, "a broker's life begins once"
+        self._state = _State.REGISTERING
+        self._attempt()
+
+    def want_unfenced(self) -> None:
+        """This broker can serve: its partitions are open. Heartbeats say so until it is fenced no more."""
+        self._wants_unfenced = True
+        if self._state is _State.REGISTERED:
+            self._attempt()
+
+    def shut_down(self, done: Callable[[], None]) -> None:
+        """Leaves in good order: others lead its partitions, or nobody. ``done``: once that is published here, or after
+        ``controller.quorum.request.timeout.ms`` without an answer."""
+        was, self._state, self._done = self._state, _State.SHUTTING_DOWN, done
+        if was is not _State.REGISTERED:
+            self._stop()
+            return
+        ports = self._surroundings.ports
+        timeout_us = self._config.controller_quorum_request_timeout_ms * 1000
+        ports.set_timer(ports.now().mono_us + timeout_us, self._stop)
+        self._attempt()
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
+        """A new leader is asked soon, not after the rest of a long pause."""
+        if leader_id >= 0:
+            self._ask_soon()
+
+    def controller_activated(self) -> None:
+        """This node's own controller can be asked now."""
+        self._ask_soon()
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._state in (_State.REGISTERING, _State.REGISTERED, _State.SHUTTING_DOWN)
+
+    def _attempt(self) -> None:
+        """Asks what this state asks for; one request at a time: the next follows it at once."""
+        self._cancel_timer()
+        self._has_news = self._asking
+        if self._asking or not self._is_alive:
+            return
+        self._asking = True
+        if self._state is _State.REGISTERING:
+            self._ask(ApiKey.BROKER_REGISTRATION, self._registration(), self._registered)
+        else:
+            self._ask(ApiKey.BROKER_HEARTBEAT, self._heartbeat(), self._heartbeat_answered)
+
+    def _ask(self, api_key: ApiKey, body: object, replied: Callable[[object], None]) -> None:
+        self.channel.ask(api_key, VERSIONS[api_key][1], body, replied, self._failed)
+
+    def _failed(self) -> None:
+        self._asking = False
+        self._retry()
+
+    def _retry(self) -> None:
+        """Sooner or later by chance, so that brokers do not ask in step."""
+        pause_ms, self._retry_ms = self._retry_ms, min(2 * self._retry_ms, LONGEST_RETRY_MS)
+        self._again_after(pause_ms - self._surroundings.random.randrange(pause_ms // 2))
+
+    def _again_after(self, pause_ms: int) -> None:
+        """At once where something changed while the last request was on its way."""
+        self._cancel_timer()
+        if self._has_news:
+            self._has_news, pause_ms = False, 0
+        if self._is_alive:
+            ports = self._surroundings.ports
+            self._timer = ports.set_timer(ports.now().mono_us + pause_ms * 1000, self._attempt)
+
+    def _ask_soon(self) -> None:
+        """Now, or when the request on its way has failed."""
+        self._retry_ms = FIRST_RETRY_MS
+        if self._asking:
+            self._has_news = True
+        elif self._is_alive:
+            self._again_after(0)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._surroundings.ports.cancel_timer(self._timer)
+            self._timer = None
+
+    def _registered(self, answer: object) -> None:
+        assert isinstance(answer, BrokerRegistrationResponse), f"a registration was answered by {type(answer).__name__}"
+        self._asking = False
+        if answer.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
+            if answer.error_code is not ErrorCode.not_controller:
+                self._surroundings.ports.note("registration_refused", ("error", int(answer.error_code)))
+            self._retry()
+            return
+        self.registered_epoch = int(answer.broker_epoch)
+        self._state = _State.REGISTERED
+        self._retry_ms = FIRST_RETRY_MS
+        self._surroundings.ports.note("broker_registered", ("epoch", self.registered_epoch))
+        self._attempt()
+        self.on_registered()
+
+    def _heartbeat_answered(self, answer: object) -> None:
+        assert isinstance(answer, BrokerHeartbeatResponse), f"a heartbeat was answered by {type(answer).__name__}"
+        self._asking = False
+        if answer.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
+            self._state, self.registered_epoch = _State.REGISTERING, NOT_REGISTERED
+            self._retry()
+        elif answer.error_code is not ErrorCode.none:
+            self._retry()
+        elif self._state is _State.SHUTTING_DOWN:
+            if answer.should_shut_down:
+                self._stop()
+            else:
+                self._retry()
+        elif answer.is_fenced and self._wants_unfenced:
+            self._retry()  # It had not caught up, or asked before it was ready: clients wait, so not for long.
+        else:
+            self._retry_ms = FIRST_RETRY_MS
+            self._again_after(self._config.broker_heartbeat_interval_ms)
+
+    def _published(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Its own registration has arrived here: now it may be unfenced. Its own end: now it may go. Another one
+        leaves, which it may as soon as all others have said that they know."""
+        if self._surroundings.node_id not in delta.brokers:
+            if self._state is _State.REGISTERED and any(_leaves(broker) for broker in delta.brokers.values()):
+                self._ask_soon()
+            return
+        if self._state is _State.REGISTERED and self._wants_unfenced and self._knows_itself(image, fenced=True):
+            self._ask_soon()
+        elif self._state is _State.SHUTTING_DOWN:
+            if self._is_gone(image):
+                self._stop()
+            else:
+                self._ask_soon()
+
+    def _knows_itself(self, image: MetadataImage, fenced: bool) -> bool:
+        broker = image.brokers.get(self._surroundings.node_id)
+        return broker is not None and broker.broker_epoch == self.registered_epoch and broker.fenced == fenced
+
+    def _is_gone(self, image: MetadataImage) -> bool:
+        return is_shut_down(image.brokers.get(self._surroundings.node_id), self.registered_epoch)
+
+    def _stop(self) -> None:
+        done, self._done = self._done, None
+        self._state = _State.STOPPED
+        self._cancel_timer()
+        if done is not None:
+            done()
+
+    def _registration(self) -> BrokerRegistrationRequest:
+        return BrokerRegistrationRequest(
+            broker_id=BrokerId(self._surroundings.node_id),
+            cluster_id=self._identity.cluster_id,
+            incarnation_id=UUID(bytes=self.incarnation_id),
+            listeners=(
+                Listener(
+                    name=LISTENER_NAME,
+                    host=self._endpoint.host,
+                    port=u16(self._endpoint.port),
+                    security_protocol=i16(SECURITY_PROTOCOL_PLAINTEXT),
+                ),
+            ),
+            features=tuple(
+                Feature(name=name, min_supported_version=i16(low), max_supported_version=i16(high))
+                for name, low, high in self.channel.controller.supported_features()
+            ),
+            rack=self._config.broker_rack or None,
+            log_dirs=(UUID(bytes=uuid_from_text(self._identity.directory_id)),),
+            previous_broker_epoch=i64(self.previous_broker_epoch),
+        )
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=BrokerId(self._surroundings.node_id),
+            broker_epoch=i64(self.registered_epoch),
+            current_metadata_offset=i64(self.channel.controller.image.provenance.offset),
+            want_fence=not self._wants_unfenced,
+            want_shut_down=self._state is _State.SHUTTING_DOWN,
+        )
+
+
+_REGISTER_AGAIN = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered)
+
+
+def _leaves(broker: BrokerImage | None) -> bool:
+    return broker is not None and broker.in_controlled_shutdown and not broker.fenced
+
+
+def _nobody() -> None:
+    """Nobody waits for the registration."""

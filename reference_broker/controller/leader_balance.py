@@ -1,0 +1,111 @@
+"""Leaders by and by where they belong: preferred leaders, and unclean ones where a topic allows them (KIP-460).
+
+Looks every ``leader.imbalance.check.interval.seconds``, but only where topics, brokers or settings have changed since
+it last looked: a cluster at rest costs nothing. A new active controller looks at once for partitions without a leader:
+where metadata.version knows no transactions, the one before may have let a broker in and gone before it had it lead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.broker_changes import cost_of, looks
+from reference_broker.controller.broker_heartbeats import Changes
+from reference_broker.controller.leader_election import Election
+from reference_broker.controller.operations import Planning
+from reference_broker.controller.partition_changes import PartitionChanges, election_of
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
+from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
+from reference_broker.ports.node_ports import Surroundings
+
+MOST_ELECTIONS_AT_ONCE = 1000
+"""In one change of the metadata; others have their turn between two of them."""
+
+
+@dataclass(slots=True)
+class LeaderBalance:
+    """Of the active controller."""
+
+    surroundings: Surroundings
+    config: BrokerConfig
+    controller: Changes
+    _seen: MetadataImage | None = None
+    """As of the last look that found less than it may change at once."""
+    _asked: bool = False
+    _timer: int | None = None
+
+    def activated(self) -> None:
+        self._seen, self._asked = None, False
+        ports = self.surroundings.ports
+        self._timer = ports.set_timer(ports.now().mono_us, self._begin)
+
+    def deactivated(self) -> None:
+        if self._timer is not None:
+            self.surroundings.ports.cancel_timer(self._timer)
+            self._timer = None
+
+    def _begin(self) -> None:
+        """After the records that a new active controller writes first."""
+        self._elect(leaderless_only=True)
+        self._plan_check()
+
+    def _plan_check(self) -> None:
+        ports = self.surroundings.ports
+        interval_us = self.config.leader_imbalance_check_interval_seconds * 1_000_000
+        self._timer = ports.set_timer(ports.now().mono_us + interval_us, self._check)
+
+    def _check(self) -> None:
+        self._look()
+        self._plan_check()
+
+    def _look(self) -> None:
+        if not self._asked and not _is_same(self._seen, self.controller.latest):
+            self._elect(leaderless_only=False)
+
+    def _elect(self, *, leaderless_only: bool) -> None:
+        self._asked = True
+        found: list[MetadataRecord] = []
+
+        def plan() -> Planning:
+            latest = self.controller.latest
+            changes = PartitionChanges.of(latest)
+            for topic in latest.topics.values():
+                for indexes in looks(topic):
+                    changed = list(self._elections(changes, latest, topic, indexes, leaderless_only))
+                    found.extend(changed)
+                    if self.controller.spend(cost_of(indexes, changed)):
+                        yield
+                    if len(found) >= MOST_ELECTIONS_AT_ONCE:
+                        return found
+            self._seen = self._seen if leaderless_only else latest
+            return found
+
+        def answered(refusal: Refusal | None) -> None:
+            self._asked = False
+            if refusal is None and len(found) >= MOST_ELECTIONS_AT_ONCE:
+                self._elect(leaderless_only=leaderless_only)
+
+        self.controller.submit(plan(), answered, name="balance leaders", atomic=False)
+
+    def _elections(
+        self, changes: PartitionChanges, image: MetadataImage, topic: TopicImage, indexes: range, leaderless_only: bool
+    ) -> Iterator[PartitionChangeRecord]:
+        allowed = election_of(image, self.config, topic.name)
+        for index in indexes:
+            partition = topic.partitions[index]
+            record = None
+            if partition.leader == NO_LEADER:
+                record = changes.change(topic.topic_id, index, partition, election=allowed)
+            elif leaderless_only or not self.config.auto_leader_rebalance_enable:
+                continue
+            elif partition.leader != partition.replicas[0]:
+                record = changes.change(topic.topic_id, index, partition, election=Election.PREFERRED)
+            if record is not None:
+                yield record
+
+
+def _is_same(seen: MetadataImage | None, now: MetadataImage) -> bool:
+    return (
+        seen is not None and seen.topics is now.topics and seen.brokers is now.brokers and seen.configs is now.configs
+    )

@@ -1,0 +1,309 @@
+"""The metadata epoch and UpdateMetadata, on the active controller (KIP-232, M-1 to M-3).
+
+Each change of what clients are told leads to one more epoch: a record of its own, one at a time, so that changes that
+come meanwhile share the next. Once it is committed and published here, its content (the image as of that record) goes
+to every live broker at once, this node included: to each what changed since the last that it acknowledged, all of it to
+a broker that acknowledged none of this controller. Until an answer comes a broker is asked for nothing else; without
+one it gets the same again, after a pause that is its alone.
+
+While a transaction is being written, nothing is sent and no epoch written: the reign lets nothing come between its
+records, and its End is a change like any other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.metadata_content import Content, Frames, States, is_told, live_broker
+from reference_broker.controller.operations import Answered, Plan, Records
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts import (
+    FULL_UPDATE,
+    INCREMENTAL_UPDATE,
+    UpdateMetadataRequest1000,
+    UpdateMetadataResponse1000,
+)
+from reference_broker.wire.errors import Error
+
+ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
+"""(API key, request, answer): what the node's own APIs say."""
+
+VERSION = 1000
+FIRST_RETRY_MS = 50
+LONGEST_RETRY_MS = 800
+"""Between attempts to tell one broker: doubled each time, and a random part less."""
+
+
+class Writer(Protocol):
+    """The controller, as far as it is needed here."""
+
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def latest(self) -> MetadataImage: ...
+    @property
+    def is_writing_transaction(self) -> bool: ...
+    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Told:
+    """One incarnation of a broker. ``known``: the content that it acknowledged last; ``target``: the one that is on its
+    way, or is to be sent once more; ``asking``: being made ready, or sent and not answered."""
+
+    broker_id: int
+    broker_epoch: int
+    known: Content | None = None
+    target: Content | None = None
+    asking: bool = False
+    timer: int | None = None
+    retry_ms: int = FIRST_RETRY_MS
+
+
+class MetadataBroadcast:
+    """``serve_locally``: set by whoever has this node's APIs."""
+
+    __slots__ = (
+        "_asked",
+        "_changed",
+        "_config",
+        "_content",
+        "_controller",
+        "_dirty",
+        "_epoch",
+        "_frames",
+        "_has_news",
+        "_surroundings",
+        "_told",
+        "serve_locally",
+    )
+
+    def __init__(self, surroundings: Surroundings, config: BrokerConfig, controller: Writer) -> None:
+        self.serve_locally: ServeLocally = _nobody
+        self._surroundings = surroundings
+        self._config = config
+        self._controller = controller
+        self._epoch = -1
+        self._dirty = False
+        self._asked = False
+        self._has_news = False
+        self._changed: dict[str, None] = {}
+        self._content: Content | None = None
+        self._told: dict[int, _Told] = {}
+        self._frames = Frames(surroundings.ports)
+
+    # The controller's news
+
+    def activated(self) -> None:
+        """All brokers are told anew, by this controller."""
+        self._epoch = self._controller.epoch
+        self._dirty = True
+        ports = self._surroundings.ports
+        ports.set_timer(ports.now().mono_us, self.progressed)
+
+    def deactivated(self) -> None:
+        self._epoch = -1
+        self._asked = False
+        self._stop()
+
+    def published(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Before anyone else on this node: only notes what happened."""
+        if not self._controller.is_active:
+            return
+        if not self._sends(image):
+            if METADATA_EPOCH_FEATURE in delta.features:
+                self._stop()
+            return
+        for change in delta.topics:
+            topic = change.after or change.before
+            assert topic is not None, "a topic change has a topic before it or after it"
+            self._changed[topic.name] = None
+        if delta.metadata_epoch is not None:
+            self._take_content(image)
+        elif METADATA_EPOCH_FEATURE in delta.features or is_told(delta):
+            self._dirty = True
+
+    def progressed(self) -> None:
+        """After everyone on this node has what was published."""
+        if not self._controller.is_active or not self._sends(self._controller.image):
+            return
+        if self._dirty and not self._asked:
+            self._ask_for_epoch()
+        if self._has_news:
+            self._has_news = False
+            self._tell_all()
+
+    # Writing the epoch
+
+    def _ask_for_epoch(self) -> None:
+        reign, self._asked = self._epoch, True
+
+        def answered(refusal: Refusal | None) -> None:
+            """Refused: by the disk, or because the reign is over; then the next one does it."""
+            if reign != self._epoch:
+                return
+            self._asked = False
+            if refusal is not None:
+                ports = self._surroundings.ports
+                ports.set_timer(ports.now().mono_us + LONGEST_RETRY_MS * 1000, self.progressed)
+
+        self._controller.submit(self._plan, answered, name="metadata epoch")
+
+    def _plan(self) -> Records:
+        latest = self._controller.latest
+        if not self._sends(latest):
+            return ()
+        return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=latest.metadata_epoch + 1)),)
+
+    def _take_content(self, image: MetadataImage) -> None:
+        content = Content(image.metadata_epoch, self._epoch, image, tuple(self._changed))
+        self._changed.clear()
+        self._dirty = False
+        self._content = content
+        self._has_news = True
+        self._refresh_brokers(content)
+        self._frames.remember(content)
+        self._surroundings.ports.note(
+            "metadata_epoch",
+            ("epoch", content.metadata_epoch),
+            ("controller_epoch", content.controller_epoch),
+            ("offset", image.provenance.offset),
+        )
+
+    def _sends(self, image: MetadataImage) -> bool:
+        return self._config.crucible_metadata_epoch_enable and sends_metadata_epoch(image)
+
+    # Telling brokers
+
+    def _refresh_brokers(self, content: Content) -> None:
+        """Who is fenced keeps its place as long as its registration lasts: it may have what it was told."""
+        registered = content.image.brokers
+        for told in list(self._told.values()):
+            broker = registered.get(told.broker_id)
+            if broker is None or broker.broker_epoch != told.broker_epoch:
+                self._cancel(told)
+                del self._told[told.broker_id]
+            elif broker.fenced:
+                self._cancel(told)
+        for broker in content.live_brokers():
+            if broker.broker_id not in self._told:
+                self._told[broker.broker_id] = _Told(broker.broker_id, broker.broker_epoch)
+
+    def _tell_all(self) -> None:
+        for told in list(self._told.values()):
+            self._tell(told)
+
+    def _tell(self, told: _Told) -> None:
+        if told.asking or told.timer is not None:
+            return
+        target = told.target or self._content
+        if target is None or told.known is target or not self._is_live(told):
+            return
+        told.target, told.asking = target, True
+        self._frames.make(told.known, target, lambda states: self._send(told, target, states))
+
+    def _send(self, told: _Told, target: Content, states: States) -> None:
+        if not self._is_current(told):
+            return
+        if self._controller.is_writing_transaction:
+            told.asking, self._has_news = False, True  # Its end, once committed, leads here again.
+            return
+        body = UpdateMetadataRequest1000(
+            controller_id=self._surroundings.node_id,
+            controller_epoch=target.controller_epoch,
+            metadata_epoch=target.metadata_epoch,
+            partition_states=states,
+            live_brokers=tuple(live_broker(broker) for broker in target.live_brokers()),
+            broker_epoch=told.broker_epoch,
+            type=FULL_UPDATE if told.known is None else INCREMENTAL_UPDATE,
+        )
+        ports = self._surroundings.ports
+        ports.note("update_metadata_sent", ("broker", told.broker_id), ("epoch", target.metadata_epoch))
+
+        def replied(answer: object) -> None:
+            self._answered(told, target, answer)
+
+        if told.broker_id == self._surroundings.node_id:
+            ports.set_timer(ports.now().mono_us, lambda: self.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
+            return
+        timeout_ms = self._config.controller_quorum_request_timeout_ms
+        ports.send(
+            told.broker_id,
+            Channel.METADATA,
+            ApiKey.UPDATE_METADATA,
+            VERSION,
+            body,
+            timeout_ms,
+            replied,
+            lambda: self._failed(told),
+        )
+
+    def _answered(self, told: _Told, target: Content, answer: object) -> None:
+        assert isinstance(answer, UpdateMetadataResponse1000), f"an update was answered by {type(answer).__name__}"
+        if not self._is_current(told):
+            return
+        if answer.error_code == Error.STALE_CONTROLLER_EPOCH:
+            self._failed(told)  # A newer controller has told it: this node is about to learn of that.
+        elif answer.error_code != Error.NONE:
+            told.known = told.target = None  # It cannot go on from what it has: all of it, next time.
+            self._failed(told)
+        else:
+            told.known, told.target, told.asking = target, None, False
+            told.retry_ms = FIRST_RETRY_MS
+            self._tell(told)
+            if not any(each.asking for each in self._told.values()):
+                self._frames.forget()
+
+    def _failed(self, told: _Told) -> None:
+        """No answer, or none to go on from: it may have applied the update or not, and gets it again."""
+        if not self._is_current(told):
+            return
+        told.asking = False
+        if not self._is_live(told):
+            return
+        pause_ms, told.retry_ms = told.retry_ms, min(2 * told.retry_ms, LONGEST_RETRY_MS)
+        pause_ms -= self._surroundings.random.randrange(pause_ms // 2)
+        ports = self._surroundings.ports
+        told.timer = ports.set_timer(ports.now().mono_us + pause_ms * 1000, lambda: self._again(told))
+
+    def _again(self, told: _Told) -> None:
+        told.timer = None
+        self._tell(told)
+
+    def _is_current(self, told: _Told) -> bool:
+        return self._told.get(told.broker_id) is told
+
+    def _is_live(self, told: _Told) -> bool:
+        broker = None if self._content is None else self._content.image.brokers.get(told.broker_id)
+        return broker is not None and not broker.fenced and broker.broker_epoch == told.broker_epoch
+
+    def _cancel(self, told: _Told) -> None:
+        if told.timer is not None:
+            self._surroundings.ports.cancel_timer(told.timer)
+            told.timer = None
+
+    def _stop(self) -> None:
+        """Nobody is told anything more: what they were told is of another reign, or of another switch."""
+        for told in self._told.values():
+            self._cancel(told)
+        self._told.clear()
+        self._changed.clear()
+        self._content = None
+        self._dirty = self._has_news = False
+        self._frames.clear()
+
+
+def _nobody(_api_key: int, _body: object, _answer: object) -> None:
+    raise AssertionError("a node tells itself before its APIs are there")

@@ -1,0 +1,178 @@
+"""What UpdateMetadata carries (M-3): one image under its metadata epoch, as a whole or as what changed since another.
+
+Kafka's UpdateMetadata request says of each partition where it is led; a deleted one is led by -2. All live brokers
+stand in each update: they are few.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from uuid import UUID
+
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
+from reference_broker.ports.node_ports import Ports
+from reference_broker.wire.drafts import (
+    UpdateMetadataBroker1000,
+    UpdateMetadataEndpoint1000,
+    UpdateMetadataPartition1000,
+)
+
+DELETED = -2
+"""A partition's leader where it is deleted (LeaderAndIsr.LeaderDuringDelete)."""
+
+PARTITIONS_PER_SLICE = 500
+"""Written in one event: some 2 ms."""
+
+TOPICS_PER_SLICE = 5000
+"""Looked at in one event, where nothing says which of them changed."""
+
+MOST_REMEMBERED = 64
+"""Epochs of which the changed topics are known; whoever is further behind costs a look at each topic."""
+
+States: TypeAlias = tuple[UpdateMetadataPartition1000, ...]
+Slices: TypeAlias = Generator[None, None, States]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One epoch's: ``image`` is that of the epoch's record. ``topics``: names of those that changed since the epoch
+    before; ``controller_epoch``: of the controller that wrote the record, which alone sends it."""
+
+    metadata_epoch: int
+    controller_epoch: int
+    image: MetadataImage
+    topics: tuple[str, ...]
+
+    def live_brokers(self) -> tuple[BrokerImage, ...]:
+        """Those that are not fenced, by ID: whom clients are told of, and who is sent the update."""
+        brokers = self.image.brokers
+        return tuple(brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced)
+
+
+def is_told(delta: MetadataDelta) -> bool:
+    """Whether clients are told something else than before: of topics, or of brokers that they may connect to."""
+    return bool(delta.topics) or any(
+        _address(delta.image.brokers.get(broker_id)) != _address(broker) for broker_id, broker in delta.brokers.items()
+    )
+
+
+def _address(broker: BrokerImage | None) -> tuple[int, str, int, str | None] | None:
+    """With the registration's epoch: a new incarnation knows nothing, and has to be told."""
+    if broker is None or broker.fenced:
+        return None
+    return broker.broker_epoch, broker.host, broker.port, broker.rack
+
+
+def live_broker(broker: BrokerImage) -> UpdateMetadataBroker1000:
+    endpoint = UpdateMetadataEndpoint1000(
+        port=broker.port, host=broker.host, listener=LISTENER_NAME, security_protocol=SECURITY_PROTOCOL_PLAINTEXT
+    )
+    return UpdateMetadataBroker1000(id=broker.broker_id, endpoints=(endpoint,), rack=broker.rack)
+
+
+@dataclass(slots=True)
+class Frames:
+    """Makes partition states in slices, each kind once however many brokers get it. ``forget`` when nobody waits."""
+
+    ports: Ports
+    history: deque[tuple[int, tuple[str, ...]]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
+    _made: dict[tuple[int, int], States] = field(default_factory=dict)
+    _waiting: dict[tuple[int, int], list[Callable[[States], None]]] = field(default_factory=dict)
+
+    def remember(self, content: Content) -> None:
+        self.history.append((content.metadata_epoch, content.topics))
+        self._made.clear()
+
+    def forget(self) -> None:
+        self._made.clear()
+
+    def clear(self) -> None:
+        """Another reign: whoever waits is told nothing any more."""
+        self.history.clear()
+        self._made.clear()
+        self._waiting.clear()
+
+    def make(self, base: Content | None, target: Content, then: Callable[[States], None]) -> None:
+        """Calls ``then`` with the states that lead from ``base`` (None: from nothing) to ``target``, in this event or
+        a later one."""
+        key = (-1 if base is None else base.metadata_epoch, target.metadata_epoch)
+        made = self._made.get(key)
+        if made is not None:
+            then(made)
+        elif key in self._waiting:
+            self._waiting[key].append(then)
+        else:
+            waiting = self._waiting[key] = [then]
+            self._step(key, waiting, self._slices(base, target))
+
+    def _step(self, key: tuple[int, int], waiting: list[Callable[[States], None]], slices: Slices) -> None:
+        if self._waiting.get(key) is not waiting:
+            return
+        try:
+            next(slices)
+        except StopIteration as stop:
+            del self._waiting[key]
+            self._made[key] = stop.value
+            for then in waiting:
+                then(stop.value)
+        else:
+            self.ports.set_timer(self.ports.now().mono_us, lambda: self._step(key, waiting, slices))
+
+    def _slices(self, base: Content | None, target: Content) -> Slices:
+        live = {broker.broker_id: True for broker in target.live_brokers()}
+        states: list[UpdateMetadataPartition1000] = []
+        for looked_at, name in enumerate(self._names(base, target), 1):
+            before = None if base is None else base.image.topics.get(name)
+            for state in _topic_states(before, target.image.topics.get(name), target.controller_epoch, live):
+                states.append(state)
+                if len(states) % PARTITIONS_PER_SLICE == 0:
+                    yield
+            if looked_at % TOPICS_PER_SLICE == 0:
+                yield
+        return tuple(states)
+
+    def _names(self, base: Content | None, target: Content) -> Iterable[str]:
+        if base is None:
+            return target.image.topics
+        if base.image.topics is target.image.topics:
+            return ()
+        if self.history and self.history[0][0] <= base.metadata_epoch + 1:
+            epochs = (names for epoch, names in self.history if base.metadata_epoch < epoch <= target.metadata_epoch)
+            return dict.fromkeys(name for names in epochs for name in names)
+        return {**base.image.topics, **target.image.topics}
+
+
+def _topic_states(
+    before: TopicImage | None, after: TopicImage | None, controller_epoch: int, live: dict[int, bool]
+) -> Iterable[UpdateMetadataPartition1000]:
+    if before is after:
+        return
+    if after is None:
+        assert before is not None, "a topic that is nowhere has not changed"
+        for index, partition in enumerate(before.partitions):
+            yield _state(before, index, partition, controller_epoch, live, DELETED)
+        return
+    known = before.partitions if before is not None and before.topic_id == after.topic_id else ()
+    for index, partition in enumerate(after.partitions):
+        if index >= len(known) or (known[index] is not partition and known[index] != partition):
+            yield _state(after, index, partition, controller_epoch, live, partition.leader)
+
+
+def _state(
+    topic: TopicImage, index: int, partition: PartitionImage, controller_epoch: int, live: dict[int, bool], leader: int
+) -> UpdateMetadataPartition1000:
+    return UpdateMetadataPartition1000(
+        topic=topic.name,
+        partition=index,
+        controller_epoch=controller_epoch,
+        leader=leader,
+        leader_epoch=partition.leader_epoch,
+        isr=partition.isr,
+        zk_version=partition.partition_epoch,
+        replicas=partition.replicas,
+        offline_replicas=tuple(broker for broker in partition.replicas if broker not in live),
+        topic_id=UUID(bytes=topic.topic_id),
+    )

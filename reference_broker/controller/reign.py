@@ -1,0 +1,286 @@
+"""One time of being the active controller: changes are planned, written and answered one after the other.
+
+Each is planned in slices of one event (below 5 ms). A set of records larger than a batch goes out as a transaction:
+Begin, batches, End, one batch an event, nothing between. Plans are judged by ``latest``, which also holds what is on
+its way to being committed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Activation
+from reference_broker.controller.operations import (
+    Answered,
+    Batch,
+    Cut,
+    Operation,
+    Slice,
+    TooMuch,
+    cut,
+    planned,
+    replayed,
+)
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.features import allows_transactions, metadata_version
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.offset_and_epoch import NOWHERE, Provenance
+from reference_broker.quorum.values import NotLeader
+
+UNITS_PER_SLICE = 250
+"""Of work in one event, of about 10 us each: some 3 ms."""
+
+Steps = Generator[None, None, None]
+
+
+class Leadership(Protocol):
+    """The quorum (``quorum.quorum.Quorum``), as far as it is needed here."""
+
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def append(self, values: Sequence[bytes]) -> Provenance:
+        """One batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
+        ...
+
+
+class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way has been told
+    """Leadership was lost inside an append."""
+
+
+class Reign:
+    """``latest``: the metadata with all changes written so far, committed or not. ``work``: what is left of the event's
+    time. ``in_transaction``: a Begin is written, and neither its End nor its Abort. ``lost`` is called when an append
+    finds that leadership is gone; it calls ``end``."""
+
+    __slots__ = (
+        "_config",
+        "_current",
+        "_in_flight",
+        "_is_over",
+        "_loader",
+        "_lost",
+        "_pump",
+        "_queue",
+        "_quorum",
+        "_stepping",
+        "_surroundings",
+        "_timer",
+        "in_transaction",
+        "latest",
+        "work",
+    )
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        config: BrokerConfig,
+        loader: MetadataLoader,
+        quorum: Leadership,
+        latest: MetadataImage,
+        lost: Callable[[], None],
+    ) -> None:
+        self.latest = latest
+        self.work = Slice(UNITS_PER_SLICE)
+        self.in_transaction = False
+        self._surroundings = surroundings
+        self._config = config
+        self._loader = loader
+        self._quorum = quorum
+        self._lost = lost
+        self._is_over = False
+        self._queue: deque[Operation] = deque()
+        self._current: Operation | None = None
+        self._in_flight: deque[tuple[int, Answered]] = deque()  # (last offset, who is told once that is published)
+        self._pump: Steps | None = None
+        self._stepping = False
+        self._timer: int | None = None
+
+    def begin(self, first: Activation) -> None:
+        """Writes what comes before all changes."""
+        self._pump = self._open(first)
+        self._step()
+
+    def submit(self, operation: Operation) -> None:
+        """Queues it; it begins at once if nothing else is being worked on."""
+        self._queue.append(operation)
+        if not self._stepping and self._timer is None:
+            self._step()
+
+    def answer_published(self) -> None:
+        """Tells those whose changes are published here."""
+        stable = self._loader.image.provenance.offset
+        while self._in_flight and self._in_flight[0][0] <= stable:
+            self._in_flight.popleft()[1](None)
+
+    def end(self) -> list[Answered]:
+        """Nothing more is written. Returns all who wait, in their order."""
+        self._is_over = True
+        if self._timer is not None:
+            self._surroundings.ports.cancel_timer(self._timer)
+        waiting = [answered for _, answered in self._in_flight]
+        if self._current is not None:
+            waiting.append(self._current.answered)
+        waiting += (operation.answered for operation in self._queue)
+        self._in_flight.clear()
+        self._queue.clear()
+        self._current = None
+        return waiting
+
+    def _step(self) -> None:
+        self._timer = None
+        if self._is_over:
+            return
+        self._stepping = True
+        self.work.begin()
+        try:
+            if self._pump is None:
+                self._pump = self._run_queue()
+            next(self._pump)
+        except StopIteration:
+            self._pump = None
+        except _ReignOver:
+            return
+        else:
+            ports = self._surroundings.ports
+            self._timer = ports.set_timer(ports.now().mono_us, lambda: self._step())
+        finally:
+            self._stepping = False
+
+    def _open(self, first: Activation) -> Steps:
+        if first.abort is not None:
+            self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
+        if first.bootstrap:
+            bootstrap = Operation("bootstrap", lambda: first.bootstrap, _told, as_transaction=first.as_transaction)
+            yield from self._run(bootstrap)
+        yield from self._run_queue()
+
+    def _run_queue(self) -> Steps:
+        while self._queue:
+            self._current = self._queue.popleft()
+            yield from self._run(self._current)
+
+    def _run(self, operation: Operation) -> Steps:
+        records = yield from planned(operation.plan)
+        try:
+            batches = yield from cut(
+                records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.work
+            )
+        except TooMuch as refused:
+            self._refuse(operation, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
+            return
+        if not batches.batches:
+            self._written(operation, self._in_flight[-1][0] if self._in_flight else -1)
+        elif len(batches.batches) == 1 and not operation.as_transaction:
+            self._write_batch(operation, batches)
+        elif allows_transactions(metadata_version(self.latest)) or operation.as_transaction:
+            yield from self._write_transaction(operation, batches)
+        elif operation.atomic:
+            self._refuse(operation, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
+        else:
+            yield from self._write_separately(operation, batches)
+
+    def _write_batch(self, operation: Operation, batches: Cut) -> None:
+        try:
+            last_offset = self._write_one(batches.batches[0], batches.delta)
+        except DiskError as failure:
+            self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+        else:
+            self._written(operation, last_offset)
+
+    def _write_one(self, batch: Batch, delta: MetadataDelta) -> int:
+        """A change of one batch, which ``delta`` holds; its last offset. Raises DiskError, then nothing was written."""
+        image = delta.build(NOWHERE)
+        last = self._append(batch.values, "single", 1, 1)
+        self.latest = image.at(last)
+        return last.offset
+
+    def _write_transaction(self, operation: Operation, batches: Cut) -> Steps:
+        """One batch an event. A disk that refuses one of them gets an Abort; if it refuses that, too, the node ends."""
+        of = len(batches.batches)
+        yield
+        image = batches.delta.build(NOWHERE)
+        yield
+        self._loader.expect(self._loader.end_offset, of)
+        try:
+            self._append([encode(BeginTransactionRecord(name=operation.name))], "begin", 0, of)
+            self.in_transaction = True
+            for number, batch in enumerate(batches.batches, 1):
+                yield
+                self._append(batch.values, "batch", number, of)
+            yield
+            last = self._append([encode(EndTransactionRecord())], "end", of, of)
+            self.in_transaction = False
+        except DiskError as failure:
+            if self.in_transaction:
+                self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
+                self.in_transaction = False
+            self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+            return
+        self.latest = image.at(last)
+        self._written(operation, last.offset)
+
+    def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
+        """Each batch is a change of its own; the last one's publication is the answer."""
+        last_offset = -1
+        for batch in batches.batches:
+            delta = MetadataDelta(self.latest)
+            yield from replayed(batch, delta, self.work)
+            try:
+                last_offset = self._write_one(batch, delta)
+            except DiskError as failure:
+                self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+                return
+            yield
+        self._written(operation, last_offset)
+
+    def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
+        """Raises DiskError, then nothing was written; _ReignOver where leadership is lost."""
+        try:
+            last = self._quorum.append(values)
+        except NotLeader:
+            self._lost()
+            raise _ReignOver from None
+        if self._is_over:
+            raise _ReignOver
+        self._surroundings.ports.note(
+            "metadata_appended", ("offset", last.offset), ("kind", kind), ("number", number), ("of", of)
+        )
+        return last
+
+    def _written(self, operation: Operation, last_offset: int) -> None:
+        self._current = None
+        self._in_flight.append((last_offset, operation.answered))
+        self.answer_published()
+
+    def _refuse(self, operation: Operation, error: ErrorCode, why: str) -> None:
+        self._current = None
+        operation.answered(Refusal(error, why))
+
+
+_TOO_LARGE = "Unable to perform excessively large batch operation"
+
+
+def _no_transactions(batches: Cut, latest: MetadataImage) -> str:
+    return (
+        f"{_TOO_LARGE}: {batches.records} metadata records do not fit one batch, and metadata.version "
+        f"{metadata_version(latest)} has no transactions."
+    )
+
+
+def _told(_refusal: Refusal | None) -> None:
+    """Nobody waits for this part of a change."""

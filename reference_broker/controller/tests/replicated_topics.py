@@ -1,0 +1,98 @@
+"""Brokers that live, and topics with several replicas, on an active controller with its log in memory."""
+
+from reference_broker.controller.broker_changes import Registration, Setting, registering, restarting
+from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
+from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id
+
+
+class Brokers:
+    """``epochs``: of each broker's registration."""
+
+    def __init__(self, *broker_ids: int, **config: str) -> None:
+        self.world: MetadataWorld = started(**config)
+        self.epochs: dict[int, int] = {}
+        self.incarnations = 0
+        for broker_id in broker_ids:
+            self.restart(broker_id)
+            self.beat(broker_id)
+
+    @property
+    def image(self):
+        return self.world.controller.image
+
+    def restart(self, broker_id, rack=None):
+        """Registered by a new incarnation, fenced."""
+        self.ask_to_register(broker_id, rack)
+        self.world.settle()
+
+    def ask_to_register(self, broker_id, rack=None):
+        self.incarnations += 1
+        wanted = Registration(
+            broker_id,
+            "cluster",
+            self.incarnations.to_bytes(16, "big"),
+            (("PLAINTEXT", "h", 9092, 0),),
+            (("metadata.version", 1, 25),),
+            rack,
+            (),
+        )
+        controller = self.world.controller
+
+        def leaving():
+            known = controller.latest.brokers.get(broker_id)
+            setting = Setting(controller.latest, self.world.config, controller.spend)
+            return () if known is None else (yield from restarting(setting, known))
+
+        def plan():
+            controller.heartbeats.heard(broker_id)
+            self.epochs[broker_id] = controller.next_offset
+            return (registering(wanted, controller.next_offset),)
+
+        controller.submit(leaving(), lambda _: None, atomic=False)
+        controller.submit(plan, lambda _: None)
+
+    def beat(self, broker_id, *, offset=None, fence=False, shut_down=False) -> HeartbeatAnswer:
+        offset = self.image.provenance.offset if offset is None else offset
+        answer = self.world.controller.heartbeats.heartbeat(
+            Heartbeat(broker_id, self.epochs[broker_id], offset, fence, shut_down)
+        )
+        assert isinstance(answer, HeartbeatAnswer)
+        self.world.settle()
+        return answer
+
+    def create(self, name, *assignments, number=1, **configs):
+        records = [TopicRecord(name=name, topic_id=topic_id(number))]
+        records += (
+            ConfigRecord(resource_type=2, resource_name=name, name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        )
+        records += (
+            PartitionRecord(
+                partition_id=index,
+                topic_id=topic_id(number),
+                replicas=replicas,
+                isr=replicas,
+                leader=replicas[0],
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=(bytes(16),) * len(replicas),
+            )
+            for index, replicas in enumerate(assignments)
+        )
+        self.world.controller.submit(lambda: records, lambda _: None)
+        self.world.settle()
+
+    def states(self, name="t"):
+        """(leader, ISR, leader epoch, partition epoch) of each partition."""
+        return [
+            (one.leader, one.isr, one.leader_epoch, one.partition_epoch) for one in self.image.topics[name].partitions
+        ]
+
+    def pass_time(self, milliseconds, *beating):
+        """In steps of two seconds, with a heartbeat of each of ``beating`` before each."""
+        for _ in range(milliseconds // 2000):
+            for broker_id in beating:
+                self.beat(broker_id)
+            self.world.ports.advance(2000)
+            self.world.settle()

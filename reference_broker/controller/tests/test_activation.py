@@ -1,0 +1,36 @@
+"""What a new active controller writes first (counterparts of Kafka's ActivationRecordsGeneratorTest)."""
+
+import pytest
+
+from reference_broker.controller.activation import Activation, activation
+from reference_broker.metadata.delta import MetadataFault
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.records import FeatureLevelRecord
+
+
+def level(version):
+    return (FeatureLevelRecord(name="metadata.version", feature_level=version),)
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(
+    ("image", "in_transaction", "configured", "expected"),
+    [
+        (EMPTY_IMAGE, False, 12, Activation(None, level(12), False)),
+        (EMPTY_IMAGE, False, 13, Activation(None, level(13), True)),
+        (EMPTY_IMAGE, True, 25, Activation("Bootstrap was not finished", level(25), True)),
+        (MetadataImage(features={"metadata.version": 13}), True, 12, Activation("Controller failover", (), False)),
+        (MetadataImage(features={"metadata.version": 12}), False, 25, Activation(None, (), False)),
+    ],
+)
+def test_each_end_of_the_log_gets_its_first_records(image, in_transaction, configured, expected):
+    assert activation(image, in_transaction, configured) == expected
+
+
+@pytest.mark.clause("T-2")
+@pytest.mark.parametrize(
+    ("image", "configured"), [(EMPTY_IMAGE, 12), (MetadataImage(features={"metadata.version": 12}), 25)]
+)
+def test_an_open_transaction_below_the_level_that_has_them_is_a_fault(image, configured):
+    with pytest.raises(MetadataFault, match=r"metadata.version 12 does not allow"):
+        activation(image, True, configured)

@@ -1,0 +1,315 @@
+"""Sessions of brokers: fencing, unfencing, controlled shutdown, and nobody fenced by the controller's own slowness."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from kio.schema.errors import ErrorCode
+
+from reference_broker.controller.broker_changes import (
+    Registration,
+    Setting,
+    registering,
+    registration_problem,
+    unregistering,
+)
+from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
+
+SESSION_MS = 9000
+
+
+def registration(broker_id, incarnation=b"i" * 16, cluster_id="cluster", features=(("metadata.version", 1, 25),)):
+    return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())
+
+
+def register(world, broker_id, incarnation=b"i" * 16):
+    """Its epoch."""
+    epochs = []
+
+    def plan():
+        world.controller.heartbeats.heard(broker_id)
+        epochs.append(world.controller.next_offset)
+        return (registering(registration(broker_id, incarnation), epochs[-1]),)
+
+    world.controller.submit(plan, lambda _: None)
+    world.settle()
+    return epochs[0]
+
+
+def beat(world, broker_id, epoch, *, offset=10**6, fence=False, shut_down=False):
+    return world.controller.heartbeats.heartbeat(Heartbeat(broker_id, epoch, offset, fence, shut_down))
+
+
+def unfenced(*broker_ids, **config):
+    world = started(**config)
+    epochs = {}
+    for broker_id in broker_ids:
+        epochs[broker_id] = register(world, broker_id)
+        beat(world, broker_id, epochs[broker_id])
+        world.settle()
+    return world, epochs
+
+
+def fenced(world):
+    return [broker_id for broker_id, broker in sorted(world.controller.image.brokers.items()) if broker.fenced]
+
+
+def pass_time(world, milliseconds):
+    world.ports.advance(milliseconds)
+    world.settle()
+
+
+def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_registration():
+    world = started()
+    epoch = register(world, 7)
+    assert beat(world, 7, epoch, fence=True) == HeartbeatAnswer(True, True, False)
+    assert beat(world, 7, epoch, offset=epoch - 1) == HeartbeatAnswer(False, True, False)
+    world.settle()
+    assert fenced(world) == [7]
+    assert beat(world, 7, epoch, offset=epoch) == HeartbeatAnswer(True, True, False)
+    world.settle()
+    assert fenced(world) == []
+    assert beat(world, 7, epoch) == HeartbeatAnswer(True, False, False)
+    assert world.ports.told("broker_unfenced") == [{"broker": 7}]
+
+
+def test_unknown_brokers_and_old_epochs_are_refused():
+    world, epochs = unfenced(7)
+    assert _error(beat(world, 8, 1)) is ErrorCode.stale_broker_epoch
+    again = register(world, 7, b"j" * 16)
+    assert again > epochs[7]
+    assert _error(beat(world, 7, epochs[7])) is ErrorCode.stale_broker_epoch
+    world.lose()
+    assert _error(beat(world, 7, again)) is ErrorCode.not_controller
+
+
+def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent():
+    world, _ = unfenced(7)
+    world.controller.heartbeats.forget(7)
+    world.ports.advance(SESSION_MS)
+    world.settle()
+    assert fenced(world) == [7]
+
+
+def _error(answer):
+    assert isinstance(answer, Refusal)
+    return answer.error
+
+
+def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back():
+    world, epochs = unfenced(1, 2)
+    world.controller.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)
+    world.controller.submit(lambda: topic_records("u", topic_id(2), 1, 2), lambda _: None)
+    world.settle()
+    for _ in range(8):
+        pass_time(world, 2000)
+        beat(world, 2, epochs[2])
+    assert fenced(world) == [1]
+    assert world.ports.told("broker_fenced") == [{"broker": 1}]
+    assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(-1, 1)] * 2
+    assert world.controller.image.topics["u"].partitions[0].leader == 2
+    beat(world, 1, epochs[1])
+    world.settle()
+    assert fenced(world) == []
+    assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(1, 2)] * 2
+
+
+def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced():
+    world, _ = unfenced(1)
+    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.settle()
+    epoch = register(world, 1, b"j" * 16)
+    assert fenced(world) == [1]
+    beat(world, 1, epoch)
+    world.settle()
+    (partition,) = world.controller.image.topics["t"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
+
+
+def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back():
+    world, epochs = unfenced(1)
+    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.settle()
+    assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatAnswer(True, False, False)
+    world.settle()
+    assert world.controller.image.topics["t"].partitions[0].leader == -1
+    assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatAnswer(True, True, True)
+    beat(world, 1, epochs[1])
+    world.settle()
+    assert fenced(world) == [1]
+    beat(world, 1, register(world, 1, b"j" * 16))
+    world.settle()
+    assert (fenced(world), world.controller.image.brokers[1].in_controlled_shutdown) == ([], False)
+
+
+def test_heartbeats_are_answered_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it():
+    world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
+    answers = []
+    world.controller.submit(lambda: topic_records("big", topic_id(1), 500), answers.append)
+    for _ in range(40):
+        world.ports.step()
+        world.ports.now_us += 1_000_000
+        assert beat(world, 1, epochs[1]) == HeartbeatAnswer(True, False, False)
+    assert answers == []
+    world.settle()
+    assert (answers, fenced(world)) == ([None], [])
+
+
+def test_a_fencing_that_waited_behind_a_long_change_looks_again():
+    world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
+    world.controller.submit(lambda: topic_records("big", topic_id(1), 500), lambda _: None)
+    for _ in range(6):
+        world.ports.now_us += 1_500_000
+        world.controller.heartbeats._check()
+    assert list(world.controller.heartbeats.asked) == [1]
+    beat(world, 1, epochs[1])
+    world.settle()
+    assert fenced(world) == []
+
+
+def test_time_in_which_the_controller_did_not_run_is_not_counted():
+    world, epochs = unfenced(1)
+    world.ports.now_us += 60_000_000
+    world.settle()
+    assert fenced(world) == []
+    beat(world, 1, epochs[1])
+    pass_time(world, SESSION_MS + 2000)
+    assert fenced(world) == [1]
+
+
+def test_a_new_controller_gives_everyone_a_whole_session():
+    world, epochs = unfenced(1)
+    pass_time(world, SESSION_MS - 1000)
+    world.lose()
+    pass_time(world, 60_000)
+    world.win()
+    world.settle()
+    pass_time(world, SESSION_MS - 2000)
+    assert fenced(world) == []
+    pass_time(world, 4000)
+    assert fenced(world) == [1]
+    assert not world.ports.timers.keys() - {world.controller.heartbeats._timer, world.controller.balance._timer}
+    assert epochs
+
+
+def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_plain_batches():
+    world, _ = unfenced(1, crucible_bootstrap_metadata_version="12")
+    for number in range(10):
+        world.controller.submit(lambda number=number: topic_records(f"t{number}", topic_id(number), 50), lambda _: None)
+    world.settle()
+    pass_time(world, SESSION_MS + 3000)
+    leaders = {one.leader for topic in world.controller.image.topics.values() for one in topic.partitions}
+    assert (leaders, fenced(world)) == ({-1}, [1])
+    assert "begin" not in world.kinds()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (registration(1, cluster_id="other"), ErrorCode.inconsistent_cluster_id),
+        (registration(1, features=()), ErrorCode.unsupported_version),
+        (registration(1, features=(("metadata.version", 1, 24),)), ErrorCode.unsupported_version),
+        (replace(registration(1), listeners=()), ErrorCode.invalid_registration),
+    ],
+)
+def test_each_bad_registration_gets_its_error(wanted, error):
+    problem = registration_problem(wanted, "cluster", started().controller.latest)
+    assert problem is not None
+    assert problem.error is error
+
+
+def test_an_unregistered_broker_leads_nothing():
+    world, _ = unfenced(1)
+    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.settle()
+    controller = world.controller
+    latest = controller.latest
+    setting = Setting(latest, world.config, controller.spend)
+    controller.submit(lambda: unregistering(setting, latest.brokers[1]), lambda _: None)
+    world.settle()
+    assert (dict(controller.image.brokers), controller.image.topics["t"].partitions[0].leader) == ({}, -1)
+
+
+class Sessions(RuleBasedStateMachine):
+    """Brokers beat, fall silent, restart; the controller pauses, changes, works on long changes.
+
+    Nobody who beat within the session timeout of the controller's running time is fenced by it; who was silent for
+    two of them is.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.world = started(crucible_metadata_batch_max_bytes="512")
+        self.epochs, self.incarnations = {}, 0
+        self.heard_ms, self.serving = {}, {}
+        self.ran_ms = 0
+        self.made = 0
+
+    @rule(broker_id=st.integers(1, 3))
+    def register(self, broker_id):
+        self.incarnations += 1
+        self.epochs[broker_id] = register(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
+        self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, False
+
+    @rule(broker_id=st.integers(1, 3), wants_fence=st.booleans())
+    def beat(self, broker_id, wants_fence):
+        if broker_id in self.epochs:
+            answer = beat(self.world, broker_id, self.epochs[broker_id], fence=wants_fence)
+            assert isinstance(answer, HeartbeatAnswer)
+            self.world.settle()
+            assert (broker_id in fenced(self.world)) == wants_fence
+            self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, not wants_fence
+
+    @rule(milliseconds=st.integers(1, 4000))
+    def run_for(self, milliseconds):
+        pass_time(self.world, milliseconds)
+        self.ran_ms += milliseconds
+
+    @rule()
+    def pause(self):
+        self.world.ports.now_us += 30_000_000
+        self.world.settle()
+
+    @rule()
+    def fail_over(self):
+        self.world.lose()
+        pass_time(self.world, 3000)
+        self.world.win()
+        self.world.settle()
+        self.heard_ms = dict.fromkeys(self.heard_ms, self.ran_ms)
+
+    @rule()
+    def create_a_topic_of_many_batches(self):
+        self.made += 1
+        self.world.controller.submit(
+            lambda: topic_records(f"t{self.made}", topic_id(self.made), 30, 1 + self.made % 3), lambda _: None
+        )
+        self.world.settle()
+
+    @invariant()
+    def sessions_hold(self):
+        last = [one["broker"] for one in self.world.ports.told("broker_fenced")]
+        for broker_id, broker in self.world.controller.image.brokers.items():
+            silent_ms = self.ran_ms - self.heard_ms[broker_id]
+            if silent_ms > 2 * SESSION_MS:
+                assert broker.fenced, f"broker {broker_id} was silent for {silent_ms} ms; fenced were {last}"
+            if self.serving[broker_id] and silent_ms < SESSION_MS:
+                assert not broker.fenced, f"broker {broker_id} was heard {silent_ms} ms ago"
+            self.serving[broker_id] = self.serving[broker_id] and not broker.fenced
+
+    @invariant()
+    def fenced_brokers_that_fell_silent_lead_nothing(self):
+        image = self.world.controller.image
+        for topic in image.topics.values():
+            for one in topic.partitions:
+                broker = image.brokers.get(one.leader)
+                if broker is not None and broker.fenced:
+                    assert broker.broker_epoch == self.epochs[one.leader], "only until a new registration is unfenced"
+
+
+Sessions.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+test_sessions = Sessions.TestCase

@@ -1,0 +1,245 @@
+"""A broker's life, against a controller that the test plays."""
+
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
+from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
+from kio.schema.errors import ErrorCode
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.broker_lifecycle import BrokerLifecycle
+from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
+from reference_broker.metadata.tests.metadata_world import ManualPorts
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.node_files import Identity
+from reference_broker.wire.apis import ApiKey
+
+DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+class Life:
+    """Broker 3; the leader, at first unknown, is ``leader_id``. ``asked``: requests without an answer."""
+
+    def __init__(self, leader_id=2):
+        self.ports = ManualPorts()
+        self.listeners = []
+        self.controller = SimpleNamespace(
+            leader_id=leader_id,
+            image=EMPTY_IMAGE,
+            subscribe=self.listeners.append,
+            supported_features=lambda: (("metadata.version", 1, 25),),
+        )
+        around = Surroundings(3, MemoryDisk(), self.ports, Random(1))
+        self.config = BrokerConfig()
+        self.channel = ControllerChannel(around, self.config, self.controller)
+        self.lifecycle = BrokerLifecycle(
+            around, self.config, Identity("cluster", 3, DIRECTORY), Endpoint("h", 9092), self.channel
+        )
+
+    def asked(self):
+        """The one request on its way: (API key, body), and what answers it."""
+        (request,) = self.ports.sent
+        peer, channel, api_key, _, body, _, replied, failed = request
+        assert (peer, channel) == (self.controller.leader_id, Channel.CONTROLLER)
+        self.ports.sent.clear()
+        return api_key, body, replied, failed
+
+    def registered(self, epoch=50):
+        self.lifecycle.start()
+        api_key, body, replied, _ = self.asked()
+        assert api_key == ApiKey.BROKER_REGISTRATION
+        replied(registration_answer(epoch=epoch))
+        return body
+
+    def publish(self, **broker):
+        """A registration as it is now, the node's own if no other is told."""
+        told = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
+        image = BrokerImage(incarnation_id=bytes(16), host="h", port=1, **told)
+        before = self.controller.image
+        self.controller.image = MetadataImage(brokers={**before.brokers, image.broker_id: image})
+        for listener in self.listeners:
+            listener(MetadataDelta.between(before, self.controller.image), self.controller.image)
+        self.ports.run()
+
+
+def registration_answer(error=ErrorCode.none, epoch=-1):
+    return BrokerRegistrationResponse(throttle_time=None, error_code=error, broker_epoch=epoch)
+
+
+def heartbeat_answer(error=ErrorCode.none, fenced=True, shut_down=False):
+    return BrokerHeartbeatResponse(throttle_time=None, error_code=error, is_fenced=fenced, should_shut_down=shut_down)
+
+
+def test_it_registers_with_what_it_is_then_beats_at_its_interval():
+    life = Life()
+    body = life.registered()
+    assert (body.broker_id, body.cluster_id, body.incarnation_id.bytes) == (3, "cluster", life.lifecycle.incarnation_id)
+    assert [(one.host, one.port) for one in body.listeners] == [("h", 9092)]
+    assert [(one.name, one.max_supported_version) for one in body.features] == [("metadata.version", 25)]
+    assert life.lifecycle.registered_epoch == 50
+    for _ in range(3):
+        api_key, body, replied, _ = life.asked()
+        assert (api_key, body.broker_epoch, body.want_fence, body.want_shut_down) == (63, 50, True, False)
+        replied(heartbeat_answer())
+        life.ports.advance(1999)
+        assert life.ports.sent == []
+        life.ports.advance(1)
+
+
+def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration():
+    life = Life()
+    life.registered()
+    life.asked()[2](heartbeat_answer())
+    life.lifecycle.want_unfenced()
+    _, body, replied, _ = life.asked()
+    assert not body.want_fence
+    replied(heartbeat_answer())
+    life.publish(broker_epoch=20)
+    assert life.ports.sent == []
+    assert not life.lifecycle.is_registered
+    life.publish()
+    assert life.lifecycle.is_registered
+    assert not life.asked()[1].want_fence
+    assert not life.lifecycle.is_unfenced
+    life.publish(fenced=False)
+    assert life.lifecycle.is_unfenced
+
+
+def test_one_request_is_on_its_way_at_a_time():
+    life = Life()
+    life.registered()
+    life.lifecycle.want_unfenced()
+    life.publish()
+    assert life.asked()[1].want_fence
+    assert life.ports.sent == []
+
+
+@pytest.mark.parametrize("how", ["not controller", "failed", "unknown"])
+def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(how):
+    life = Life(leader_id=-1 if how == "unknown" else 2)
+    life.lifecycle.start()
+    tries = 0
+    for _ in range(100):
+        life.ports.advance(100)
+        if life.ports.sent:
+            tries += 1
+            _, _, replied, failed = life.asked()
+            if how == "failed":
+                failed()
+            else:
+                replied(registration_answer(ErrorCode.not_controller))
+    if how != "unknown":
+        assert 12 <= tries <= 24
+    life.controller.leader_id = 1
+    life.lifecycle.leader_changed(1, 9)
+    life.ports.run()
+    assert life.asked()[0] == ApiKey.BROKER_REGISTRATION
+
+
+@pytest.mark.parametrize("error", [ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered])
+def test_a_registration_that_is_no_longer_the_latest_is_made_anew(error):
+    life = Life()
+    life.registered()
+    life.asked()[2](heartbeat_answer(error))
+    life.ports.advance(60)
+    api_key, body, replied, _ = life.asked()
+    assert (api_key, body.incarnation_id.bytes) == (62, life.lifecycle.incarnation_id)
+    replied(registration_answer(epoch=70))
+    assert life.asked()[1].broker_epoch == 70
+
+
+@pytest.mark.parametrize("learns", ["answer", "published", "never"])
+def test_it_leaves_in_good_order_or_after_a_while(learns):
+    life = Life()
+    life.registered()
+    life.asked()[2](heartbeat_answer())
+    life.publish(fenced=False)
+    done = []
+    life.lifecycle.shut_down(lambda: done.append(1))
+    _, body, replied, failed = life.asked()
+    assert body.want_shut_down
+    if learns == "answer":
+        replied(heartbeat_answer())
+        life.ports.advance(60)
+        life.asked()[2](heartbeat_answer(shut_down=True))
+    elif learns == "published":
+        life.publish(fenced=True, in_controlled_shutdown=True)
+    else:
+        failed()
+        assert not done
+        life.ports.advance(2001)
+    assert done == [1]
+    life.ports.sent.clear()
+    life.ports.advance(10_000)
+    assert (done, life.ports.sent) == ([1], [])
+
+
+def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun():
+    life = Life()
+    life.registered()
+    life.asked()[2](heartbeat_answer())
+    life.publish(fenced=False)
+    assert life.ports.sent == []
+    life.publish(broker_id=2, fenced=False)
+    assert life.ports.sent == []
+    life.publish(broker_id=2, fenced=False, in_controlled_shutdown=True)
+    _, body, replied, _ = life.asked()
+    assert not body.want_shut_down
+    replied(heartbeat_answer(fenced=False))
+    life.publish(broker_id=2, fenced=True, in_controlled_shutdown=True)
+    assert life.ports.sent == []
+    life.lifecycle.shut_down(lambda: None)
+    life.asked()[2](heartbeat_answer(fenced=False))
+    life.publish(fenced=False, in_controlled_shutdown=True)
+    assert life.asked()[1].want_shut_down
+
+
+def test_it_tells_the_epoch_of_a_life_that_ended_well():
+    life = Life()
+    assert life.registered().previous_broker_epoch == -1
+    life = Life()
+    life.lifecycle.previous_broker_epoch = 44
+    assert life.registered().previous_broker_epoch == 44
+
+
+def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata():
+    life = Life()
+    for api_key, channel in (
+        (ApiKey.BROKER_HEARTBEAT, Channel.CONTROLLER),
+        (ApiKey.BROKER_REGISTRATION, Channel.CONTROLLER),
+        (ApiKey.ALTER_PARTITION, Channel.FORWARD),
+        (ApiKey.ALLOCATE_PRODUCER_IDS, Channel.FORWARD),
+    ):
+        life.channel.ask(api_key, 0, None, lambda _: None, lambda: None)
+        assert life.ports.sent.pop()[1] is channel
+
+
+def test_a_broker_that_never_registered_has_nothing_to_leave():
+    life = Life(leader_id=-1)
+    life.lifecycle.start()
+    done = []
+    life.lifecycle.shut_down(lambda: done.append(1))
+    life.ports.advance(5000)
+    assert (done, life.ports.sent) == ([1], [])
+
+
+def test_a_node_that_is_the_controller_asks_itself_in_an_event_of_its_own():
+    life = Life(leader_id=3)
+    asked = []
+
+    def serve_locally(key, _body, answered):
+        asked.append(key)
+        answered(registration_answer(epoch=9))
+
+    life.channel.serve_locally = serve_locally
+    life.lifecycle.start()
+    assert asked == []
+    life.ports.step()
+    assert (asked, life.lifecycle.registered_epoch) == ([ApiKey.BROKER_REGISTRATION], 9)

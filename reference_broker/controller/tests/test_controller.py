@@ -1,0 +1,378 @@
+"""The active controller: activation, order, transactions, answers, the loss of leadership, a disk that fails."""
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from reference_broker.controller import operations
+from reference_broker.controller import reign as reign_module
+from reference_broker.controller.refusal import NOT_CONTROLLER
+from reference_broker.metadata.delta import MetadataFault
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    RemoveTopicRecord,
+)
+from reference_broker.metadata.tests.metadata_world import (
+    MetadataWorld,
+    started,
+    topic_id,
+    topic_records,
+)
+from reference_broker.ports.disk import DiskError
+
+A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
+BIG = topic_records("big", topic_id(3), 40)
+SMALL_BATCHES = {"crucible_metadata_batch_max_bytes": "512"}
+
+
+def submit(world, records, answers=None, **options):
+    """Answers are kept with the number of published topics at that time."""
+    kept = [] if answers is None else answers
+    world.controller.submit(
+        lambda: records, lambda refusal: kept.append((refusal, len(world.controller.image.topics))), **options
+    )
+    return kept
+
+
+# Becoming active
+
+
+def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded():
+    world = MetadataWorld()
+    world.log.append([encode(each) for each in A], 0)
+    world.win()
+    assert submit(world, B) == [(NOT_CONTROLLER, 0)]
+    world.commit(2)
+    assert not world.controller.is_active
+    world.commit(3)
+    assert world.controller.is_active
+    assert list(world.controller.latest.topics) == ["a"]
+    assert world.ports.told("controller_activated") == [{"epoch": 1, "offset": 2}]
+
+
+@pytest.mark.parametrize(("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])])
+def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_allowed(version, kinds):
+    world = started(crucible_bootstrap_metadata_version=version)
+    assert world.kinds() == kinds
+    assert world.controller.image.features == {"metadata.version": int(version)}
+    world.lose()
+    world.win()
+    world.settle()
+    assert world.kinds() == [*kinds, "leader"]
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept):
+    """Leadership ends after ``kept`` batches of Begin, records, End: only a whole bootstrap is not repeated."""
+    world = MetadataWorld()
+    world.win()
+    world.commit()
+    assert world.kinds() == ["leader", "begin", "1", "end"]
+    world.high_watermark = 1 + kept
+    world.lose()
+    world.cut()
+    world.commit()
+    world.win()
+    world.settle()
+    again = [] if kept == 3 else ["abort", "begin", "1", "end"]
+    assert world.kinds() == [*["leader", "begin", "1", "end"][: 1 + kept], "leader", *again]
+    assert world.controller.image.features == {"metadata.version": 25}
+    records = [record for batch in world.log.content for record in batch.records]
+    levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
+    assert len(levels) == (1 if kept in (1, 3) else 2)
+
+
+@pytest.mark.clause("T-7", "T-10")
+def test_leadership_lost_after_each_batch_of_a_transaction_leaves_nothing_or_all_and_a_retry_has_one_effect():
+    batches = 0
+    for cut in range(1, 40):
+        world = started(**SMALL_BATCHES)
+        first = world.log.end.offset
+        answers = submit(world, BIG)
+        world.ports.run()
+        transaction = [batch for batch in world.log.content if batch.provenance.offset >= first]
+        batches = len(transaction)
+        if cut > batches:
+            break
+        world.high_watermark = transaction[cut - 1].provenance.offset + 1
+        world.loader.catch_up(world.high_watermark)
+        world.lose()
+        world.cut()
+        is_whole = cut == batches
+        assert answers == ([(None, 1)] if is_whole else [(NOT_CONTROLLER, 0)])
+        _elected_again(world, is_whole)
+        assert submit(world, [] if "big" in world.controller.latest.topics else BIG) in ([], [(None, 1)])
+        world.settle()
+        assert len(world.controller.image.topics["big"].partitions) == 40
+        markers = [kind for kind in world.kinds() if kind in ("begin", "end", "abort")]
+        assert markers.count("begin") == markers.count("end") + markers.count("abort")
+    assert batches > 6
+
+
+def _elected_again(world, is_whole):
+    world.win()
+    assert not world.controller.is_active
+    world.commit()
+    assert ("big" in world.controller.latest.topics) == is_whole
+    after = world.log.content[-1].records
+    assert not is_whole or after == ()
+    assert is_whole or isinstance(after[0], AbortTransactionRecord)
+    assert not world.loader.image.topics or is_whole
+
+
+@pytest.mark.clause("M-14")
+@pytest.mark.parametrize(
+    ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 26), ("group.version", 1)]
+)
+def test_a_level_that_this_node_does_not_know_is_a_fault(feature, level):
+    """As the active controller it would not do what all others rely on: nobody would be sent an epoch."""
+    world = MetadataWorld(crucible_metadata_epoch_enable="false")
+    world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=25))], 0)
+    world.log.append([encode(FeatureLevelRecord(name=feature, feature_level=level))], 0)
+    world.win()
+    with pytest.raises(MetadataFault, match=f"does not know level {level} of {feature}"):
+        world.commit()
+
+
+def test_below_the_level_of_transactions_an_open_one_is_a_fault():
+    world = MetadataWorld()
+    world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=12))], 0)
+    world.log.append([encode(BeginTransactionRecord())], 0)
+    world.win()
+    with pytest.raises(MetadataFault, match="does not allow"):
+        world.commit()
+
+
+# Changes
+
+
+def test_a_change_is_answered_when_it_is_committed_and_published_and_several_keep_their_order():
+    world = started()
+    answers = submit(world, A)
+    submit(world, B, answers)
+    submit(world, [], answers)
+    world.ports.run()
+    assert (answers, list(world.controller.image.topics)) == ([], [])
+    assert list(world.controller.latest.topics) == ["a", "b"]
+    world.commit(world.log.end.offset - 2)
+    assert answers == [(None, 1)]
+    world.commit()
+    assert answers == [(None, 1), (None, 2), (None, 2)]
+
+
+def test_a_change_without_records_and_nothing_on_the_way_is_answered_at_once():
+    world = started()
+    assert submit(world, []) == [(None, 0)]
+
+
+def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before():
+    world = started(**SMALL_BATCHES)
+    submit(world, BIG)
+    seen = []
+    world.controller.submit(lambda: seen.append(list(world.controller.latest.topics)) or [], lambda _: None)
+    assert seen == []
+    world.ports.run()
+    assert seen == [["big"]]
+
+
+@pytest.mark.clause("T-4", "T-5", "T-6")
+def test_a_large_set_of_records_is_begin_batches_end_one_an_event_with_nothing_between():
+    world = started(**SMALL_BATCHES)
+    before = len(world.log.content)
+    submit(world, BIG, name="create topics")
+    submit(world, A)
+    world.ports.run()
+    kinds = world.kinds()[before:]
+    data = [int(kind) for kind in kinds[1:-2]]
+    assert (kinds[0], kinds[-2:], sum(data)) == ("begin", ["end", "2"], 41)
+    assert world.log.content[before].records == (BeginTransactionRecord(name="create topics"),)
+    assert world.ports.events >= len(kinds) - 2
+    world.commit()
+    assert list(world.controller.image.topics) == ["big", "a"]
+    appended = [one for one in world.ports.told("metadata_appended") if one["of"] == len(data)]
+    assert [one["kind"] for one in appended] == ["begin", *["batch"] * len(data), "end"]
+    committed = [one for one in world.ports.told("metadata_committed") if one["of"] == len(data)]
+    assert [one["number"] for one in committed] == [0, *range(1, len(data) + 1), len(data)]
+
+
+@pytest.mark.clause("T-6")
+def test_more_records_than_kafka_allows_are_one_change():
+    world = started()
+    records = [ConfigRecord(resource_type=2, resource_name="x", name=f"k{n}", value="v") for n in range(10_001)]
+    answers = submit(world, records)
+    world.settle()
+    assert answers == [(None, 0)]
+    assert len(world.controller.image.topic_configs("x")) == 10_001
+
+
+@pytest.mark.clause("T-2")
+def test_below_the_gate_a_large_set_is_refused_and_nothing_is_written():
+    world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
+    end = world.log.end
+    ((refusal, _),) = submit(world, BIG) or _settled(world, submit(world, BIG))
+    assert refusal.error is ErrorCode.policy_violation
+    assert "excessively large" in refusal.message
+    assert (world.log.end, dict(world.controller.latest.topics)) == (end, {})
+    raised = [FeatureLevelRecord(name="metadata.version", feature_level=13)]
+    submit(world, raised)
+    answers = submit(world, BIG)
+    world.settle()
+    assert answers == [(None, 1)]
+
+
+def _settled(world, answers):
+    world.settle()
+    return answers[:1]
+
+
+def test_the_controllers_own_upkeep_goes_out_in_plain_batches_below_the_gate():
+    world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
+    answers = submit(world, BIG, atomic=False)
+    world.settle()
+    assert answers == [(None, 1)]
+    assert not {"begin", "end"} & set(world.kinds())
+    assert world.controller.latest.topics == world.controller.image.topics
+
+
+def test_operations_and_records_beyond_all_reason_are_refused(monkeypatch):
+    monkeypatch.setattr(operations, "MAX_RECORDS_PER_OPERATION", 50)
+    world = started()
+    end = world.log.end
+    answers = submit(world, [NoOpRecord()] * 51)
+    submit(world, [ConfigRecord(resource_type=2, resource_name="x", name="k", value="v" * 1_100_000)], answers)
+    world.settle()
+    assert [refusal.error for refusal, _ in answers] == [ErrorCode.policy_violation] * 2
+    assert world.log.end == end
+
+
+def test_a_record_larger_than_a_batch_is_a_batch_of_its_own():
+    world = started()
+    records = [ConfigRecord(resource_type=2, resource_name="x", name=name, value="v" * 9000) for name in "abc"]
+    submit(world, records)
+    world.settle()
+    assert world.kinds()[-5:] == ["begin", "1", "1", "1", "end"]
+
+
+def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkeypatch):
+    monkeypatch.setattr(reign_module, "UNITS_PER_SLICE", 20)
+    world = started()
+    events = world.ports.events
+    done = []
+
+    def planning():
+        for _ in range(10):
+            if world.controller.spend(20):
+                yield
+        return BIG
+
+    world.controller.submit(planning(), done.append)
+    world.ports.run()
+    assert world.ports.events - events >= 10 + 2 * len(BIG) // 20
+    world.settle()
+    assert done == [None]
+
+
+def test_records_that_cannot_follow_end_the_node_before_they_are_written():
+    world = started()
+    end = world.log.end
+    with pytest.raises(MetadataFault, match="no topic with ID"):
+        submit(world, [RemoveTopicRecord(topic_id=topic_id(9))])
+    assert world.log.end == end
+
+
+def test_an_answer_may_submit_the_next_change():
+    world = started()
+    answers = []
+    world.controller.submit(lambda: A, lambda _: submit(world, B, answers))
+    world.settle()
+    assert answers == [(None, 2)]
+
+
+def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics():
+    ids = [started().controller.allocate_topic_id() for _ in range(2)]
+    assert ids[0] == ids[1]
+    other = MetadataWorld(seed=9)
+    other.win()
+    other.settle()
+    assert other.controller.allocate_topic_id() != ids[0]
+
+
+# Losing leadership
+
+
+@pytest.mark.clause("T-10")
+def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forgotten():
+    world = started(**SMALL_BATCHES)
+    answers = submit(world, A)
+    submit(world, BIG, answers)
+    submit(world, B, answers)
+    world.lose()
+    assert answers == [(NOT_CONTROLLER, 0)] * 3
+    end = world.log.end
+    world.ports.run()
+    assert world.log.end == end
+    assert submit(world, A) == [(NOT_CONTROLLER, 0)]
+    with pytest.raises(AssertionError, match="active controller only"):
+        _ = world.controller.latest
+
+
+@pytest.mark.clause("T-10")
+def test_a_leader_that_learns_of_its_loss_from_an_append_writes_nothing_more():
+    world = started(**SMALL_BATCHES)
+    answers = submit(world, BIG)
+    submit(world, A, answers)
+    world.ports.step()
+    world.quorum.is_leader = False
+    end = world.log.end
+    world.ports.run()
+    assert answers == [(NOT_CONTROLLER, 0)] * 2
+    assert (world.log.end, world.controller.is_active) == (end, False)
+
+
+def test_a_claim_of_an_earlier_epoch_is_not_made_good():
+    world = MetadataWorld()
+    world.win()
+    world.controller.leadership_lost(1)
+    world.commit()
+    assert not world.controller.is_active
+
+
+# A disk that fails
+
+
+def test_a_disk_that_refuses_a_change_is_told_and_the_next_change_goes_on():
+    world = started(**SMALL_BATCHES)
+    world.quorum.failing = 2
+    answers = submit(world, A)
+    submit(world, BIG, answers)
+    world.ports.run()
+    assert [refusal.error for refusal, _ in answers] == [ErrorCode.kafka_storage_error] * 2
+    assert not world.controller.latest.topics
+    answers = submit(world, A)
+    world.settle()
+    assert (answers, world.kinds()[-1]) == ([(None, 1)], "2")
+
+
+def test_a_disk_that_fails_inside_a_transaction_gets_an_abort():
+    world = started(**SMALL_BATCHES)
+    world.quorum.failing, world.quorum.fail_in = 1, 3
+    answers = submit(world, BIG)
+    submit(world, A, answers)
+    world.settle()
+    assert [refusal and refusal.error for refusal, _ in answers] == [ErrorCode.kafka_storage_error, None]
+    assert world.kinds()[-5:-3] == ["begin", world.kinds()[-4]]
+    assert world.kinds()[-2:] == ["abort", "2"]
+    assert list(world.controller.image.topics) == ["a"]
+
+
+def test_a_disk_that_refuses_even_the_abort_ends_the_node_so_that_nothing_follows_an_open_transaction():
+    world = started(**SMALL_BATCHES)
+    world.quorum.failing, world.quorum.fail_in = 5, 3
+    submit(world, BIG)
+    with pytest.raises(DiskError):
+        world.ports.run()

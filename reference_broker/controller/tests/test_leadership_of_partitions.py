@@ -1,0 +1,334 @@
+"""Who leads what, as brokers fall silent, come back, restart and leave."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
+from reference_broker.controller.partition_changes import RECOVERED, RECOVERING
+from reference_broker.controller.tests.replicated_topics import Brokers
+from reference_broker.metadata.image import NO_LEADER
+from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord
+
+SILENT_MS = 12_000
+
+
+def silenced(brokers, broker_id, *others):
+    brokers.pass_time(SILENT_MS, *others)
+    assert brokers.image.brokers[broker_id].fenced
+
+
+def test_a_fenced_broker_passes_leadership_to_the_next_in_sync_replica_and_leaves_all_isrs():
+    brokers = Brokers(1, 2, 3)
+    brokers.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    silenced(brokers, 1, 2, 3)
+    assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2, 3), 0, 1), (3, (3, 2), 0, 1)]
+
+
+def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_leader():
+    brokers = Brokers(1, 2, 3, crucible_bootstrap_metadata_version="11")
+    brokers.create("t", (2, 3, 1))
+    silenced(brokers, 1, 2, 3)
+    assert brokers.states() == [(2, (2, 3), 1, 1)]
+
+
+def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    silenced(brokers, 1, 2)
+    brokers.pass_time(SILENT_MS)
+    assert brokers.states() == [(NO_LEADER, (2,), 2, 2)]
+    brokers.beat(1)
+    assert not brokers.image.brokers[1].fenced
+    assert brokers.states() == [(NO_LEADER, (2,), 2, 2)]
+    brokers.beat(2)
+    assert brokers.states() == [(2, (2,), 3, 3)]
+
+
+def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2), unclean_leader_election_enable="true")
+    brokers.create("u", (1, 2), number=2)
+    silenced(brokers, 1, 2)
+    brokers.pass_time(SILENT_MS)
+    brokers.beat(1)
+    assert brokers.states() == [(1, (1,), 3, 3)]
+    assert brokers.image.topics["t"].partitions[0].leader_recovery_state == RECOVERING
+    assert brokers.states("u") == [(NO_LEADER, (2,), 2, 2)]
+    assert brokers.image.topics["u"].partitions[0].leader_recovery_state == RECOVERED
+
+
+def test_the_controllers_setting_counts_where_a_topic_has_none():
+    brokers = Brokers(1, 2, unclean_leader_election_enable="true")
+    brokers.create("t", (1, 2))
+    brokers.create("u", (1, 2), number=2, unclean_leader_election_enable="false")
+    silenced(brokers, 1, 2)
+    brokers.pass_time(SILENT_MS)
+    brokers.beat(1)
+    assert (brokers.states()[0][0], brokers.states("u")[0][0]) == (1, NO_LEADER)
+
+
+def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it_is_registered():
+    brokers = Brokers(1, 2, 3)
+    brokers.create("t", (1, 2, 3), (2, 1), (1,))
+    brokers.restart(1)
+    assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2,), 0, 1), (1, (1,), 0, 0)]
+    brokers.beat(1)
+    assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2,), 0, 1), (1, (1,), 1, 1)]
+
+
+def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its_restart():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    silenced(brokers, 2, 1)
+    brokers.restart(1)
+    assert brokers.states() == [(NO_LEADER, (1,), 1, 2)]
+    brokers.beat(1)
+    assert brokers.states() == [(1, (1,), 2, 3)]
+
+
+def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it():
+    brokers = Brokers(1, 2, 3)
+    brokers.create("t", (1, 2, 3), (2, 3, 1))
+    before = brokers.image.provenance.offset
+    for broker_id in (2, 3):
+        brokers.beat(broker_id)
+    assert brokers.beat(1, shut_down=True) == HeartbeatAnswer(True, False, False)
+    assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2, 3), 0, 1)]
+    assert (brokers.image.brokers[1].fenced, brokers.image.brokers[1].in_controlled_shutdown) == (False, True)
+    assert not brokers.beat(1, shut_down=True).should_shut_down
+    brokers.beat(2)
+    brokers.beat(3, offset=before)
+    assert not brokers.beat(1, shut_down=True).should_shut_down
+    brokers.beat(3)
+    assert brokers.image.brokers[1].fenced
+    assert brokers.beat(1, shut_down=True) == HeartbeatAnswer(True, True, True)
+    assert brokers.world.ports.told("broker_leaves") == [{"broker": 1}]
+
+
+def test_who_leaves_leads_nothing_any_more_not_even_uncleanly():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2), unclean_leader_election_enable="true")
+    brokers.beat(1, shut_down=True)
+    assert not brokers.image.brokers[1].fenced
+    brokers.beat(2, fence=True)
+    assert brokers.states() == [(NO_LEADER, (2,), 2, 2)]
+
+
+def test_a_broker_that_fell_silent_does_not_hold_up_one_that_leaves():
+    brokers = Brokers(1, 2, 3)
+    brokers.create("t", (1, 2, 3))
+    brokers.beat(1, shut_down=True)
+    for _ in range(SILENT_MS // 2000):
+        brokers.beat(2)
+        brokers.beat(1, shut_down=True)
+        brokers.pass_time(2000)
+    assert brokers.image.brokers[3].fenced
+    assert brokers.beat(1, shut_down=True).should_shut_down
+
+
+def test_a_new_controller_goes_on_with_a_controlled_shutdown():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    brokers.beat(1, shut_down=True)
+    brokers.world.lose()
+    brokers.world.win()
+    brokers.world.settle()
+    assert not brokers.beat(1, shut_down=True).should_shut_down
+    brokers.beat(2, offset=brokers.image.brokers[2].broker_epoch)
+    assert not brokers.beat(1, shut_down=True).should_shut_down, "the other may not know yet who leads"
+    brokers.beat(2)
+    assert brokers.beat(1, shut_down=True).should_shut_down
+
+
+def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one():
+    brokers = Brokers(1, 2)
+    brokers.beat(1, fence=True)
+
+    def busy():
+        yield
+        return ()
+
+    brokers.world.controller.submit(busy(), lambda _: None)
+    old = brokers.epochs[1]
+    brokers.ask_to_register(1)
+    answer = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, old, 10**6, False, False))
+    assert isinstance(answer, HeartbeatAnswer), "the old one is still the latest"
+    brokers.world.settle()
+    assert brokers.image.brokers[1].broker_epoch > old
+    assert brokers.image.brokers[1].fenced, "the new one has not opened its partitions"
+
+
+def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back():
+    brokers = Brokers(1)
+    brokers.create("t", (1,))
+    brokers.beat(1, shut_down=True)
+    assert brokers.beat(1, shut_down=True).should_shut_down
+    assert brokers.states() == [(NO_LEADER, (1,), 1, 1)]
+    brokers.restart(1)
+    brokers.beat(1)
+    assert brokers.states() == [(1, (1,), 2, 2)]
+
+
+def _joined(brokers, isr):
+    """The replicas have caught up: as AlterPartition would say."""
+    changes = [
+        replace_isr(brokers.image.topics["t"].topic_id, index, isr)
+        for index in range(len(brokers.image.topics["t"].partitions))
+    ]
+    brokers.world.controller.submit(lambda: changes, lambda _: None)
+    brokers.world.settle()
+
+
+def replace_isr(topic_id, index, isr):
+    return PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=isr)
+
+
+def test_preferred_leaders_lead_again_by_and_by():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    silenced(brokers, 1, 2)
+    brokers.beat(1)
+    brokers.pass_time(300_000, 1, 2)
+    assert brokers.states()[0][0] == 2, "the preferred replica is not in sync"
+    _joined(brokers, (2, 1))
+    brokers.pass_time(302_000, 1, 2)
+    assert brokers.states()[0][:2] == (1, (2, 1))
+
+
+@pytest.mark.parametrize(("count", "leaders"), [(3, {2}), (MOST_ELECTIONS_AT_ONCE + 600, {2})])
+def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count, leaders):
+    for enabled, expected in (("false", leaders), ("true", {1})):
+        brokers = Brokers(1, 2, auto_leader_rebalance_enable=enabled)
+        brokers.create("t", *((1, 2),) * count)
+        silenced(brokers, 1, 2)
+        brokers.beat(1)
+        _joined(brokers, (1, 2))
+        brokers.pass_time(302_000, 1, 2)
+        assert {one[0] for one in brokers.states()} == expected
+
+
+def test_a_cluster_at_rest_is_not_looked_at():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    brokers.pass_time(602_000, 1, 2)
+    asked = []
+    brokers.world.controller.balance.controller = _Spy(brokers.world.controller, asked)
+    brokers.pass_time(602_000, 1, 2)
+    assert asked == []
+    brokers.create("u", (2, 1), number=2)
+    brokers.pass_time(302_000, 1, 2)
+    assert asked == ["balance leaders"]
+
+
+class _Spy:
+    def __init__(self, controller, asked):
+        self._controller, self._asked = controller, asked
+
+    def submit(self, plan, answered, *, name, atomic):
+        self._asked.append(name)
+        self._controller.submit(plan, answered, name=name, atomic=atomic)
+
+    def __getattr__(self, name):
+        return getattr(self._controller, name)
+
+
+def test_an_unclean_election_follows_when_a_topic_allows_it_later():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    silenced(brokers, 1, 2)
+    brokers.pass_time(SILENT_MS)
+    brokers.beat(1)
+    allowed = ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true")
+    brokers.world.controller.submit(lambda: [allowed], lambda _: None)
+    brokers.pass_time(302_000, 1)
+    assert brokers.states()[0][:2] == (1, (1,))
+
+
+def test_a_large_change_of_leaders_is_planned_in_slices():
+    brokers = Brokers(1, 2)
+    brokers.create("t", *((1, 2),) * 3000)
+    world = brokers.world
+    before = world.ports.events
+    silenced(brokers, 1, 2)
+    assert world.ports.events - before > 3000 * 5 // 250
+    assert {one[:2] for one in brokers.states()} == {(2, (2,))}
+
+
+def test_a_new_controller_elects_at_once_what_the_one_before_left_without_a_leader():
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2), (2, 1), *((1, 2),) * MOST_ELECTIONS_AT_ONCE)
+    ids = brokers.image.topics["t"].topic_id
+    left = [replace(replace_isr(ids, index, None), leader=NO_LEADER) for index in range(2 + MOST_ELECTIONS_AT_ONCE)]
+    moved = replace(replace_isr(ids, 1, (1,)), leader=1)
+    brokers.world.controller.submit(lambda: [left[0], moved, *left[2:]], lambda _: None)
+    brokers.world.settle()
+    assert brokers.states()[0][0] == NO_LEADER
+    _joined(brokers, (1, 2))
+    brokers.world.lose()
+    brokers.world.win()
+    brokers.world.settle()
+    assert {one[0] for one in brokers.states()} == {1}, "the preferred leader of partition 1 has its turn later"
+
+
+class Leaders(RuleBasedStateMachine):
+    """Whatever brokers do: no fenced or leaving broker leads, leaders are in sync, nobody who could lead is passed
+    over, epochs never go back and grow with each change of leader."""
+
+    @initialize()
+    def start(self):
+        self.brokers = Brokers(1, 2, 3)
+        self.brokers.create("t", (1, 2, 3), (2, 3), (3, 1), (1,))
+        self.before = self.brokers.image.topics["t"].partitions
+
+    @rule(broker_id=st.integers(1, 3))
+    def restart(self, broker_id):
+        self.brokers.restart(broker_id)
+
+    @rule(broker_id=st.integers(1, 3), fence=st.booleans(), shut_down=st.booleans())
+    def beat(self, broker_id, fence, shut_down):
+        self.brokers.beat(broker_id, fence=fence, shut_down=shut_down)
+
+    @rule()
+    def be_silent(self):
+        self.brokers.pass_time(SILENT_MS)
+
+    @rule(index=st.integers(0, 3))
+    def catch_up(self, index):
+        topic = self.brokers.image.topics["t"]
+        partition = topic.partitions[index]
+        live = [one for one in partition.replicas if _is_active(self.brokers.image, one)]
+        if partition.leader in live:
+            record = replace_isr(topic.topic_id, index, tuple(live))
+            self.brokers.world.controller.submit(lambda: [record], lambda _: None)
+            self.brokers.world.settle()
+
+    @invariant()
+    def leaders_are_fit(self):
+        image = self.brokers.image
+        after = image.topics["t"].partitions
+        for old, new in zip(self.before, after, strict=True):
+            assert new.isr
+            assert new.leader_epoch >= old.leader_epoch
+            assert new.partition_epoch - old.partition_epoch >= new.leader_epoch - old.leader_epoch
+            if new.leader != old.leader:
+                assert new.leader_epoch > old.leader_epoch
+            if new.leader == NO_LEADER:
+                assert not any(_is_active(image, one) for one in new.isr)
+            else:
+                assert new.leader in new.isr
+                assert _is_active(image, new.leader) or len(new.replicas) == 1
+        self.before = after
+
+
+def _is_active(image, broker_id):
+    broker = image.brokers[broker_id]
+    return not broker.fenced and not broker.in_controlled_shutdown
+
+
+Leaders.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+test_leaders = Leaders.TestCase

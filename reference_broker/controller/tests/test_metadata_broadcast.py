@@ -1,0 +1,438 @@
+"""The metadata epoch on the active controller: when one is written, who is sent what, and who is sent it again."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.controller import metadata_content
+from reference_broker.controller.metadata_content import MOST_REMEMBERED, Content, Frames
+from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
+from reference_broker.metadata.records import (
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+)
+from reference_broker.metadata.replay import replay
+from reference_broker.metadata.tests.metadata_world import ManualPorts, MetadataWorld, topic_id, topic_records
+from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
+from reference_broker.metadata.updates import refusal, update_from
+from reference_broker.ports.channels import Channel
+from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.wire.drafts import (
+    FULL_UPDATE,
+    INCREMENTAL_UPDATE,
+    UpdateMetadataRequest1000,
+    UpdateMetadataResponse1000,
+)
+from reference_broker.wire.errors import Error
+
+SELF, OTHERS = 1, (2, 3)
+
+
+def registration(broker_id: int, broker_epoch: int, fenced: bool = False) -> MetadataRecord:
+    endpoint = BrokerEndpoint(name="PLAINTEXT", host=f"h{broker_id}", port=9092, security_protocol=0)
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=bytes([broker_epoch] * 16),
+        broker_epoch=broker_epoch,
+        end_points=(endpoint,),
+        features=(),
+        fenced=fenced,
+    )
+
+
+class World(MetadataWorld):
+    """Node 1 leads; brokers 1 to 3 live. What it tells itself is answered at once."""
+
+    def __init__(self, **config: str) -> None:
+        super().__init__(crucible_bootstrap_metadata_epoch="1", broker_session_timeout_ms="3600000", **config)
+        self.own: list[UpdateMetadataRequest1000] = []
+        self.controller.broadcast.serve_locally = self._serve
+        self.win()
+        self.settle()
+
+    def _serve(self, _api_key: int, body: Any, answer: Any) -> None:
+        self.own.append(body)
+        answer(UpdateMetadataResponse1000())
+
+    def change(self, *records: MetadataRecord) -> None:
+        for broker_id in (SELF, *OTHERS):
+            self.controller.heartbeats.heard(broker_id)
+        self.controller.submit(lambda: records, lambda _: None)
+        self.settle()
+
+    def sent(self, broker_id: int) -> list[UpdateMetadataRequest1000]:
+        """And not answered or failed."""
+        return [request[4] for request in self.ports.sent if request[0] == broker_id]
+
+    def answer(self, broker_id: int, error: Error = Error.NONE) -> UpdateMetadataRequest1000:
+        request = self._take(broker_id)
+        request[6](UpdateMetadataResponse1000(error_code=error))
+        self.settle()
+        body = request[4]
+        assert isinstance(body, UpdateMetadataRequest1000)
+        return body
+
+    def fail(self, broker_id: int) -> None:
+        self._take(broker_id)[7]()
+
+    def _take(self, broker_id: int) -> tuple[Any, ...]:
+        request = next(request for request in self.ports.sent if request[0] == broker_id)
+        self.ports.sent.remove(request)
+        return request
+
+    def later(self, milliseconds: int) -> None:
+        self.ports.advance(milliseconds)
+        self.settle()
+
+    @property
+    def epochs(self) -> list[int]:
+        return [
+            record.metadata_epoch.metadata_epoch
+            for batch in self.log.content
+            for record in batch.records
+            if isinstance(record, NoOpRecord) and record.metadata_epoch is not None
+        ]
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.change(*(registration(each, each) for each in (SELF, *OTHERS)))
+    return made
+
+
+@pytest.mark.clause("M-2")
+@pytest.mark.clause("M-3")
+def test_an_epoch_is_sent_to_all_at_once_when_it_is_committed(world: World) -> None:
+    newest = world.epochs[-1]
+    assert world.epochs == list(range(1, newest + 1))
+    for broker_id in OTHERS:
+        (body,) = world.sent(broker_id)
+        assert (body.metadata_epoch, body.controller_id, body.type) == (newest, SELF, FULL_UPDATE)
+        assert (body.controller_epoch, body.broker_epoch) == (world.quorum.epoch, broker_id)
+        assert [broker.id for broker in body.live_brokers] == [1, 2, 3]
+    assert {request[1] for request in world.ports.sent} == {Channel.METADATA}
+    assert world.own[-1].metadata_epoch == newest
+
+
+@pytest.mark.clause("M-2")
+def test_nothing_leaves_before_its_epoch_is_committed(world: World) -> None:
+    for broker_id in OTHERS:
+        world.answer(broker_id)
+    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.commit()
+    assert len(world.epochs) == world.epochs[-1]
+    assert not world.ports.sent  # The record is written and not committed.
+    world.commit()
+    assert [world.sent(broker_id)[0].metadata_epoch for broker_id in OTHERS] == [world.epochs[-1]] * 2
+
+
+@pytest.mark.clause("M-2")
+def test_only_what_clients_are_told_leads_to_an_epoch(world: World) -> None:
+    count = len(world.epochs)
+    world.change(ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"))
+    world.change(registration(4, 4, fenced=True))
+    world.change(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, in_controlled_shutdown=1))
+    world.change(NoOpRecord())
+    assert len(world.epochs) == count
+    world.change(BrokerRegistrationChangeRecord(broker_id=4, broker_epoch=4, fenced=-1))
+    assert len(world.epochs) == count + 1
+
+
+@pytest.mark.clause("M-2")
+def test_changes_that_come_while_an_epoch_is_on_its_way_share_the_next(world: World) -> None:
+    count = len(world.epochs)
+    for number in range(5):
+        world.controller.submit(lambda number=number: topic_records(f"t{number}", topic_id(number)), lambda _: None)  # type: ignore[misc]
+    world.settle()
+    assert len(world.epochs) <= count + 2
+
+
+@pytest.mark.clause("M-3")
+def test_a_broker_that_does_not_answer_delays_no_other_and_gets_the_same_again(world: World) -> None:
+    lost = world.sent(3)[0]
+    world.answer(2)
+    world.fail(3)
+    world.change(*topic_records("t", topic_id(1), 2))
+    (body,) = world.sent(2)
+    assert (body.type, [one.partition for one in body.partition_states]) == (INCREMENTAL_UPDATE, [0, 1])
+    world.answer(2)
+    assert world.sent(3) == []
+    world.later(60)
+    assert world.sent(3) == [lost]  # Nobody knows whether it was applied.
+    assert world.answer(3) == lost
+    (body,) = world.sent(3)
+    assert (body.type, body.metadata_epoch, len(body.partition_states)) == (INCREMENTAL_UPDATE, world.epochs[-1], 2)
+
+
+@pytest.mark.clause("M-3")
+def test_pauses_grow_to_a_limit_and_end_with_an_answer(world: World) -> None:
+    gaps = []
+    for _ in range(8):
+        world.fail(3)
+        start = world.ports.now_us
+        while not world.sent(3):
+            world.later(5)
+        gaps.append((world.ports.now_us - start) // 1000)
+    assert gaps[0] <= 60
+    assert max(gaps) <= 810
+    assert gaps[-1] >= 400
+    world.answer(3)
+    world.change(*topic_records("t", topic_id(1)))
+    assert len(world.sent(3)) == 1
+
+
+@pytest.mark.clause("M-3")
+def test_who_cannot_go_on_from_what_it_has_gets_everything(world: World) -> None:
+    world.answer(3)
+    world.change(*topic_records("t", topic_id(1)))
+    world.answer(3, Error.INVALID_REQUEST)
+    world.later(60)
+    (body,) = world.sent(3)
+    assert (body.type, len(body.partition_states)) == (FULL_UPDATE, 1)
+
+
+@pytest.mark.clause("M-3")
+def test_a_new_incarnation_gets_everything_and_a_fenced_broker_nothing(world: World) -> None:
+    world.answer(3)
+    world.change(*topic_records("t", topic_id(1)))
+    world.answer(3)
+    world.change(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, fenced=1))
+    assert world.sent(3) == []
+    world.change(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, fenced=-1))
+    (body,) = world.sent(3)
+    assert (body.type, body.partition_states) == (INCREMENTAL_UPDATE, ())  # It has not lived anew.
+    world.answer(3)
+    world.change(registration(3, 9))
+    (body,) = world.sent(3)
+    assert (body.type, body.broker_epoch, len(body.partition_states)) == (FULL_UPDATE, 9, 1)
+
+
+@pytest.mark.clause("M-3")
+def test_a_late_answer_of_an_old_incarnation_says_nothing_about_the_new_one(world: World) -> None:
+    old = world._take(3)
+    world.change(registration(3, 9))
+    old[6](UpdateMetadataResponse1000())
+    (body,) = world.sent(3)
+    assert (body.type, body.broker_epoch) == (FULL_UPDATE, 9)
+
+
+@pytest.mark.clause("M-3")
+def test_a_deleted_topic_is_led_by_minus_two_and_one_made_again_is_whole(world: World) -> None:
+    world.change(*topic_records("t", topic_id(1), 2))
+    world.answer(3)
+    world.answer(3)
+    world.change(RemoveTopicRecord(topic_id=topic_id(1)))
+    (body,) = world.sent(3)
+    assert [(one.partition, one.leader) for one in body.partition_states] == [(0, -2), (1, -2)]
+    world.answer(3)
+    world.change(*topic_records("t", topic_id(2), 3))
+    (body,) = world.sent(3)
+    assert [(one.partition, one.leader) for one in body.partition_states] == [(0, 1), (1, 1), (2, 1)]
+
+
+@pytest.mark.clause("M-2")
+def test_a_new_controller_goes_on_from_the_committed_epoch_and_tells_everything(world: World) -> None:
+    for broker_id in OTHERS:
+        world.answer(broker_id)
+    world.change(*topic_records("t", topic_id(1)))
+    newest = world.epochs[-1]
+    world.lose()
+    world.cut()
+    world.ports.sent.clear()
+    world.win()
+    world.settle()
+    assert world.epochs[-1] == newest + 1
+    assert len(set(world.epochs)) == len(world.epochs)
+    for broker_id in OTHERS:
+        (body,) = world.sent(broker_id)
+        assert (body.metadata_epoch, body.type) == (newest + 1, FULL_UPDATE)
+        assert body.controller_epoch == world.quorum.epoch
+
+
+@pytest.mark.clause("M-2")
+def test_an_epoch_that_was_not_committed_was_sent_to_nobody_and_may_be_written_by_the_next(world: World) -> None:
+    for broker_id in OTHERS:
+        world.answer(broker_id)
+    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.commit()
+    lost = world.epochs[-1]
+    world.lose()
+    world.cut()
+    assert lost not in world.epochs
+    assert not world.ports.sent
+    world.win()
+    world.settle()
+    assert [world.sent(broker_id)[0].metadata_epoch for broker_id in OTHERS] == [lost] * 2
+
+
+@pytest.mark.clause("M-2")
+def test_nothing_is_written_or_sent_inside_a_transaction() -> None:
+    world = World(crucible_metadata_batch_max_bytes="300")
+    world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
+    world.answer(2)
+    begin_transaction(world)
+    world.fail(3)
+    open_events = 0
+    while world.controller.is_writing_transaction:
+        before = len(world.ports.sent), len(world.epochs)
+        world.ports.now_us += 200_000  # The time for another try comes.
+        world.ports.step()
+        if world.controller.is_writing_transaction:
+            open_events += 1
+            assert (len(world.ports.sent), len(world.epochs)) == before
+    assert open_events > 3
+    world.settle()
+    kinds = world.kinds()
+    inside = world.log.content[_last(kinds, "begin") : _last(kinds, "end")]
+    assert not [record for batch in inside for record in batch.records if isinstance(record, NoOpRecord)]
+    assert len(world.sent(2)[0].partition_states) == 40
+    assert world.sent(3)  # After the transaction it was tried again.
+
+
+@pytest.mark.clause("M-2")
+def test_what_a_transaction_held_up_is_sent_when_it_was_aborted() -> None:
+    world = World(crucible_metadata_batch_max_bytes="300")
+    world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
+    begin_transaction(world)
+    world.fail(3)
+    world.quorum.fail_in, world.quorum.failing = 2, 1
+    world.ports.now_us += 200_000
+    world.settle()
+    assert world.kinds()[-1] == "abort"
+    assert len(world.sent(3)) == 1
+
+
+def begin_transaction(world: World) -> None:
+    world.controller.submit(lambda: topic_records("large", topic_id(1), 40), lambda _: None)
+    while not world.controller.is_writing_transaction:
+        world.ports.step()
+
+
+def _last(kinds: list[str], kind: str) -> int:
+    return len(kinds) - 1 - kinds[::-1].index(kind)
+
+
+@pytest.mark.clause("M-14")
+def test_switched_off_nobody_is_told_and_switched_on_everyone_is_told_everything(world: World) -> None:
+    for broker_id in OTHERS:
+        world.answer(broker_id)
+    world.change(FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=0))
+    count = len(world.epochs)
+    world.change(*topic_records("t", topic_id(1)))
+    assert (len(world.epochs), world.ports.sent) == (count, [])
+    world.change(FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=1))
+    assert len(world.epochs) == count + 1
+    assert [world.sent(broker_id)[0].type for broker_id in OTHERS] == [FULL_UPDATE] * 2
+
+
+@pytest.mark.clause("M-2")
+def test_an_epochs_content_is_the_image_of_its_record_also_where_more_is_committed_with_it(world: World) -> None:
+    for broker_id in OTHERS:
+        world.answer(broker_id)
+    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.commit()
+    world.controller.submit(lambda: topic_records("u", topic_id(2)), lambda _: None)
+    world.loader.catch_up(world.log.end.offset)  # The epoch's record and the next change, in one slice.
+    (body,) = world.sent(2)
+    assert [one.topic for one in body.partition_states] == ["t"]
+    world.settle()
+    world.answer(2)
+    assert [one.topic for one in world.sent(2)[0].partition_states] == ["u"]
+
+
+def test_a_large_update_is_made_in_slices() -> None:
+    world = World()
+    for number in range(20):
+        world.change(*topic_records(f"t{number}", topic_id(number), 200))
+    before = world.ports.events
+    world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
+    assert len(world.sent(2)[0].partition_states) == 4000
+    assert world.sent(2)[0].partition_states is world.sent(3)[0].partition_states  # Made once.
+    assert world.ports.events - before >= 4000 // metadata_content.PARTITIONS_PER_SLICE
+
+
+def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a topic of 10,000 that would take 5 ms, for each epoch and in one event."""
+    world = World()
+    world.change(*topic_records("large", topic_id(1), 300))
+    before = world.controller.image
+    world.change(PartitionChangeRecord(topic_id=topic_id(1), partition_id=7, isr=(1, 2)))
+    compared: list[Any] = []
+    equal = PartitionImage.__eq__
+    monkeypatch.setattr(PartitionImage, "__eq__", lambda one, other: compared.append(one) or equal(one, other))
+    base, target = Content(1, 1, before, ()), Content(2, 1, world.controller.image, ("large",))
+    (state,) = made(Frames(ManualPorts()), base, target)
+    assert (state.partition, state.isr) == (7, (1, 2))
+    assert len(compared) == 1
+
+
+def run(slices: Any) -> Any:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as stop:
+            return stop.value
+
+
+def made(frames: Frames, base: Content | None, target: Content) -> Any:
+    found: list[Any] = []
+    frames.make(base, target, found.append)
+    ports = frames.ports
+    assert isinstance(ports, ManualPorts)
+    ports.run()
+    return found[0]
+
+
+@pytest.mark.clause("M-3")
+@settings(max_examples=80, deadline=None)
+@given(OPERATIONS, st.integers(0, 2**32), st.sampled_from((2, MOST_REMEMBERED)))
+def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
+    operations: list[tuple[str, int]], seed: int, remembered: int
+) -> None:
+    model, random, image = Model(), Random(seed), EMPTY_IMAGE
+    frames, cache, known = Frames(ManualPorts()), MetadataCache(), None
+    frames.history = type(frames.history)(maxlen=remembered)
+    for epoch, (operation, number) in enumerate(operations, 1):
+        delta = MetadataDelta(image)
+        for record in model.records(operation, number):
+            replay(delta, record)
+        image = delta.build(Provenance(epoch, 1, 0))
+        names = [(change.after or change.before).name for change in delta.topics]  # type: ignore[union-attr]
+        content = Content(epoch, 1, image, tuple(dict.fromkeys(names)))
+        frames.remember(content)
+        if random.random() < 0.4:
+            continue  # It was cut off.
+        body = UpdateMetadataRequest1000(
+            controller_id=1,
+            controller_epoch=1,
+            metadata_epoch=epoch,
+            partition_states=made(frames, known, content),
+            live_brokers=(),
+            broker_epoch=3,
+            type=FULL_UPDATE if known is None else INCREMENTAL_UPDATE,
+        )
+        assert refusal(body, cache, 3) is Error.NONE
+        cache, known = cache.apply(run(update_from(body, cache))), content
+        assert told(cache) == told(image)
+        assert {one.topic_id: name for name, one in cache.topics.items()} == cache.topic_names
+
+
+def told(known: MetadataCache | MetadataImage) -> Any:
+    return {
+        name: (topic.topic_id, [(one.leader, one.leader_epoch) for one in topic.partitions])
+        for name, topic in known.topics.items()
+    }

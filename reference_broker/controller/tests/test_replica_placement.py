@@ -1,0 +1,113 @@
+"""New replicas: spread over racks and brokers, fenced ones last, never as leaders."""
+
+from collections import Counter
+from itertools import islice
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.replica_placement import placement
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
+
+
+def image(racks, fenced=(), leaving=()):
+    """``racks``: by broker ID."""
+    return MetadataImage(
+        brokers={
+            broker_id: BrokerImage(
+                broker_id, 1, bytes(16), "h", 1, broker_id in fenced, broker_id in leaving, rack=rack
+            )
+            for broker_id, rack in racks.items()
+        }
+    )
+
+
+def placed(cluster, factor, count, seed=0, existing=()):
+    found = placement(cluster, factor, Random(seed), existing)
+    assert not isinstance(found, Refusal), found
+    return list(islice(found, count))
+
+
+def partition(*replicas):
+    return PartitionImage(replicas, replicas, replicas[0], 0, 0)
+
+
+clusters = st.dictionaries(st.integers(0, 8), st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=9)
+
+
+@given(racks=clusters, data=st.data(), seed=st.integers(0, 2**32))
+def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(racks, data, seed):
+    fenced = data.draw(st.sets(st.sampled_from(sorted(racks)), max_size=len(racks) - 1))
+    cluster = image(racks, fenced)
+    factor = data.draw(st.integers(1, len(racks)))
+    for replicas in placed(cluster, factor, 30, seed):
+        assert len(dict.fromkeys(replicas)) == factor
+        assert replicas[0] not in fenced
+        count_of_racks = len(dict.fromkeys(racks.values()))
+        assert len(dict.fromkeys(racks[one] for one in replicas)) == min(factor, count_of_racks)
+        for rack in dict.fromkeys(racks.values()):
+            chosen = [one for one in replicas if racks[one] == rack]
+            live = [one for one in racks if racks[one] == rack and one not in fenced]
+            assert sum(one in fenced for one in chosen) == max(0, len(chosen) - len(live))
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_each_live_broker_leads_equally_often(factor):
+    cluster = image({1: None, 2: None, 3: None, 4: None}, fenced=(4,))
+    leaders = Counter(replicas[0] for replicas in placed(cluster, factor, 300))
+    assert leaders == {1: 100, 2: 100, 3: 100}
+
+
+def test_racks_take_turns_at_leading():
+    cluster = image({1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"})
+    for seed in range(10):
+        leaders = [replicas[0] for replicas in placed(cluster, 2, 6, seed)]
+        assert len({(one + 1) // 2 for one in leaders[:3]}) == 3
+        assert len({(one + 1) // 2 for one in leaders[3:]}) == 3
+
+
+def test_replicas_are_spread_evenly_over_brokers_and_partners_change():
+    cluster = image(dict.fromkeys(range(6), None))
+    assignments = placed(cluster, 3, 600)
+    assert set(Counter(one for replicas in assignments for one in replicas).values()) == {300}
+    assert len(dict.fromkeys(tuple(sorted(replicas)) for replicas in assignments)) > 15
+
+
+def test_equal_assignments_are_one_object():
+    assignments = placed(image({1: None, 2: None}), 2, 100)
+    assert len(dict.fromkeys(map(id, assignments))) == 2
+
+
+def test_new_partitions_go_on_after_the_last_one_of_their_topic():
+    cluster = image({1: None, 2: None, 3: None})
+    for seed in range(10):
+        assert placed(cluster, 3, 1, seed, [partition(3, 1, 2), partition(1, 2, 3)]) == [(2, 3, 1)]
+    cluster = image({1: "a", 2: "a", 3: "b", 4: "b"})
+    for seed in range(10):
+        assert placed(cluster, 2, 1, seed, [partition(1, 4)]) == [(3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "factor"),
+    [
+        (image({1: None, 2: None}), 3),
+        (image({1: None, 2: None, 3: None}, leaving=(3,)), 3),
+        (image({1: None, 2: None}, fenced=(1, 2)), 1),
+        (image({}), 1),
+        (image({1: None}), 0),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(cluster, factor):
+    found = placement(cluster, factor, Random(0))
+    assert isinstance(found, Refusal)
+    assert found.error is ErrorCode.invalid_replication_factor
+
+
+@pytest.mark.parametrize("rack", [None, "b"])
+def test_who_leaves_gets_no_replica(rack):
+    cluster = image({1: None, 2: None, 3: rack, 4: rack}, leaving=(3,))
+    assert {broker for replicas in placed(cluster, 3, 20) for broker in replicas} == {1, 2, 4}

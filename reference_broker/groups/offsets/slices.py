@@ -1,0 +1,38 @@
+"""Long work of the coordinator, one slice an event, one piece of work after the other."""
+
+from collections import deque
+from collections.abc import Generator
+from typing import TypeAlias
+
+from reference_broker.ports.node_ports import Ports
+
+Slices: TypeAlias = Generator[None, None, None]
+
+
+class SliceQueue:
+    """At rest it has no timer."""
+
+    __slots__ = ("_is_armed", "_ports", "_work")
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._work: deque[Slices] = deque()
+        self._is_armed = False
+
+    def add(self, work: Slices) -> None:
+        """Runs to its end from the next event on, behind what was added before."""
+        self._work.append(work)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._work and not self._is_armed:
+            self._is_armed = True
+            self._ports.set_timer(self._ports.now().mono_us, self._step)
+
+    def _step(self) -> None:
+        self._is_armed = False
+        for _ in self._work[0]:
+            break
+        else:
+            self._work.popleft()
+        self._arm()

@@ -1,0 +1,139 @@
+"""A group coordinator on a real leader (``leader_world``): node 1 leads partitions of the offsets topic, logs in
+memory, followers played by hand, time as the test says."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.groups.coordinator import GroupCoordinator
+from reference_broker.groups.offsets.commits import CommitRequest, FetchedOffset, WantedOffset
+from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
+from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, partition_of
+from reference_broker.groups.roles import CoordinatedRoles
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.replication.partitions import Partition
+from reference_broker.replication.tests.leader_world import World
+from reference_broker.wire.errors import Error
+
+FEATURE = "crucible.metadata.epoch"
+PARTITIONS = 4
+OFFSETS_TOPIC_ID = b"o" * 16
+
+
+class CoordinatorWorld(World):
+    """``replicas``: of the offsets topic; node 1 leads what ``lead_offsets`` says. Topic ``t`` has three partitions."""
+
+    def __init__(self, replicas: tuple[int, ...] = (1,), min_isr: int = 1, **config: str) -> None:
+        super().__init__(min_isr)
+        self.parsed = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
+        self.replicas = replicas
+        self.show(t=3)
+        ports: Any = self
+        self.groups = GroupCoordinator(
+            ports, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, Random(5)
+        )
+        replication: Any = self.leaders
+        self.roles = CoordinatedRoles(replication, self.groups)
+        self.led: dict[int, Partition] = {}
+        self.groups.start()
+
+    def sync(self, paths: tuple[str, ...], done: Any) -> None:  # noqa: ARG002 - memory is durable
+        done()
+
+    # metadata
+
+    def show(self, level: int = 0, **topics: int) -> None:
+        """These topics, with so many partitions, beside the offsets topic; ``level``: of the metadata epoch."""
+        state = PartitionImage(self.replicas, self.replicas, 1, 0, 0)
+        images = {name: TopicImage(name, (name.encode() * 16)[:16], (state,) * count) for name, count in topics.items()}
+        images[OFFSETS_TOPIC] = TopicImage(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, (state,) * PARTITIONS)
+        self.controller.image = MetadataImage(
+            brokers=self.controller.image.brokers,
+            topics=images,
+            topic_names={image.topic_id: name for name, image in images.items()},
+            features={FEATURE: level},
+        )
+
+    def delete_topic(self, name: str) -> None:
+        image = self.controller.image
+        delta = MetadataDelta(image)
+        delta.remove_topic(image.topics[name].topic_id)
+        self.controller.image = delta.build(image.provenance)
+        self.groups.image_changed(delta, self.controller.image)
+
+    # roles
+
+    def lead_offsets(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> OffsetsPartition | None:
+        """Begins to lead; what there is to load is loaded by ``pass_ms``."""
+        if log is None:
+            log = run_to_end(open_log(self.disk, f"{OFFSETS_TOPIC}-{index}", self.log_config(), self.now(), True))
+        partition = self.led[index] = Partition(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, index, epoch, log)
+        log.assign_leader_epoch(epoch)
+        if len(self.replicas) == 1:
+            log.advance_high_watermark(log.log_end_offset)
+        self.roles.leads(partition, PartitionImage(self.replicas, self.replicas, 1, epoch, 0))
+        return next((one for one in self.groups.active() if one.partition == index), None)
+
+    def log_config(self) -> LogConfig:
+        return LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
+
+    def lose(self, index: int) -> PartitionLog:
+        """Another node leads it now."""
+        partition = self.led.pop(index)
+        partition.deleted = True
+        self.roles.resigns(partition)
+        return partition.log
+
+    def replicate(self, index: int) -> None:
+        """Both followers have all."""
+        partition = self.led[index]
+        for follower in (2, 3):
+            self.fetch(follower, partition, partition.log.log_end_offset)
+
+    # groups
+
+    def group_in(self, index: int, prefix: str = "g") -> str:
+        """The name of a group that this partition keeps."""
+        return next(f"{prefix}{n}" for n in range(1000) if partition_of(f"{prefix}{n}", PARTITIONS) == index)
+
+    def commit(
+        self,
+        group: str,
+        *offsets: int,
+        epoch: int | None = None,
+        generation: int = -1,
+        member: str = "",
+        topic: str = "t",
+        metadata: str | None = "",
+    ) -> list[list[Error]]:
+        """Of partitions 0, 1 ... of the topic; the answer, once it is there, is in the list."""
+        answers: list[list[Error]] = []
+        wanted = tuple(WantedOffset(topic, at, one, 3, metadata, epoch) for at, one in enumerate(offsets))
+        self.groups.commits.commit(CommitRequest(group, generation, member, None, wanted), answers.append)
+        return answers
+
+    def fetched(self, group: str) -> dict[tuple[str, int], int]:
+        """All offsets of a group."""
+        error, found = self.offsets_of(group)
+        assert error is Error.NONE
+        return {(one.topic, one.partition): offset_of(one) for one in found}
+
+    def offsets_of(
+        self, group: str, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
+    ) -> tuple[Error, list[FetchedOffset]]:
+        """What OffsetFetch says, at once."""
+        told: list[tuple[Error, list[FetchedOffset]]] = []
+        self.groups.commits.fetch(group, wanted, lambda error, found: told.append((error, found)))
+        (answer,) = told
+        return answer
+
+    def active(self, index: int) -> OffsetsPartition:
+        return next(one for one in self.groups.active() if one.partition == index)
+
+
+def offset_of(found: FetchedOffset) -> int:
+    return -1 if found.commit is None else found.commit.offset

@@ -1,0 +1,275 @@
+"""Membership alone: virtual time, one partition of the offsets topic whose writes a test settles, clients as calls."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.group_store import Written
+from reference_broker.groups.membership.member import MemberProtocol
+from reference_broker.groups.membership.membership import Membership
+from reference_broker.groups.membership.membership_values import (
+    JoinAnswer,
+    JoinRequest,
+    Leaving,
+    SyncAnswer,
+    SyncRequest,
+)
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.ports.now import Now
+from reference_broker.wire.errors import Error
+
+WALL_MS = 1_700_000_000_000
+RANGE = (MemberProtocol("range", b"range"),)
+BOTH = (MemberProtocol("range", b"range"), MemberProtocol("roundrobin", b"roundrobin"))
+
+
+class FakePorts:
+    """Timers fire when ``pass_ms`` comes to them; notes are kept."""
+
+    def __init__(self) -> None:
+        self.mono_us = 0
+        self.notes: list[tuple[str, dict[str, int | str]]] = []
+        self.timers_set = 0
+        self._heap: list[tuple[int, int]] = []
+        self._armed: dict[int, Callable[[], None]] = {}
+
+    def now(self) -> Now:
+        return Now(self.mono_us, WALL_MS + self.mono_us // 1000)
+
+    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
+        self.timers_set += 1
+        self._armed[self.timers_set] = fire
+        heappush(self._heap, (deadline_us, self.timers_set))
+        return self.timers_set
+
+    def cancel_timer(self, timer: int) -> None:
+        self._armed.pop(timer, None)
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        self.notes.append((what, dict(fields)))
+
+    @property
+    def armed(self) -> int:
+        return len(self._armed)
+
+    def pass_ms(self, duration_ms: int) -> None:
+        end_us = self.mono_us + duration_ms * 1000
+        while self._heap and self._heap[0][0] <= end_us:
+            deadline_us, timer = heappop(self._heap)
+            fire = self._armed.pop(timer, None)
+            if fire is not None:
+                self.mono_us = max(self.mono_us, deadline_us)
+                fire()
+        self.mono_us = end_us
+
+
+@dataclass
+class Write:
+    """``state`` and what follows: of the group when it was written."""
+
+    group_id: str
+    state: GroupState
+    generation: int
+    assignments: dict[str, bytes]
+    written: Written
+
+
+@dataclass
+class FakePartition:
+    """``holds``: writes wait in ``writes`` until the test settles them; else all succeed at once."""
+
+    partition: int = 0
+    groups: dict[str, Group] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    holds: bool = False
+    fails: Error = Error.NONE
+
+    def write_group(self, group: Group, written: Written) -> None:
+        assignments = {each.member_id: each.assignment for each in group.members.values()}
+        self.writes.append(Write(group.group_id, group.state, group.generation, assignments, written))
+        if not self.holds:
+            written(self.fails)
+
+    def remove_group(self, group_id: str, written: Written) -> bool:
+        """An error that is told at once: nothing is written."""
+        self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
+        if not self.holds:
+            written(self.fails)
+        return self.holds or self.fails is Error.NONE
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.partition: FakePartition | None = FakePartition()
+        self.is_loading = False
+
+    def find(self, group_id: str) -> FakePartition | Error:  # noqa: ARG002 - one partition has all
+        if self.is_loading:
+            return Error.COORDINATOR_LOAD_IN_PROGRESS
+        return self.partition or Error.NOT_COORDINATOR
+
+    def active(self) -> Iterable[FakePartition]:
+        return [] if self.partition is None or self.is_loading else [self.partition]
+
+    def loading(self) -> bool:
+        return self.is_loading
+
+
+@dataclass
+class Joining:
+    """A JoinGroup on its way; ``answers`` has at most one."""
+
+    answers: list[JoinAnswer] = field(default_factory=list)
+
+    @property
+    def answer(self) -> JoinAnswer:
+        (answer,) = self.answers
+        return answer
+
+    @property
+    def error(self) -> Error:
+        return self.answer.error
+
+
+@dataclass
+class Syncing:
+    answers: list[SyncAnswer] = field(default_factory=list)
+
+    @property
+    def answer(self) -> SyncAnswer:
+        (answer,) = self.answers
+        return answer
+
+    @property
+    def error(self) -> Error:
+        return self.answer.error
+
+
+class World:
+    """A node's membership. Defaults: sessions of 10 s, rebalances of 60 s, no initial delay."""
+
+    def __init__(self, **settings: object) -> None:
+        values: dict[str, object] = {"group_initial_rebalance_delay_ms": 0, **settings}
+        self.config = BrokerConfig(**values)  # type: ignore[arg-type]
+        self.ports = FakePorts()
+        self.store = FakeStore()
+        self.membership = Membership(self.ports, self.config, self.store, Random(7))  # type: ignore[arg-type]
+
+    @property
+    def partition(self) -> FakePartition:
+        assert self.store.partition is not None
+        return self.store.partition
+
+    @property
+    def group(self) -> Group:
+        return self.partition.groups["g"]
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance: str | None = None,
+        client: str = "c",
+        protocols: tuple[MemberProtocol, ...] = RANGE,
+        protocol_type: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        version: int = 9,
+        group: str = "g",
+        reason: str = "",
+        joining: Joining | None = None,
+    ) -> Joining:
+        joining = joining or Joining()
+        request = JoinRequest(
+            group,
+            member_id,
+            instance,
+            client,
+            "/127.0.0.1",
+            session_ms,
+            rebalance_ms,
+            protocol_type,
+            protocols,
+            reason,
+            needs_member_id=version >= 4,
+            skips_assignment=version >= 9,
+        )
+        self.membership.join(request, joining.answers.append)
+        return joining
+
+    def new(self, **how: object) -> tuple[str, Joining]:
+        """A dynamic member gets its ID and joins with it."""
+        first = self.join(**how)  # type: ignore[arg-type]
+        assert first.error is Error.MEMBER_ID_REQUIRED
+        return first.answer.member_id, self.join(first.answer.member_id, **how)  # type: ignore[arg-type]
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int | None = None,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol: str | None = "range",
+        group: str = "g",
+        syncing: Syncing | None = None,
+    ) -> Syncing:
+        syncing = syncing or Syncing()
+        number = self.group.generation if generation is None else generation
+        request = SyncRequest(group, number, member_id, instance, protocol_type, protocol, assignments or {})
+        self.membership.sync(request, syncing.answers.append)
+        return syncing
+
+    def heartbeat(
+        self, member_id: str, generation: int | None = None, *, instance: str | None = None, group: str = "g"
+    ) -> Error:
+        number = self.group.generation if generation is None else generation
+        return self.membership.heartbeat(group, member_id, instance, number)
+
+    def leave(self, *members: tuple[str, str | None] | str) -> tuple[Error, ...]:
+        leaving = tuple(Leaving(each, None) if isinstance(each, str) else Leaving(*each) for each in members)
+        error, errors = self.membership.leave("g", leaving)
+        assert error is Error.NONE
+        return errors
+
+    def pass_ms(self, duration_ms: int) -> None:
+        self.ports.pass_ms(duration_ms)
+
+    def alive_ms(self, duration_ms: int, *members: str) -> None:
+        """Time passes while these members send heartbeats each second."""
+        for _ in range(duration_ms // 1000):
+            self.pass_ms(1000)
+            for member_id in members:
+                self.heartbeat(member_id)
+
+    def stable(self, *instances: str | None, **how: object) -> list[str]:
+        """Members of a stable group, the leader first; None: a dynamic one."""
+        joins: list[tuple[str, Joining]] = []
+        for instance in instances:
+            member = self.new(**how) if instance is None else ("", self.join(instance=instance, **how))  # type: ignore[arg-type]
+            joins.append(member)
+        self.pass_ms(self.config.group_initial_rebalance_delay_ms)
+        ids = [joining.answer.member_id for _, joining in joins]
+        leader = self.group.leader
+        assert leader is not None
+        assignments = {member_id: member_id.encode() for member_id in ids}
+        for member_id in sorted(ids, key=lambda each: each != leader):
+            assert self.sync(member_id, assignments=assignments).error is Error.NONE
+        assert self.group.state is GroupState.STABLE
+        return sorted(ids, key=lambda each: each != leader)
+
+    def states(self) -> list[str]:
+        """The states that the group went through."""
+        return [str(fields["state"]) for what, fields in self.ports.notes if what == "group_state"]
+
+    def members(self, what: str) -> list[str]:
+        """The members of whom that was noted."""
+        return [
+            str(fields["member_id"])
+            for name, fields in self.ports.notes
+            if name == "group_member" and fields["what"] == what
+        ]

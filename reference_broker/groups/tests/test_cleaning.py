@@ -1,0 +1,229 @@
+"""Offsets that go by themselves: too old ones (KIP-211) and those of deleted topics; and everything after a reload."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.groups.offsets.group_record_codec import offset_key
+from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
+from reference_broker.groups.tests.test_commits import put, subscription
+from reference_broker.groups.tests.test_group_coordinator import stable_group
+from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.records.builder import build
+from reference_broker.records.reader import read_all
+from reference_broker.records.record import Record
+from reference_broker.wire.errors import Error
+
+MINUTE_MS = 60_000
+CHECK_MS = 1000
+
+
+def led(replicas: Sequence[int] = (1,), minutes: int = 10) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
+    world = CoordinatorWorld(
+        tuple(replicas), offsets_retention_minutes=str(minutes), offsets_retention_check_interval_ms=str(CHECK_MS)
+    )
+    target = world.lead_offsets(0)
+    assert target is not None
+    return world, target, world.group_in(0)
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsets")
+def test_offsets_of_a_group_without_members_go_so_long_after_their_commit() -> None:
+    world, target, group = led()
+    world.commit(group, 5)
+    world.pass_ms(5 * MINUTE_MS)
+    world.commit(group, 6, 7)
+    world.pass_ms(5 * MINUTE_MS + CHECK_MS)
+    assert world.fetched(group) == {("t", 0): 6, ("t", 1): 7}
+    world.pass_ms(5 * MINUTE_MS + CHECK_MS)
+    assert world.fetched(group) == {}
+    assert target.groups == {}
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(0)
+    assert (world.fetched(group), world.active(0).groups) == ({}, {})
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsetsEmptyOffsetExpirationCondition")
+def test_offsets_whose_topics_have_subscribers_stay() -> None:
+    world, target, group_id = led()
+    world.show(t=3, u=1)
+    group = stable_group(group_id)
+    group.members["m-1"].session_timeout_ms = 10**9
+    group.members["m-1"].protocols = (group.members["m-1"].protocols[0]._replace(metadata=subscription("t")),)
+    put(world, target, group)
+    world.commit(group_id, 5, generation=1, member="m-1")
+    world.commit(group_id, 6, generation=1, member="m-1", topic="u")
+    world.pass_ms(10 * MINUTE_MS + CHECK_MS)
+    assert world.fetched(group_id) == {("t", 0): 5}
+    world.pass_ms(60 * MINUTE_MS)
+    assert world.fetched(group_id) == {("t", 0): 5}
+
+
+def test_a_group_that_became_empty_keeps_its_offsets_from_then_on() -> None:
+    """The commit is old, the last member left just now."""
+    world, target, group_id = led()
+    group = stable_group(group_id)
+    group.members["m-1"].session_timeout_ms = 15 * MINUTE_MS
+    group.members["m-1"].protocols = (group.members["m-1"].protocols[0]._replace(metadata=subscription("t")),)
+    put(world, target, group)
+    world.commit(group_id, 5, generation=1, member="m-1")
+    world.pass_ms(16 * MINUTE_MS)
+    assert group.members == {}
+    world.pass_ms(8 * MINUTE_MS)
+    assert world.fetched(group_id) == {("t", 0): 5}
+    world.pass_ms(4 * MINUTE_MS)
+    assert (world.fetched(group_id), target.groups) == ({}, {})
+
+
+def test_groups_that_nobody_uses_go_without_a_walk_over_the_others() -> None:
+    world, target, group_id = led()
+    world.commit(group_id, 5)
+    world.pass_ms(CHECK_MS)
+    while target.retention.due(world.now().wall_ms) is not None:
+        pass
+    before = world.events
+    world.pass_ms(10 * CHECK_MS)
+    assert world.events - before == 10  # The looks themselves, no slices.
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testOnPartitionsDeleted")
+def test_offsets_of_a_deleted_topic_go_and_later_ones_stay() -> None:
+    world, _, group = led()
+    world.show(t=3, u=1)
+    world.commit(group, 5, 6)
+    world.commit(group, 7, topic="u")
+    world.delete_topic("t")
+    world.show(t=3, u=1)
+    world.commit(group, 9)
+    world.pass_ms(0)
+    assert world.fetched(group) == {("t", 0): 9, ("u", 0): 7}
+
+
+def test_many_offsets_go_in_slices() -> None:
+    world, _, group = led()
+    world.show(t=1000)
+    world.commit(group, *range(1000))
+    before = world.events
+    world.delete_topic("t")
+    world.pass_ms(0)
+    assert world.fetched(group) == {}
+    assert world.events - before >= 5
+
+
+def test_a_topic_deleted_while_nobody_coordinated_is_forgotten_at_the_load() -> None:
+    world, _, group = led()
+    world.commit(group, 5)
+    log = world.lose(0)
+    world.show(u=1)
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+    assert world.fetched(group) == {}
+
+
+def test_a_removal_that_cannot_be_written_is_tried_again() -> None:
+    world, _, group = led((1, 2, 3))
+    world.commit(group, 5)
+    world.replicate(0)
+    partition = world.led[0]
+    partition.log.config = type(partition.log.config)(min_insync_replicas=2, cleanup_policy="compact")
+    world.state(partition, (1,), partition_epoch=1)
+    world.delete_topic("t")
+    world.pass_ms(500)
+    assert partition.log.log_end_offset == 1
+    world.state(partition, (1, 2, 3), partition_epoch=2)
+    world.pass_ms(1000)
+    world.replicate(0)
+    assert world.fetched(group) == {}
+
+
+def test_commits_expire_as_the_record_says_where_it_does() -> None:
+    """Values of version 1 carry their own end."""
+    world, _, group = led()
+    log = world.lose(0)
+    now_ms = world.now().wall_ms
+    value = b"\0\1" + (5).to_bytes(8, "big") + b"\0\0" + now_ms.to_bytes(8, "big") + (now_ms + 3000).to_bytes(8, "big")
+
+    log.append(world.now(), build([Record(timestamp_ms=now_ms, key=offset_key(group, "t", 0), value=value)]), 0)
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+    assert world.fetched(group) == {("t", 0): 5}
+    world.pass_ms(5000)
+    assert world.fetched(group) == {}
+
+
+# --- whatever happened, a reload finds the same -----------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.integers(0, 2), st.integers(1, 3), st.sampled_from("tu"), st.integers(-1, 5)),
+        st.tuples(st.just("old"), st.integers(0, 2), st.integers(1, 3), st.sampled_from("tu"), st.just(0)),
+        st.tuples(st.just("delete"), st.integers(0, 2), st.integers(1, 3), st.sampled_from("tu"), st.just(0)),
+        st.tuples(st.just("kill"), st.integers(0, 2), st.just(0), st.just("t"), st.just(0)),
+        st.tuples(st.just("drop"), st.just(0), st.just(0), st.sampled_from("tu"), st.just(0)),
+        st.tuples(st.just("pass"), st.integers(1, 700), st.just(0), st.just("t"), st.just(0)),
+        st.tuples(st.just("reload"), st.integers(0, 1), st.just(0), st.just("t"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+def compacted(world: CoordinatorWorld, log: PartitionLog) -> PartitionLog:
+    """The newest record of each key, as a cleaner leaves it."""
+    newest: dict[bytes | None, Record] = {}
+    for _, record in read_all(log.read(log.log_start_offset, 1 << 24, log.log_end_offset)):
+        newest.pop(record.key, None)
+        newest[record.key] = record
+    made = run_to_end(open_log(MemoryDisk(), log.directory, log.config, world.now(), True))
+    if newest:
+        made.append(world.now(), build(list(newest.values())), 0, origin=Origin.BROKER)
+    return made
+
+
+@pytest.mark.clause("M-8")
+@settings(max_examples=80, deadline=None)
+@given(STEPS)
+def test_any_history_reloaded_gives_the_same_offsets(steps: list[tuple[str, int, int, str, int]]) -> None:
+    world, _, _ = led()
+    world.show(1, t=3, u=3)
+    names = [world.group_in(0, prefix) for prefix in "abc"]
+    model: dict[tuple[str, str, int], tuple[int, int]] = {}
+    leader_epoch = 0
+    for number, (what, first, count, topic, metadata_epoch) in enumerate(steps):
+        group = names[first % 3]
+        if what in ("commit", "old"):
+            epoch = metadata_epoch if what == "commit" else None
+            (errors,) = world.commit(group, *range(number, number + count), topic=topic, epoch=epoch)
+            for index, error in enumerate(errors):
+                last = model.get((group, topic, index), (0, -1))[1]
+                assert (error is Error.NONE) == (epoch is None or epoch >= last)
+                if error is Error.NONE:
+                    model[group, topic, index] = (number + index, -1 if epoch is None else epoch)
+        elif what == "delete":
+            world.groups.commits.delete(group, [(topic, index) for index in range(count)], lambda *_: None)
+            for index in range(count):
+                model.pop((group, topic, index), None)
+        elif what == "kill":
+            world.groups.membership.delete(group, lambda _: None)
+            model = {key: value for key, value in model.items() if key[0] != group}
+        elif what == "drop":
+            world.delete_topic(topic)
+            world.pass_ms(0)
+            world.show(1, t=3, u=3)
+            model = {key: value for key, value in model.items() if key[1] != topic}
+        elif what == "pass":
+            world.pass_ms(first)
+        else:
+            log = world.lose(0)
+            leader_epoch += 1
+            world.lead_offsets(0, compacted(world, log) if first else log, epoch=leader_epoch)
+            world.pass_ms(0)
+        found = {}
+        for name in names:
+            for one in world.offsets_of(name)[1]:
+                assert one.commit is not None
+                found[name, one.topic, one.partition] = (one.commit.offset, one.commit.metadata_epoch)
+        assert found == model

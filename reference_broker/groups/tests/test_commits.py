@@ -1,0 +1,268 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: who may, what is refused, and the metadata epoch."""
+
+import pytest
+
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.offsets.commits import CommitRequest, WantedOffset
+from reference_broker.groups.offsets.group_records import OffsetKey
+from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
+from reference_broker.groups.tests.test_group_coordinator import stable_group
+from reference_broker.records.reader import read_all
+from reference_broker.wire.errors import Error
+
+
+def led(**config: str) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
+    world = CoordinatorWorld(**config)
+    target = world.lead_offsets(0)
+    assert target is not None
+    return world, target, world.group_in(0)
+
+
+def put(world: CoordinatorWorld, target: OffsetsPartition, group: Group) -> None:
+    target.groups[group.group_id] = group
+    world.groups.membership.added(target, group)
+
+
+def value_versions(world: CoordinatorWorld) -> list[int]:
+    log = world.led[0].log
+    values = [record.value for _, record in read_all(log.read(0, 1 << 20))]
+    return [int.from_bytes(value[:2], "big") for value in values if value is not None]
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testSimpleGroupOffsetCommit")
+def test_a_consumer_that_assigns_itself_commits_to_a_group_without_members() -> None:
+    world, target, group = led()
+    assert world.commit(group, 5, 6) == [[Error.NONE, Error.NONE]]
+    assert world.fetched(group) == {("t", 0): 5, ("t", 1): 6}
+    assert list(target.groups) == [group]
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithUnknownMemberId")
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithIllegalGeneration")
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithoutMemberIdAndGeneration")
+@pytest.mark.parametrize(
+    ("generation", "member", "error"),
+    [
+        (1, "m-1", Error.NONE),
+        (0, "m-1", Error.ILLEGAL_GENERATION),
+        (2, "m-1", Error.ILLEGAL_GENERATION),
+        (1, "m-2", Error.UNKNOWN_MEMBER_ID),
+        (-1, "", Error.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_members_commit_in_their_generation_only(generation: int, member: str, error: Error) -> None:
+    world, target, group = led()
+    put(world, target, stable_group(group))
+    assert world.commit(group, 5, generation=generation, member=member) == [[error]]
+    assert world.fetched(group) == ({("t", 0): 5} if error is Error.NONE else {})
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testOffsetCommitWithUnknownGroup")
+def test_a_generation_of_an_unknown_group_is_illegal() -> None:
+    world, _, group = led()
+    assert world.commit(group, 5, generation=3, member="m") == [[Error.ILLEGAL_GENERATION]]
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithFencedInstanceId")
+def test_an_instance_that_started_elsewhere_is_fenced() -> None:
+    world, target, group = led()
+    put(world, target, stable_group(group))
+    answers: list[list[Error]] = []
+    wanted = (WantedOffset("t", 0, 5, 0, ""),)
+    world.groups.commits.commit(CommitRequest(group, 1, "m-old", "i-1", wanted), answers.append)
+    assert answers == [[Error.FENCED_INSTANCE_ID]]
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitMaintainsSession")
+def test_a_commit_counts_as_a_heartbeat() -> None:
+    world, target, group = led()
+    put(world, target, stable_group(group))
+    for _ in range(5):
+        world.pass_ms(6000)
+        assert world.commit(group, 5, generation=1, member="m-1") == [[Error.NONE]]
+    world.pass_ms(10_500)
+    assert world.commit(group, 5, generation=1, member="m-1") == [[Error.UNKNOWN_MEMBER_ID]]
+
+
+def test_one_refused_partition_does_not_stop_the_others() -> None:
+    world, _, group = led(offset_metadata_max_bytes="3")
+    answers: list[list[Error]] = []
+    wanted = (
+        WantedOffset("t", 0, 5, 0, "1234"),
+        WantedOffset("t", 3, 5, 0, ""),
+        WantedOffset("unknown", 0, 5, 0, ""),
+        WantedOffset("t", -1, 5, 0, ""),
+        WantedOffset("t", 1, 6, 0, "123"),
+        WantedOffset("t", 2, 7, 0, None),
+    )
+    world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), answers.append)
+    unknown = Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert answers == [[Error.OFFSET_METADATA_TOO_LARGE, unknown, unknown, unknown, Error.NONE, Error.NONE]]
+    assert world.fetched(group) == {("t", 1): 6, ("t", 2): 7}
+
+
+def test_texts_that_no_record_can_hold_are_refused() -> None:
+    """Flexible requests can carry them."""
+    world, target, group_id = led(offset_metadata_max_bytes="100000")
+    assert world.commit(group_id, 5, metadata="x" * 32_767) == [[Error.NONE]]
+    assert world.commit(group_id, 5, metadata="x" * 32_768) == [[Error.OFFSET_METADATA_TOO_LARGE]]
+    assert world.commit("g" * 32_768, 5) == [[Error.INVALID_GROUP_ID]]
+    told: list[Error] = []
+    group = stable_group(group_id)
+    group.protocol_type = "x" * 32_768
+    target.write_group(group, told.append)
+    assert told == [Error.UNKNOWN_SERVER_ERROR]
+
+
+def test_nothing_is_written_where_all_is_refused() -> None:
+    world, target, group = led()
+    assert world.commit(group, 5, topic="unknown") == [[Error.UNKNOWN_TOPIC_OR_PARTITION]]
+    assert (world.led[0].log.log_end_offset, target.groups) == (0, {})
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testFetchOffsetsWithUnknownGroup")
+@pytest.mark.clause("OffsetMetadataManagerTest.testFetchAllOffsetsWithUnknownGroup")
+def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
+    world, _, group = led()
+    world.commit(group, 5, 6, metadata="m")
+    error, found = world.offsets_of(group, [("u", [0]), ("t", [2, 1])])
+    assert error is Error.NONE
+    assert [(one.topic, one.partition, None if one.commit is None else one.commit.offset) for one in found] == [
+        ("u", 0, None),
+        ("t", 2, None),
+        ("t", 1, 6),
+    ]
+    commit = found[2].commit
+    assert commit is not None
+    assert (commit.metadata, commit.leader_epoch, commit.commit_timestamp_ms) == ("m", 3, world.now().wall_ms)
+    assert world.offsets_of(world.group_in(0, "unknown")) == (Error.NONE, [])
+
+
+# --- the metadata epoch -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("M-7")
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(6, Error.NONE), (5, Error.NONE), (4, Error.INVALID_METADATA_EPOCH), (-1, Error.INVALID_METADATA_EPOCH)],
+)
+def test_a_smaller_epoch_than_the_last_commits_is_refused(epoch: int, error: Error) -> None:
+    world, _, group = led()
+    world.show(1, t=3)
+    assert world.commit(group, 50, epoch=5) == [[Error.NONE]]
+    assert world.commit(group, 60, epoch=epoch) == [[error]]
+    assert world.fetched(group) == {("t", 0): 60 if error is Error.NONE else 50}
+
+
+@pytest.mark.clause("M-7")
+def test_only_the_partition_with_the_smaller_epoch_is_refused() -> None:
+    world, _, group = led()
+    world.show(1, t=3)
+    world.commit(group, 50, epoch=5)
+    assert world.commit(group, 60, 61, epoch=4) == [[Error.INVALID_METADATA_EPOCH, Error.NONE]]
+    assert world.fetched(group) == {("t", 0): 50, ("t", 1): 61}
+
+
+@pytest.mark.clause("M-7")
+def test_a_commit_on_its_way_counts_as_the_last() -> None:
+    world = CoordinatorWorld((1, 2, 3))
+    world.lead_offsets(0)
+    world.show(1, t=3)
+    group = world.group_in(0)
+    world.commit(group, 50, epoch=5)
+    assert world.commit(group, 60, epoch=4) == [[Error.INVALID_METADATA_EPOCH]]
+
+
+@pytest.mark.clause("M-11")
+def test_an_older_version_is_accepted_and_recorded_as_none() -> None:
+    world, target, group = led()
+    world.show(1, t=3)
+    world.commit(group, 50, epoch=5)
+    assert world.commit(group, 60) == [[Error.NONE]]
+    stored = target.offsets.find(OffsetKey(group, "t", 0))
+    assert stored is not None
+    assert (stored.offset, stored.metadata_epoch) == (60, -1)
+    assert world.commit(group, 70, epoch=1) == [[Error.NONE]]
+
+
+@pytest.mark.clause("M-14")
+def test_until_the_switch_only_the_old_schema_is_written_and_after_it_the_new() -> None:
+    world, target, group = led()
+    world.show(0, t=3)
+    assert world.commit(group, 50, epoch=5) == [[Error.NONE]]
+    assert world.commit(group, 51, epoch=4) == [[Error.NONE]]
+    assert value_versions(world) == [3, 3]
+    before = target.offsets.find(OffsetKey(group, "t", 0))
+    assert before is not None
+    assert before.metadata_epoch == -1
+    world.show(1, t=3)
+    world.commit(group, 52, epoch=5)
+    world.commit(group, 53)
+    assert value_versions(world) == [3, 3, 4, 4]
+
+
+@pytest.mark.clause("M-8")
+@pytest.mark.clause("M-11")
+def test_the_epoch_outlives_the_coordinator_and_old_values_have_none() -> None:
+    world, _, group = led()
+    world.commit(group, 40, 41)
+    world.show(1, t=3)
+    world.commit(group, 50, epoch=5)
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(0)
+    _, found = world.offsets_of(group)
+    assert {(one.partition, one.commit.offset, one.commit.metadata_epoch) for one in found if one.commit} == {
+        (0, 50, 5),
+        (1, 41, -1),
+    }
+    assert world.commit(group, 60, epoch=4) == [[Error.INVALID_METADATA_EPOCH]]
+
+
+# --- OffsetDelete -----------------------------------------------------------------------------------------------------
+
+
+def deleted(world: CoordinatorWorld, group: str, *wanted: tuple[str, int]) -> list[tuple[Error, list[Error]]]:
+    answers: list[tuple[Error, list[Error]]] = []
+    world.groups.commits.delete(group, wanted, lambda error, errors: answers.append((error, errors)))
+    return answers
+
+
+def subscription(topic: str) -> bytes:
+    return b"\0\0\0\0\0\1" + len(topic).to_bytes(2, "big") + topic.encode() + b"\xff\xff\xff\xff"
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDelete")
+def test_single_offsets_are_deleted() -> None:
+    world, _, group = led()
+    world.commit(group, 5, 6)
+    assert deleted(world, group, ("t", 0), ("t", 2), ("unknown", 0)) == [
+        (Error.NONE, [Error.NONE, Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION])
+    ]
+    assert world.fetched(group) == {("t", 1): 6}
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(0)
+    assert world.fetched(group) == {("t", 1): 6}
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDeleteWithErrors")
+def test_topics_that_members_subscribe_to_keep_their_offsets() -> None:
+    world, target, group_id = led()
+    world.show(t=3, u=1)
+    group = stable_group(group_id)
+    group.members["m-1"].protocols = (group.members["m-1"].protocols[0]._replace(metadata=subscription("t")),)
+    put(world, target, group)
+    world.commit(group_id, 5, generation=1, member="m-1")
+    world.commit(group_id, 6, generation=1, member="m-1", topic="u")
+    assert deleted(world, group_id, ("t", 0), ("u", 0)) == [(Error.NONE, [Error.GROUP_SUBSCRIBED_TO_TOPIC, Error.NONE])]
+    assert world.fetched(group_id) == {("t", 0): 5}
+
+
+def test_offsets_of_other_groups_are_not_deleted() -> None:
+    world, target, group_id = led()
+    assert deleted(world, group_id, ("t", 0)) == [(Error.GROUP_ID_NOT_FOUND, [])]
+    group = stable_group(group_id)
+    group.protocol_type = "connect"
+    put(world, target, group)
+    assert deleted(world, group_id, ("t", 0)) == [(Error.NON_EMPTY_GROUP, [])]
+    assert deleted(world, world.group_in(1), ("t", 0)) == [(Error.NOT_COORDINATOR, [])]

@@ -1,0 +1,324 @@
+"""A group by itself, as Kafka's ClassicGroupTest asserts."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.member import Member, MemberProtocol
+from reference_broker.groups.membership.subscription import subscribed_topics
+from reference_broker.groups.membership.transitions import PREVIOUS, GroupState, may_follow
+from reference_broker.wire.errors import Error
+
+NOW_MS = 1_700_000_000_000
+
+
+def member(member_id: str, *protocols: str, instance: str | None = None, metadata: bytes = b"") -> Member:
+    known = tuple(MemberProtocol(each, metadata) for each in protocols or ("range",))
+    return Member(member_id, instance, "client", "/host", 60_000, 10_000, known)
+
+
+def group_of(*members: Member, protocol_type: str = "consumer") -> Group:
+    group = Group("g", NOW_MS, protocol_type=protocol_type)
+    for each in members:
+        group.add(each, awaits_join=False)
+    return group
+
+
+def stable(*members: Member, protocol_type: str = "consumer") -> Group:
+    group = group_of(*members, protocol_type=protocol_type)
+    group.begin_rebalance(NOW_MS + 1)
+    group.begin_generation(NOW_MS + 2)
+    group.stabilise(NOW_MS + 3)
+    return group
+
+
+def subscription(topics: Iterable[str], version: int = 0, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
+    names = [each.encode() for each in topics]
+    packed = b"".join(len(each).to_bytes(2, "big") + each for each in names)
+    return version.to_bytes(2, "big") + len(names).to_bytes(4, "big") + packed + rest
+
+
+# --- transitions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause(
+    "ClassicGroupTest.testStableToPreparingRebalanceTransition",
+    "ClassicGroupTest.testAwaitingRebalanceToStableTransition",
+    "ClassicGroupTest.testEmptyToStableIllegalTransition",
+    "ClassicGroupTest.testStableToStableIllegalTransition",
+    "ClassicGroupTest.testEmptyToAwaitingRebalanceIllegalTransition",
+    "ClassicGroupTest.testPreparingRebalanceToPreparingRebalanceIllegalTransition",
+    "ClassicGroupTest.testDeadToPreparingRebalanceIllegalTransition",
+    "ClassicGroupTest.testPreparingRebalanceToEmptyTransition",
+    "ClassicGroupTest.testEmptyToDeadTransition",
+)
+@pytest.mark.parametrize("after", GroupState)
+@pytest.mark.parametrize("before", GroupState)
+def test_every_pair_of_states(before: GroupState, after: GroupState) -> None:
+    allowed = {
+        ("Empty", "PreparingRebalance"),
+        ("PreparingRebalance", "CompletingRebalance"),
+        ("PreparingRebalance", "Empty"),
+        ("CompletingRebalance", "Stable"),
+        ("CompletingRebalance", "PreparingRebalance"),
+        ("Stable", "PreparingRebalance"),
+        *((each.value, "Dead") for each in GroupState),
+    }
+    assert may_follow(before, after) is ((before.value, after.value) in allowed)
+    assert set(PREVIOUS) == set(GroupState)
+
+
+def test_a_transition_that_is_not_in_the_table_is_our_bug() -> None:
+    group = group_of(member("m"))
+    with pytest.raises(AssertionError, match="is Empty and cannot become Stable"):
+        group.stabilise(NOW_MS)
+
+
+@pytest.mark.clause(
+    "ClassicGroupTest.testCanRebalanceWhenStable",
+    "ClassicGroupTest.testCanRebalanceWhenCompletingRebalance",
+    "ClassicGroupTest.testCannotRebalanceWhenPreparingRebalance",
+    "ClassicGroupTest.testCannotRebalanceWhenDead",
+)
+def test_when_a_rebalance_may_begin() -> None:
+    group = stable(member("m"))
+    assert group.can_rebalance
+    group.begin_rebalance(NOW_MS)
+    assert not group.can_rebalance
+    group.begin_generation(NOW_MS)
+    assert group.can_rebalance
+    group.die(NOW_MS)
+    assert not group.can_rebalance
+
+
+@pytest.mark.clause("ClassicGroupTest.testInitNextGeneration", "ClassicGroupTest.testInitNextGenerationEmptyGroup")
+def test_a_generation_begins_with_a_protocol_or_without_members() -> None:
+    group = group_of(member("m", "roundrobin"))
+    group.begin_rebalance(NOW_MS + 5)
+    assert (group.protocol, group.generation, group.state_since_ms) == (None, 0, NOW_MS + 5)
+    group.begin_generation(NOW_MS + 6)
+    assert (group.protocol, group.generation, group.state) == ("roundrobin", 1, GroupState.COMPLETING_REBALANCE)
+    group.begin_rebalance(NOW_MS)
+    group.remove("m")
+    group.begin_generation(NOW_MS + 7)
+    assert (group.protocol, group.generation, group.state) == (None, 2, GroupState.EMPTY)
+    assert group.state_since_ms == NOW_MS + 7
+
+
+def test_after_the_last_generation_comes_the_first() -> None:
+    group = Group("g", NOW_MS, generation=2**31 - 1)
+    group.begin_rebalance(NOW_MS)
+    group.begin_generation(NOW_MS)
+    assert group.generation == 1
+
+
+# --- protocols ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause(
+    "ClassicGroupTest.testSelectProtocol", "ClassicGroupTest.testSelectProtocolChoosesCompatibleProtocol"
+)
+def test_most_votes_win_among_what_all_know() -> None:
+    assert group_of(member("a", "range", "roundrobin"), member("b", "roundrobin", "range")).select_protocol() == "range"
+    three = group_of(
+        member("a", "range", "roundrobin"), member("b", "roundrobin", "range"), member("c", "roundrobin", "range")
+    )
+    assert three.select_protocol() == "roundrobin"
+    assert group_of(member("a", "x", "y"), member("b", "z", "y")).select_protocol() == "y"
+
+
+@pytest.mark.clause("ClassicGroupTest.testSelectProtocolRaisesIfNoMembers")
+def test_without_members_nothing_is_selected() -> None:
+    with pytest.raises(AssertionError):
+        group_of().select_protocol()
+
+
+@pytest.mark.clause("ClassicGroupTest.testSupportsProtocols")
+def test_who_may_join() -> None:
+    def knows(group: Group, *names: str, protocol_type: str = "consumer") -> bool:
+        return group.supports(protocol_type, tuple(MemberProtocol(each, b"") for each in names))
+
+    group = Group("g", NOW_MS)
+    assert knows(group, "anything")
+    assert not knows(group)
+    assert not knows(group, "range", protocol_type="")
+    group = stable(member("a", "range", "roundrobin"))
+    assert knows(group, "roundrobin", "x")
+    assert not knows(group, "x")
+    assert not knows(group, "range", protocol_type="connect")
+    group.add(member("b", "roundrobin"), awaits_join=False)
+    assert not knows(group, "range")
+    group.remove("b")
+    assert knows(group, "range")
+
+
+# --- members --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("ClassicGroupTest.testUpdateMember")
+def test_a_member_says_something_else() -> None:
+    group = group_of(member("m", "range"))
+    known = group.members["m"]
+    group.await_join(known, True)
+    group.update(known, (MemberProtocol("roundrobin", b"r"),), 40_000, 20_000)
+    assert (known.rebalance_timeout_ms, known.session_timeout_ms) == (40_000, 20_000)
+    assert (group.joined, group.select_protocol(), known.metadata("roundrobin")) == (1, "roundrobin", b"r")
+    assert known.metadata("range") == known.metadata(None) == b""
+
+
+@pytest.mark.clause("ClassicGroupTest.testReplaceGroupInstance")
+def test_an_instance_gets_another_id_in_its_place() -> None:
+    group = group_of(member("a", instance="one"), member("b", instance="two"))
+    group.await_join(group.members["a"], True)
+    group.members["a"].assignment = b"x"
+    group.replace_static("one", "c")
+    assert list(group.members) == ["c", "b"]
+    assert (group.leader, group.joined, group.static_members) == ("c", 0, {"one": "c", "two": "b"})
+    assert group.members["c"].assignment == b"x"
+
+
+@pytest.mark.clause("ClassicGroupTest.testCannotAddStaticMemberIfAlreadyPresent")
+def test_an_instance_is_one_member() -> None:
+    group = group_of(member("a", instance="one"))
+    with pytest.raises(AssertionError):
+        group.add(member("b", instance="one"), awaits_join=False)
+
+
+@pytest.mark.clause(
+    "ClassicGroupTest.testRemovalFromPendingAfterMemberIsStable",
+    "ClassicGroupTest.testRemovalFromPendingWhenMemberIsRemoved",
+    "ClassicGroupTest.testRemovalFromPendingSyncWhenMemberIsRemoved",
+    "ClassicGroupTest.testNewGenerationClearsPendingSyncMembers",
+)
+def test_who_is_waited_for() -> None:
+    group = Group("g", NOW_MS)
+    group.pending_joins.update(a=None, b=None)
+    group.add(member("a"), awaits_join=True)
+    assert not group.all_joined
+    group.remove("b")
+    assert group.all_joined
+    group.pending_syncs["a"] = None
+    group.remove("a")
+    assert not group.pending_syncs
+    group.pending_syncs["x"] = None
+    group.begin_rebalance(NOW_MS)
+    assert not group.pending_syncs
+
+
+@pytest.mark.clause(
+    "ClassicGroupTest.testElectNewJoinedLeader", "ClassicGroupTest.testMaybeElectNewJoinedLeaderChooseExisting"
+)
+def test_the_leader_stays_if_it_joined_else_the_first_that_did_leads() -> None:
+    group = group_of(member("a"), member("b"), member("c"))
+    assert not group.elect_joined_leader()
+    group.await_join(group.members["c"], True)
+    assert group.elect_joined_leader()
+    assert group.leader == "c"
+    group.await_join(group.members["a"], True)
+    assert group.elect_joined_leader()
+    assert group.leader == "c"
+    assert not Group("g", NOW_MS).elect_joined_leader()
+
+
+# --- what may be asked ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("ClassicGroupTest.testValidateOffsetCommit")
+def test_who_may_commit() -> None:
+    group = Group("g", NOW_MS, protocol_type="consumer")
+    assert group.check_commit("", None, -1) is Error.NONE
+    assert group.check_commit("m", None, 0) is Error.UNKNOWN_MEMBER_ID
+    group.add(member("m", instance="i"), awaits_join=False)
+    group.begin_rebalance(NOW_MS)
+    assert group.check_commit("m", "i", 0) is Error.NONE
+    group.begin_generation(NOW_MS)
+    assert group.check_commit("", None, -1) is Error.UNKNOWN_MEMBER_ID
+    assert group.check_commit("x", "x", -1) is Error.UNKNOWN_MEMBER_ID
+    assert group.check_commit("m", "x", -1) is Error.UNKNOWN_MEMBER_ID
+    assert group.check_commit("m", "i", 0) is Error.ILLEGAL_GENERATION
+    assert group.check_commit("m", "i", -1) is Error.ILLEGAL_GENERATION
+    assert group.check_commit("m", "i", 1) is Error.REBALANCE_IN_PROGRESS
+    group.stabilise(NOW_MS)
+    assert group.check_commit("m", "i", 1) is Error.NONE
+    group.replace_static("i", "n")
+    assert group.check_commit("m", "i", 1) is Error.FENCED_INSTANCE_ID
+    group.die(NOW_MS)
+    assert group.check_commit("n", "i", 1) is Error.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.clause("ClassicGroupTest.testValidateDeleteGroup", "ClassicGroupTest.testValidateOffsetDelete")
+def test_what_may_be_deleted() -> None:
+    for protocol_type, offsets in (("consumer", Error.NONE), ("connect", Error.NON_EMPTY_GROUP)):
+        group = group_of(protocol_type=protocol_type)
+        assert (group.check_delete(), group.check_offset_delete()) == (Error.NONE, Error.NONE)
+        group.add(member("m"), awaits_join=False)
+        for step in (group.begin_rebalance, group.begin_generation, group.stabilise):
+            step(NOW_MS)
+            assert (group.check_delete(), group.check_offset_delete()) == (Error.NON_EMPTY_GROUP, offsets)
+        group.die(NOW_MS)
+        assert (group.check_delete(), group.check_offset_delete()) == (Error.GROUP_ID_NOT_FOUND,) * 2
+
+
+@pytest.mark.clause("ClassicGroupTest.testSubscribedTopics", "ClassicGroupTest.testIsSubscribedToTopic")
+def test_what_a_consumer_group_subscribes_to() -> None:
+    assert not Group("g", NOW_MS).is_subscribed_to("t")
+    assert group_of().subscribed_topics() == ()
+    group = stable(member("a", metadata=subscription(["t", "u"])))
+    assert group.subscribed_topics() == ("t", "u")
+    group.add(member("b", metadata=subscription(["v"], version=3)), awaits_join=False)
+    assert group.subscribed_topics() == ("t", "u", "v")
+    group.remove("a")
+    assert group.subscribed_topics() == ("v",)
+    assert group.is_subscribed_to("v")
+    assert not group.is_subscribed_to("t")
+    group.add(member("c", metadata=b"\0"), awaits_join=False)
+    assert group.subscribed_topics() is None
+    assert group.is_subscribed_to("anything")
+
+
+@pytest.mark.clause("ClassicGroupTest.testSubscribedTopicsNonConsumerGroup")
+def test_what_others_subscribe_to_is_not_known() -> None:
+    group = stable(member("a", metadata=subscription(["t"])), protocol_type="connect")
+    assert group.subscribed_topics() is None
+    assert not group.is_subscribed_to("t")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"",
+        bytes(5),
+        b"\xff\xff" + bytes(4),
+        bytes(2) + b"\xff\xff\xff\xff",
+        bytes(2) + b"\x7f\xff\xff\xff",
+        bytes(2) + b"\0\0\0\1",
+        bytes(2) + b"\0\0\0\1\0\5abc",
+        bytes(2) + b"\0\0\0\1\xff\xff",
+        bytes(2) + b"\0\0\0\1\0\1\xff",
+    ],
+)
+def test_metadata_that_cannot_be_read(metadata: bytes) -> None:
+    assert subscribed_topics([subscription(["t"]), metadata]) is None
+
+
+@pytest.mark.clause("ClassicGroupTest.testOffsetExpirationCondition")
+def test_from_when_offsets_are_old() -> None:
+    committed_ms = NOW_MS - 1000
+    assert Group("g", NOW_MS).expires_from_ms(committed_ms) == committed_ms
+    assert Group("g", NOW_MS, protocol_type="connect").expires_from_ms(committed_ms) == NOW_MS
+    assert Group("g", -1, protocol_type="connect").expires_from_ms(committed_ms) == committed_ms
+    assert stable(member("a"), protocol_type="connect").expires_from_ms(committed_ms) is None
+    group = stable(member("a", metadata=subscription(["t"])))
+    assert group.expires_from_ms(committed_ms) == committed_ms
+    group.begin_rebalance(NOW_MS)
+    assert group.expires_from_ms(committed_ms) is None
+    assert stable(member("a", metadata=b"?")).expires_from_ms(committed_ms) is None
+
+
+def test_a_group_from_the_log() -> None:
+    group = Group.loaded("g", 5, "consumer", "range", "b", 7, (member("a", instance="i"), member("b")))
+    assert (group.state, group.leader, group.generation, group.joined) == (GroupState.STABLE, "b", 5, 0)
+    assert (group.static_members, group.state_since_ms, group.protocol) == ({"i": "a"}, 7, "range")
+    empty = Group.loaded("g", 5, "", None, "gone", -1, ())
+    assert (empty.state, empty.leader, empty.protocol_type) == (GroupState.EMPTY, None, None)

@@ -1,0 +1,320 @@
+"""Which groups a node coordinates: loading, replication, lost leadership, fencing."""
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.member import Member, MemberProtocol
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.offsets import offsets_topic
+from reference_broker.groups.offsets.group_record_codec import group_key, offset_key
+from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
+from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, java_hash, partition_of, replication_factor
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
+from reference_broker.log.partition_log import Origin
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.records.builder import build
+from reference_broker.records.reader import read_all
+from reference_broker.records.record import Record
+from reference_broker.replication.tests.leader_world import registered
+from reference_broker.wire.errors import Error
+
+OK = [[Error.NONE]]
+
+
+def stable_group(group_id: str, at_ms: int = 1) -> Group:
+    group = Group(group_id, at_ms, protocol_type="consumer")
+    group.add(
+        Member("m-1", "i-1", "client", "/host", 60_000, 10_000, (MemberProtocol("range", b"sub"),), b"parts"),
+        awaits_join=False,
+    )
+    group.begin_rebalance(at_ms)
+    group.begin_generation(at_ms)
+    group.stabilise(at_ms)
+    return group
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("abc", 96354),
+        ("é", 233),
+        ("\U0001f600", 1772899),
+        ("polygenelubricants", 0),
+    ],
+)
+def test_groups_are_hashed_as_java_hashes(text: str, value: int) -> None:
+    """polygenelubricants hashes to -2^31, of which Kafka takes the lower 31 bits."""
+    assert java_hash(text) == value
+    assert partition_of(text, 50) == java_hash(text) % 50
+
+
+def test_long_group_ids_are_hashed_and_not_kept() -> None:
+    before = offsets_topic._remembered_hash.cache_info().currsize
+    assert partition_of("g" * 30_000, 1 << 31) == java_hash("g" * 30_000)
+    assert offsets_topic._remembered_hash.cache_info().currsize == before
+
+
+def test_the_offsets_topic_has_no_more_replicas_than_there_are_brokers() -> None:
+    config = BrokerConfig()
+    three = MetadataImage(brokers={one: registered(one) for one in (1, 2, 3)})
+    assert replication_factor(three, config, 1) == 3
+    assert replication_factor(MetadataImage(), config, 1) == 1
+    assert replication_factor(MetadataImage(brokers={1: registered(1)}), config, 3) == 3
+
+
+def test_only_the_leader_of_a_groups_partition_coordinates_it() -> None:
+    world = CoordinatorWorld()
+    assert world.groups.find(world.group_in(0)) is Error.NOT_COORDINATOR
+    found = world.lead_offsets(0)
+    assert world.groups.find(world.group_in(0)) is found
+    assert world.groups.find(world.group_in(1)) is Error.NOT_COORDINATOR
+    assert world.commit(world.group_in(1), 5) == [[Error.NOT_COORDINATOR]]
+    assert world.noted("coordinator_loaded") == [{"partition": 0, "records": 0}]
+
+
+def test_other_topics_are_nothing_to_a_coordinator() -> None:
+    world = CoordinatorWorld()
+    world.lead(0)
+    assert list(world.groups.active()) == []
+
+
+def test_an_empty_partition_is_served_without_an_event() -> None:
+    world = CoordinatorWorld()
+    before = len(world.timers)
+    assert world.lead_offsets(0) is not None
+    assert len(world.timers) == before
+
+
+def test_while_a_partition_loads_its_groups_are_told_so() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    assert world.commit(group, 5) == OK
+    log = world.lose(0)
+    assert world.lead_offsets(0, log, epoch=1) is None
+    assert world.groups.loading()
+    assert world.groups.find(group) is Error.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.offsets_of(group)[0] is Error.COORDINATOR_LOAD_IN_PROGRESS
+    world.pass_ms(0)
+    assert not world.groups.loading()
+    assert world.fetched(group) == {("t", 0): 5}
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testReplay")
+def test_offsets_and_groups_are_what_they_were_after_a_load() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    assert target is not None
+    group_id = world.group_in(0)
+    group = target.groups[group_id] = stable_group(group_id)
+    target.write_group(group, lambda _: None)
+    assert world.commit(group_id, 5, 6, generation=1, member="m-1") == [[Error.NONE] * 2]
+    simple = world.group_in(0, "simple")
+    assert world.commit(simple, 7) == OK
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(0)
+    loaded = world.active(0).groups
+    found = loaded[group_id]
+    assert (found.state, found.generation, found.protocol_type) == (GroupState.STABLE, 1, "consumer")
+    assert (found.protocol, found.leader, list(found.members)) == ("range", "m-1", ["m-1"])
+    member = found.members["m-1"]
+    assert (member.group_instance_id, member.client_id, member.client_host) == ("i-1", "client", "/host")
+    assert (member.rebalance_timeout_ms, member.session_timeout_ms) == (60_000, 10_000)
+    assert (member.metadata("range"), member.assignment) == (b"sub", b"parts")
+    assert (loaded[simple].state, loaded[simple].protocol_type) == (GroupState.EMPTY, None)
+    assert world.fetched(group_id) == {("t", 0): 5, ("t", 1): 6}
+    assert world.noted("coordinator_loaded")[-1] == {"partition": 0, "records": 4}
+
+
+def test_a_long_log_is_loaded_in_slices() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    assert target is not None
+    group = world.group_in(0)
+    world.show(t=1000)
+    for _ in range(3):
+        world.commit(group, *range(1000))
+        world.pass_ms(0)
+    log = world.lose(0)
+    before = world.events
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+    assert len(world.fetched(group)) == 1000
+    assert world.events - before > 10
+
+
+def test_a_partition_lost_while_it_loads_is_forgotten() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.commit(world.group_in(0), 5)
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.lose(0)
+    world.pass_ms(0)
+    assert list(world.groups.active()) == []
+    assert world.groups.find(world.group_in(0)) is Error.NOT_COORDINATOR
+    assert [len(world.noted(what)) for what in ("coordinator_loaded", "coordinator_unloaded")] == [1, 2]
+
+
+def test_damaged_records_are_left_out_and_the_rest_is_loaded() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    assert target is not None
+    group = world.group_in(0)
+    world.commit(group, 5)
+    log = world.lose(0)
+    wrong = [
+        Record(key=b"", value=b"x"),
+        Record(key=offset_key(group, "t", 0), value=b"\0\x09rest"),
+        Record(key=group_key(group), value=b"\0\3"),
+        Record(key=b"\0\x63", value=b"from the future"),
+    ]
+    log.append(world.now(), build(wrong), 0, origin=Origin.BROKER)
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+    assert world.fetched(group) == {("t", 0): 5}
+    assert len(world.noted("coordinator_record_left_out")) == 3
+    assert world.active(0).groups[group].protocol_type is None
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testFetchOffsetsAtDifferentCommittedOffset")
+@pytest.mark.clause("OffsetMetadataManagerTest.testFetchAllOffsetsAtDifferentCommittedOffset")
+def test_a_commit_is_answered_and_seen_when_all_replicas_have_it() -> None:
+    world = CoordinatorWorld((1, 2, 3))
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    answers = world.commit(group, 5)
+    assert (answers, world.fetched(group), world.noted("offset_committed")) == ([], {}, [])
+    world.replicate(0)
+    assert (answers, world.fetched(group)) == (OK, {("t", 0): 5})
+    assert world.noted("offset_committed") == [
+        {"group": group, "partition": "t-0", "offset": 5, "metadata_epoch": -1, "generation": 0}
+    ]
+
+
+def test_a_commit_that_is_not_replicated_in_time_is_an_error_and_counts_once_it_is() -> None:
+    world = CoordinatorWorld((1, 2, 3), offsets_commit_timeout_ms="700")
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    answers = world.commit(group, 5)
+    world.pass_ms(699)
+    assert answers == []
+    world.pass_ms(1)
+    assert answers == [[Error.COORDINATOR_NOT_AVAILABLE]]
+    assert world.fetched(group) == {}
+    world.replicate(0)
+    assert world.fetched(group) == {("t", 0): 5}
+
+
+def test_too_few_replicas_refuse_before_anything_is_written() -> None:
+    world = CoordinatorWorld((1, 2, 3), min_isr=2)
+    world.lead_offsets(0)
+    partition = world.led[0]
+    world.state(partition, (1,), partition_epoch=1)
+    assert world.commit(world.group_in(0), 5) == [[Error.COORDINATOR_NOT_AVAILABLE]]
+    assert partition.log.log_end_offset == 0
+    assert world.active(0).groups == {}
+
+
+def test_a_coordinator_that_another_has_replaced_acknowledges_nothing() -> None:
+    """It does not know it yet: its followers fetch from another leader, so no commit of it is replicated."""
+    world = CoordinatorWorld((1, 2, 3))
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    answers = world.commit(group, 5)
+    world.pass_ms(1000)
+    assert answers == []
+    world.lose(0)
+    assert answers == [[Error.NOT_COORDINATOR]]
+    assert world.groups.find(group) is Error.NOT_COORDINATOR
+
+
+def test_what_was_not_replicated_at_a_load_is_seen_when_it_is() -> None:
+    world = CoordinatorWorld((1, 2, 3))
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    world.commit(group, 5)
+    world.replicate(0)
+    world.commit(group, 6)
+    log = world.lose(0)
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+    world.replicate(0)
+    assert world.fetched(group) == {("t", 0): 6}
+
+
+def test_a_new_epoch_of_the_same_leader_loads_nothing_anew() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    partition = world.led[0]
+    partition.leader_epoch = 3
+    world.groups.leads(partition)
+    assert list(world.groups.active()) == [target]
+    assert len(world.noted("coordinator_loaded")) == 1
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testDeleteGroupAllOffsets")
+def test_a_dead_group_takes_its_offsets_with_it() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    assert target is not None
+    group_id = world.group_in(0)
+    world.commit(group_id, 5, 6)
+    told: list[Error] = []
+    world.groups.membership.delete(group_id, told.append)
+    assert (told, world.fetched(group_id), target.groups) == ([Error.NONE], {}, {})
+    log = world.lose(0)
+    records = [record for _, record in read_all(log.read(0, 1 << 20))]
+    assert [record.value is None for record in records] == [False, False, True, True, True]
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+    assert (world.fetched(group_id), world.active(0).groups) == ({}, {})
+
+
+def test_a_disk_that_fails_is_told_and_nothing_is_kept() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    world.commit(group, 5)
+    world.disk.fail_after = 0
+    assert world.commit(group, 6) == [[Error.NOT_COORDINATOR]]
+    assert world.fetched(group) == {("t", 0): 5}
+
+
+def test_a_commit_of_many_partitions_is_written_whole() -> None:
+    """More than one batch may hold."""
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(t=3000)
+    group = world.group_in(0)
+    text = "x" * 400
+    events = world.events
+    answers = world.commit(group, *range(3000), metadata=text)
+    world.pass_ms(0)
+    assert answers == [[Error.NONE] * 3000]
+    assert world.events - events >= 12
+    assert len(world.fetched(group)) == 3000
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testOffsetCommitsSensor")
+def test_metrics_count_what_is_there() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.commit(world.group_in(0), 5, 6)
+    rows = {row.name: row.metric for row in world.metrics.rows() if not row.labels}
+    values = {name: getattr(rows[name], "value", None) for name in ("NumOffsets", "NumGroups", "NumGroupsEmpty")}
+    assert values == {"NumOffsets": 2, "NumGroups": 1, "NumGroupsEmpty": 1}
+    assert getattr(rows["offset-commit-count"], "value", 0) == 2
+    world.lose(0)
+    world.pass_ms(0)
+    after = {row.name: getattr(row.metric, "value", None) for row in world.metrics.rows() if not row.labels}
+    assert (after["NumOffsets"], after["NumGroups"]) == (0, 0)
+
+
+def test_the_directory_is_that_of_the_topic() -> None:
+    world = CoordinatorWorld()
+    found = world.lead_offsets(2)
+    assert isinstance(found, OffsetsPartition)
+    assert found.led.log.directory == f"{OFFSETS_TOPIC}-2"

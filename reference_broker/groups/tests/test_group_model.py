@@ -1,0 +1,198 @@
+"""A group beside a naive model that keeps nothing but the list of members and recomputes all else each time."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.member import Member, MemberProtocol
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.wire.errors import Error
+
+NAMES = ("range", "roundrobin", "sticky")
+PROTOCOLS = st.lists(st.sampled_from(NAMES), min_size=1, unique=True)
+MEMBERS = [f"m{index}" for index in range(6)]
+INSTANCES = ["i0", "i1"]
+
+
+@dataclass
+class NaiveMember:
+    member_id: str
+    instance: str | None
+    protocols: list[str]
+    rebalance_ms: int
+    joined: bool = False
+
+
+@dataclass
+class NaiveGroup:
+    """Members in order; the leader by ID; given-out IDs."""
+
+    state: str = "Empty"
+    generation: int = 0
+    leader: str | None = None
+    protocol: str | None = None
+    members: list[NaiveMember] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+
+    def member(self, member_id: str) -> NaiveMember | None:
+        return next((each for each in self.members if each.member_id == member_id), None)
+
+    def shared(self) -> list[str]:
+        return [name for name in NAMES if all(name in each.protocols for each in self.members)]
+
+    def selectable(self) -> list[str]:
+        """All protocols with the most votes."""
+        votes = [next(name for name in each.protocols if name in self.shared()) for each in self.members]
+        return [name for name in NAMES if votes.count(name) == max(map(votes.count, votes))]
+
+    def check(self, member_id: str, instance: str | None) -> Error:
+        if instance is not None:
+            owner = next((each.member_id for each in self.members if each.instance == instance), None)
+            if owner is None:
+                return Error.UNKNOWN_MEMBER_ID
+            if owner != member_id:
+                return Error.FENCED_INSTANCE_ID
+        return Error.UNKNOWN_MEMBER_ID if self.member(member_id) is None else Error.NONE
+
+
+class GroupBesideNaive(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group("g", 0)
+        self.naive = NaiveGroup()
+        self.now_ms = 0
+        self.count = 0
+
+    def fresh_id(self) -> str:
+        self.count += 1
+        return f"new{self.count}"
+
+    @rule(names=PROTOCOLS, instance=st.sampled_from([None, *INSTANCES]), rebalance_ms=st.integers(0, 9))
+    def join_new(self, names: list[str], instance: str | None, rebalance_ms: int) -> None:
+        taken = any(each.instance == instance is not None for each in self.naive.members)
+        fits = not self.naive.members or bool(set(names) & set(self.naive.shared()))
+        protocols = tuple(MemberProtocol(each, each.encode()) for each in names)
+        self.group.protocol_type = "consumer"
+        if self.group.state is not GroupState.EMPTY:
+            assert self.group.supports("consumer", protocols) is fits
+        if taken or not fits or self.naive.state == "Dead":
+            return
+        member_id = self.naive.pending.pop() if self.naive.pending and instance is None else self.fresh_id()
+        self.group.add(Member(member_id, instance, "c", "h", rebalance_ms, 1, protocols), awaits_join=True)
+        self.naive.members.append(NaiveMember(member_id, instance, names, rebalance_ms, joined=True))
+        if self.naive.leader is None:
+            self.naive.leader = member_id
+
+    @rule()
+    def give_id(self) -> None:
+        member_id = self.fresh_id()
+        self.group.pending_joins[member_id] = None
+        self.naive.pending.append(member_id)
+
+    @precondition(lambda self: self.naive.members)
+    @rule(data=st.data(), names=PROTOCOLS, rebalance_ms=st.integers(0, 9))
+    def join_again(self, data: st.DataObject, names: list[str], rebalance_ms: int) -> None:
+        naive = data.draw(st.sampled_from(self.naive.members))
+        others = [each for each in self.naive.members if each is not naive]
+        if not any(all(name in each.protocols for each in others) for name in names):
+            return
+        member = self.group.members[naive.member_id]
+        self.group.update(member, tuple(MemberProtocol(each, b"") for each in names), rebalance_ms, 1)
+        self.group.await_join(member, True)
+        naive.protocols, naive.rebalance_ms, naive.joined = names, rebalance_ms, True
+
+    @precondition(lambda self: self.naive.members)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        naive = data.draw(st.sampled_from(self.naive.members))
+        self.group.await_join(self.group.members[naive.member_id], False)
+        naive.joined = False
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        known = [each.member_id for each in self.naive.members] + self.naive.pending + ["stranger"]
+        member_id = data.draw(st.sampled_from(known))
+        removed = self.group.remove(member_id)
+        assert (removed is not None) is (self.naive.member(member_id) is not None)
+        self.naive.members = [each for each in self.naive.members if each.member_id != member_id]
+        self.naive.pending = [each for each in self.naive.pending if each != member_id]
+        if self.naive.leader == member_id:
+            self.naive.leader = self.naive.members[0].member_id if self.naive.members else None
+
+    @precondition(lambda self: any(each.instance for each in self.naive.members))
+    @rule(data=st.data())
+    def replace(self, data: st.DataObject) -> None:
+        naive = data.draw(st.sampled_from([each for each in self.naive.members if each.instance]))
+        member_id = self.fresh_id()
+        assert naive.instance is not None
+        self.group.replace_static(naive.instance, member_id)
+        if self.naive.leader == naive.member_id:
+            self.naive.leader = member_id
+        naive.member_id, naive.joined = member_id, False
+
+    @precondition(lambda self: self.naive.state in ("Empty", "CompletingRebalance", "Stable"))
+    @rule()
+    def begin_rebalance(self) -> None:
+        self.now_ms += 1
+        self.group.begin_rebalance(self.now_ms)
+        self.naive.state = "PreparingRebalance"
+
+    @precondition(lambda self: self.naive.state == "PreparingRebalance")
+    @rule()
+    def begin_generation(self) -> None:
+        self.now_ms += 1
+        joined = [each.member_id for each in self.naive.members if each.joined]
+        assert self.group.elect_joined_leader() is bool(joined)
+        if joined and self.naive.leader not in joined:
+            self.naive.leader = joined[0]
+        choices = self.naive.selectable() if self.naive.members else [None]
+        self.group.begin_generation(self.now_ms)
+        assert self.group.protocol in choices
+        self.naive.protocol = self.group.protocol
+        self.naive.generation += 1
+        self.naive.state = "CompletingRebalance" if self.naive.members else "Empty"
+
+    @precondition(lambda self: self.naive.state == "CompletingRebalance")
+    @rule()
+    def stabilise(self) -> None:
+        self.now_ms += 1
+        self.group.stabilise(self.now_ms)
+        self.naive.state = "Stable"
+
+    @rule(data=st.data(), instance=st.sampled_from([None, *INSTANCES]), generation=st.integers(-1, 3))
+    def commit(self, data: st.DataObject, instance: str | None, generation: int) -> None:
+        member_id = data.draw(st.sampled_from([each.member_id for each in self.naive.members] + ["", "stranger"]))
+        assert self.group.check_member(member_id, instance) is self.naive.check(member_id, instance)
+        expected = self.naive.check(member_id, instance)
+        if expected is Error.NONE and generation != self.naive.generation:
+            expected = Error.ILLEGAL_GENERATION
+        if expected is Error.NONE and self.naive.state == "CompletingRebalance":
+            expected = Error.REBALANCE_IN_PROGRESS
+        if self.naive.state == "Empty" and generation < 0:
+            expected = Error.NONE
+        assert self.group.check_commit(member_id, instance, generation) is expected
+
+    @invariant()
+    def same(self) -> None:
+        group, naive = self.group, self.naive
+        assert group.state.value == naive.state
+        assert (group.generation, group.leader, group.protocol) == (naive.generation, naive.leader, naive.protocol)
+        assert list(group.members) == [each.member_id for each in naive.members]
+        assert list(group.pending_joins) == naive.pending
+        assert group.joined == sum(each.joined for each in naive.members)
+        assert group.all_joined is (all(each.joined for each in naive.members) and not naive.pending)
+        assert group.static_members == {each.instance: each.member_id for each in naive.members if each.instance}
+        assert group.rebalance_timeout_ms == max([each.rebalance_ms for each in naive.members], default=0)
+        for each in naive.members:
+            known = group.members[each.member_id]
+            assert (known.member_id, known.awaits_join) == (each.member_id, each.joined)
+        if naive.state == "PreparingRebalance":
+            for size in range(4):
+                assert group.accepts("x", size) is (group.joined < size)
+
+
+TestGroupBesideNaive = GroupBesideNaive.TestCase
+TestGroupBesideNaive.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

@@ -1,0 +1,157 @@
+"""Keys and values of the offsets topic: Kafka's bytes, everything that was written read back, nothing else believed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.groups.offsets.group_record_codec import (
+    CLASSIC_VALUE,
+    EPOCH_VALUE,
+    DamagedRecord,
+    group_key,
+    group_value,
+    offset_key,
+    offset_value,
+    read_group_value,
+    read_key,
+    read_offset_value,
+)
+from reference_broker.groups.offsets.group_records import (
+    CommitOffset,
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    UnknownKey,
+)
+
+KEY = OffsetKey("g", "t", 1)
+COMMIT = CommitOffset("t", 1, 5, 7, "m", 9)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+MEMBERS = st.builds(
+    MemberValue,
+    TEXT,
+    st.none() | TEXT,
+    TEXT,
+    TEXT,
+    st.integers(0, 2**31 - 1),
+    INT32,
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+)
+GROUPS = st.builds(
+    GroupValue, TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=4).map(tuple)
+)
+
+
+def test_keys_are_kafkas_bytes() -> None:
+    assert offset_key("g", "t", 1) == b"\0\1\0\1g\0\1t\0\0\0\1"
+    assert group_key("gr") == b"\0\2\0\2gr"
+
+
+def test_an_offset_without_the_metadata_epoch_is_kafkas_version_3() -> None:
+    expected = b"\0\3" + bytes(7) + b"\5\0\0\0\7\0\1m" + bytes(7) + b"\x09"
+    assert offset_value(COMMIT, CLASSIC_VALUE) == expected
+
+
+@pytest.mark.clause("M-8")
+def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
+    commit = CommitOffset("t", 1, 5, 7, "m", 9, metadata_epoch=258)
+    tagged = b"\1\x90\x4e\x08\0\0\0\0\0\0\1\2"
+    expected = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09" + tagged
+    assert offset_value(commit, EPOCH_VALUE) == expected
+
+
+@pytest.mark.clause("M-11")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"\0\0" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09", CommitOffset("t", 1, 5, -1, "m", 9)),
+        (
+            b"\0\1" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09" + bytes(7) + b"\x0a",
+            CommitOffset("t", 1, 5, -1, "m", 9, expire_timestamp_ms=10),
+        ),
+        (b"\0\2" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09", CommitOffset("t", 1, 5, -1, "m", 9)),
+        (b"\0\3" + bytes(7) + b"\5\0\0\0\7\0\1m" + bytes(7) + b"\x09", COMMIT),
+        (b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09\0", COMMIT),
+    ],
+)
+def test_values_of_every_version_are_read_and_those_without_an_epoch_say_minus_one(
+    value: bytes, expected: CommitOffset
+) -> None:
+    assert read_offset_value(KEY, value) == expected
+
+
+def test_other_tagged_fields_are_skipped() -> None:
+    plain = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09"
+    tags = b"\2\3\2ab\x90\x4e\x08" + bytes(7) + b"\4"
+    assert read_offset_value(KEY, plain + tags).metadata_epoch == 4
+
+
+@given(TEXT, TEXT, INT32, INT64, INT32, TEXT, INT64, st.integers(-1, 2**63 - 1))
+def test_an_offset_is_read_as_it_was_written(
+    group: str, topic: str, index: int, offset: int, epoch: int, metadata: str, commit_ms: int, metadata_epoch: int
+) -> None:
+    key = read_key(offset_key(group, topic, index))
+    assert key == OffsetKey(group, topic, index)
+    commit = CommitOffset(topic, index, offset, epoch, metadata, commit_ms, metadata_epoch)
+    assert read_offset_value(key, offset_value(commit, EPOCH_VALUE)) == commit
+    classic = read_offset_value(key, offset_value(commit, CLASSIC_VALUE))
+    assert classic == CommitOffset(topic, index, offset, epoch, metadata, commit_ms)
+
+
+@given(GROUPS, TEXT)
+def test_a_group_is_read_as_it_was_written(value: GroupValue, group: str) -> None:
+    assert read_key(group_key(group)) == GroupKey(group)
+    assert read_group_value(group_value(value)) == value
+
+
+def test_groups_of_every_version_are_read() -> None:
+    texts = b"\0\1p\0\0\0\2\0\1r\xff\xff"
+    member = b"\0\1m\0\1c\0\1h"
+    rest = b"\0\0\0\x0b\0\0\0\1s\0\0\0\0"
+    first = read_group_value(b"\0\0" + texts + b"\0\0\0\1" + member + rest)
+    assert first == GroupValue("p", 2, "r", None, -1, (MemberValue("m", None, "c", "h", 11, 11, b"s", b""),))
+    second = read_group_value(b"\0\1" + texts + b"\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
+    assert second.members[0].rebalance_timeout_ms == 12
+    third = read_group_value(b"\0\2" + texts + bytes(7) + b"\x0d\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
+    assert third.current_state_timestamp_ms == 13
+    flexible = b"\0\4\2p\0\0\0\2\2r\0" + bytes(7) + b"\x0d\2\2m\2i\2c\2h"
+    fifth = read_group_value(flexible + b"\0\0\0\x0c\0\0\0\x0b\2s\1\0\0")
+    assert fifth == GroupValue("p", 2, "r", None, 13, (MemberValue("m", "i", "c", "h", 12, 11, b"s", b""),))
+
+
+def test_keys_of_other_kinds_of_groups_are_known_by_their_number() -> None:
+    assert read_key(b"\0\3\0\1g") == UnknownKey(3)
+
+
+@given(st.binary(max_size=60))
+def test_any_other_bytes_are_damage_and_nothing_worse(data: bytes) -> None:
+    for read in (read_key, read_group_value, lambda value: read_offset_value(KEY, value)):
+        try:
+            read(data)
+        except DamagedRecord:
+            continue
+
+
+@given(GROUPS, st.data())
+def test_a_value_that_was_cut_is_damaged(value: GroupValue, data: st.DataObject) -> None:
+    whole = group_value(value)
+    with pytest.raises(DamagedRecord):
+        read_group_value(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_versions_of_later_times_are_damage() -> None:
+    with pytest.raises(DamagedRecord):
+        read_offset_value(KEY, b"\0\5" + offset_value(COMMIT, CLASSIC_VALUE)[2:])
+    with pytest.raises(DamagedRecord):
+        read_group_value(b"\0\5" + bytes(40))
+
+
+def test_an_epoch_of_another_length_is_damage() -> None:
+    plain = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09"
+    with pytest.raises(DamagedRecord):
+        read_offset_value(KEY, plain + b"\1\x90\x4e\4abcd")

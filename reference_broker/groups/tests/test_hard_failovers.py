@@ -1,0 +1,199 @@
+"""What a new coordinator may not get wrong: reads before all is replicated, loads of partitions that go, deletions that
+cannot be written."""
+
+import pytest
+
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.offsets.commits import FetchedOffset
+from reference_broker.groups.offsets.loading import CHUNK_BYTES
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
+from reference_broker.wire.errors import Error
+
+OK = [[Error.NONE]]
+
+
+class Reading:
+    """An OffsetFetch of all offsets of a group; ``told`` once it is answered."""
+
+    def __init__(self, world: CoordinatorWorld, group: str, *, requires_stable: bool = False) -> None:
+        self.told: list[tuple[Error, list[int]]] = []
+        world.groups.commits.fetch(group, None, self._answered, requires_stable=requires_stable)
+
+    def _answered(self, error: Error, found: list[FetchedOffset]) -> None:
+        self.told.append((error, [offset_of(one) for one in found]))
+
+
+def half_replicated() -> tuple[CoordinatorWorld, str]:
+    """Coordinated anew, by a replica that has a commit which the former coordinator may have acknowledged: the high
+    watermark comes later."""
+    world = CoordinatorWorld((1, 2, 3), offsets_commit_timeout_ms="700")
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    world.commit(group, 5)
+    world.replicate(0)
+    world.commit(group, 6)
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(0)
+    return world, group
+
+
+def test_offsets_are_told_once_all_that_was_loaded_is_replicated() -> None:
+    world, group = half_replicated()
+    reading = Reading(world, group)
+    assert reading.told == []
+    world.replicate(0)
+    assert reading.told == [(Error.NONE, [6])]
+
+
+def test_offsets_that_stay_uncertain_are_not_told() -> None:
+    world, group = half_replicated()
+    reading = Reading(world, group)
+    world.pass_ms(700)
+    assert reading.told == [(Error.COORDINATOR_NOT_AVAILABLE, [])]
+
+
+def test_who_waits_for_offsets_hears_that_the_coordinator_is_gone() -> None:
+    world, group = half_replicated()
+    reading = Reading(world, group)
+    world.lose(0)
+    assert reading.told == [(Error.NOT_COORDINATOR, [])]
+
+
+@pytest.mark.parametrize("requires_stable", [False, True])
+def test_a_stable_read_waits_for_commits_on_their_way(requires_stable: bool) -> None:
+    world = CoordinatorWorld((1, 2, 3))
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    world.commit(group, 5)
+    world.replicate(0)
+    world.commit(group, 6)
+    reading = Reading(world, group, requires_stable=requires_stable)
+    assert reading.told == ([] if requires_stable else [(Error.NONE, [5])])
+    world.replicate(0)
+    assert reading.told == [(Error.NONE, [6 if requires_stable else 5])]
+
+
+def fire_next(world: CoordinatorWorld) -> None:
+    """One timer that is due."""
+    due = [number for number, (deadline_us, _) in world.timers.items() if deadline_us <= world.mono_us]
+    if due:
+        world.timers.pop(min(due))[1]()
+
+
+@pytest.mark.parametrize("events", range(6))
+def test_a_topic_deleted_while_it_loads_is_not_read(events: int) -> None:
+    """Its files have other names by then."""
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    for at in range(3):
+        world.commit(group, at, metadata="x" * 4000)
+        for _ in range(CHUNK_BYTES // 8000):
+            world.commit(group, at, metadata="x" * 4000)
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    for _ in range(events):
+        fire_next(world)
+    log = world.lose(0)
+    world.disk.rename(log.directory, "gone")
+    world.pass_ms(0)
+    assert world.groups.find(group) is Error.NOT_COORDINATOR
+
+
+def test_a_group_whose_deletion_cannot_be_written_stays() -> None:
+    world = CoordinatorWorld((1, 2, 3), min_isr=2)
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    world.commit(group, 5)
+    world.replicate(0)
+    world.state(world.led[0], (1,), partition_epoch=1)
+    told: list[Error] = []
+    world.groups.membership.delete(group, told.append)
+    assert (told, world.fetched(group)) == ([Error.COORDINATOR_NOT_AVAILABLE], {("t", 0): 5})
+    world.state(world.led[0], (1, 2, 3), partition_epoch=2)
+    world.groups.membership.delete(group, told.append)
+    world.replicate(0)
+    assert (told[1:], world.fetched(group), world.active(0).groups) == ([Error.NONE], {}, {})
+
+
+def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
+    """A group of them is being deleted: the first slice is written."""
+    world = CoordinatorWorld((1, 2, 3), min_isr=2)
+    world.lead_offsets(0)
+    world.show(t=1200)
+    group = world.group_in(0)
+    world.commit(group, *range(1200))
+    world.pass_ms(0)
+    world.replicate(0)
+    told: list[Error] = []
+    world.groups.membership.delete(group, told.append)
+    return world, group, told
+
+
+def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
+    world, group, told = many_offsets()
+    world.replicate(0)
+    assert (told, len(world.fetched(group))) == ([], 700)
+    assert world.commit(group, *range(600, 1200)[::-1][:250]) == []
+    world.pass_ms(0)
+    world.replicate(0)
+    assert (told, len(world.fetched(group))) == ([Error.NONE], 250)
+    world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(0)
+    world.replicate(0)
+    assert len(world.fetched(group)) == 250
+
+
+def test_a_deletion_in_slices_that_cannot_go_on_can_be_asked_for_again() -> None:
+    world, group, told = many_offsets()
+    world.state(world.led[0], (1,), partition_epoch=1)
+    world.pass_ms(0)
+    world.state(world.led[0], (1, 2, 3), partition_epoch=2)
+    world.replicate(0)
+    assert (told, len(world.fetched(group))) == ([Error.COORDINATOR_NOT_AVAILABLE], 700)
+    world.groups.membership.delete(group, told.append)
+    world.pass_ms(0)
+    world.replicate(0)
+    assert (told[1:], world.fetched(group)) == ([Error.NONE], {})
+
+
+def test_offsets_on_their_way_go_with_their_topic() -> None:
+    world = CoordinatorWorld((1, 2, 3))
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    world.commit(group, 5)
+    world.delete_topic("t")
+    world.pass_ms(0)
+    world.replicate(0)
+    world.pass_ms(0)
+    world.replicate(0)
+    world.pass_ms(5000)
+    world.replicate(0)
+    assert world.fetched(group) == {}
+
+
+def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(t=600)
+    answers = world.commit(world.group_in(0), *range(600))
+    fire_next(world)
+    world.lose(0)
+    world.pass_ms(0)
+    (errors,) = answers
+    assert [errors.count(one) for one in (Error.NONE, Error.NOT_COORDINATOR)] == [250, 350]
+
+
+def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(t=600)
+    group = world.group_in(0)
+    target = world.active(0)
+    target.groups[group] = Group(group, 0)
+    answers = world.commit(group, *range(600))
+    fire_next(world)
+    target.groups[group].state = GroupState.STABLE
+    world.pass_ms(0)
+    (errors,) = answers
+    assert [errors.count(one) for one in (Error.NONE, Error.UNKNOWN_MEMBER_ID)] == [250, 350]

@@ -1,0 +1,184 @@
+"""LeaveGroup, heartbeats and sessions: how members go."""
+
+import pytest
+
+from reference_broker.groups.membership.membership_values import Leaving
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.tests.membership_world import World
+from reference_broker.wire.errors import Error
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testValidLeaveGroup",
+    "GroupMetadataManagerTest.testLeaveGroupUnknownMemberIdExistingGroup",
+    "GroupMetadataManagerTest.testLeaveGroupUnknownGroup",
+)
+def test_a_member_that_leaves_causes_a_rebalance_at_once() -> None:
+    world = World()
+    assert world.membership.leave("g", (Leaving("m", None),)) == (Error.NONE, (Error.UNKNOWN_MEMBER_ID,))
+    leader, follower = world.stable(None, None)
+    assert world.leave("nobody") == (Error.UNKNOWN_MEMBER_ID,)
+    assert world.group.state is GroupState.STABLE
+    assert world.leave(leader) == (Error.NONE,)
+    assert (world.group.state, world.group.leader) == (GroupState.PREPARING_REBALANCE, follower)
+    assert world.leave(follower) == (Error.NONE,)
+    assert (world.group.state, world.group.generation, world.group.leader) == (GroupState.EMPTY, 2, None)
+    assert world.partition.writes[-1].state is GroupState.EMPTY
+    assert world.members("removed") == [leader, follower]
+    assert world.ports.armed == 0
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testStaticMembersValidBatchLeaveGroup",
+    "GroupMetadataManagerTest.testStaticMembersUnknownInstanceBatchLeaveGroup",
+    "GroupMetadataManagerTest.testStaticMembersFencedInstanceBatchLeaveGroup",
+    "GroupMetadataManagerTest.testLeaveGroupStaticMemberWithUnknownMemberId",
+    "GroupMetadataManagerTest.testLeaveGroupWithFencedInstanceId",
+)
+def test_several_members_have_an_answer_each() -> None:
+    world = World()
+    one, two = world.stable("one", "two")
+    assert world.leave((one, "two")) == (Error.FENCED_INSTANCE_ID,)
+    assert world.leave(("", "three"), ("", None)) == (Error.UNKNOWN_MEMBER_ID, Error.UNKNOWN_MEMBER_ID)
+    assert world.group.state is GroupState.STABLE
+    assert world.leave(("", "two"), (two, "two"), (one, "one")) == (
+        Error.NONE,
+        Error.UNKNOWN_MEMBER_ID,
+        Error.NONE,
+    )
+    assert world.group.state is GroupState.EMPTY
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testPendingMembersLeaveGroup",
+    "GroupMetadataManagerTest.testPendingMemberBatchLeaveGroup",
+    "GroupMetadataManagerTest.testJoinedMemberPendingMemberBatchLeaveGroup",
+    "GroupMetadataManagerTest.testJoinedMemberPendingMemberBatchLeaveGroupWithUnknownMember",
+)
+def test_an_id_that_was_given_out_can_leave_and_is_waited_for_no_more() -> None:
+    world = World()
+    (leader,) = world.stable(None)
+    pending = world.join().answer.member_id
+    again = world.join(leader)
+    assert not again.answers
+    assert world.leave(pending, "nobody") == (Error.NONE, Error.UNKNOWN_MEMBER_ID)
+    assert again.answer.generation == 2
+    other = world.join().answer.member_id
+    assert world.leave(leader, other) == (Error.NONE, Error.NONE)
+    assert world.group.state is GroupState.EMPTY
+
+
+def test_what_a_leaving_member_waits_for_is_answered() -> None:
+    world = World()
+    leader, follower = world.stable(None, None)
+    joining = world.join(leader)
+    assert world.leave(leader) == (Error.NONE,)
+    assert joining.error is Error.UNKNOWN_MEMBER_ID
+    world.join(follower)
+    world.sync(follower)
+    newcomer, _ = world.new()
+    world.join(follower)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    syncing = world.sync(newcomer)
+    world.leave(newcomer)
+    assert syncing.error is Error.UNKNOWN_MEMBER_ID
+
+
+# --- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testHeartbeatUnknownGroup",
+    "GroupMetadataManagerTest.testHeartbeatEmptyGroup",
+    "GroupMetadataManagerTest.testHeartbeatUnknownMemberExistingGroup",
+    "GroupMetadataManagerTest.testHeartbeatIllegalGeneration",
+    "GroupMetadataManagerTest.testValidHeartbeat",
+    "GroupMetadataManagerTest.testHeartbeatDuringPreparingRebalance",
+    "GroupMetadataManagerTest.testHeartbeatDuringRebalanceCausesRebalanceInProgress",
+    "GroupMetadataManagerTest.testHeartbeatDuringCompletingRebalance",
+)
+def test_what_a_heartbeat_is_told() -> None:
+    world = World()
+    assert world.heartbeat("m", 1) is Error.UNKNOWN_MEMBER_ID
+    member, _ = world.new()
+    assert world.heartbeat(member) is Error.REBALANCE_IN_PROGRESS
+    world.pass_ms(0)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    assert world.heartbeat(member) is Error.NONE
+    world.sync(member)
+    assert world.heartbeat(member) is Error.NONE
+    assert world.heartbeat("m") is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat(member, 0) is Error.ILLEGAL_GENERATION
+    world.leave(member)
+    assert world.heartbeat(member) is Error.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testClassicGroupMemberSessionTimeout",
+    "GroupMetadataManagerTest.testClassicGroupMemberHeartbeatMaintainsSession",
+    "GroupMetadataManagerTest.testHeartbeatExpirationShouldRemoveMember",
+)
+def test_a_member_is_given_up_when_its_session_is_over_and_not_before() -> None:
+    world = World()
+    (member,) = world.stable(None, session_ms=10_000)
+    for _ in range(5):
+        world.pass_ms(9999)
+        assert world.heartbeat(member) is Error.NONE
+    world.pass_ms(9999)
+    assert member in world.group.members
+    world.pass_ms(1)
+    assert world.heartbeat(member) is Error.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMemberSessionTimeoutDuringRebalance")
+def test_a_silent_member_holds_a_rebalance_up_for_its_session_only() -> None:
+    world = World()
+    leader, silent = world.stable(None, None)
+    again = world.join(leader)
+    world.pass_ms(9999)
+    assert not again.answers
+    world.pass_ms(1)
+    assert (again.answer.generation, list(world.group.members)) == (2, [leader])
+    assert world.members("expired") == [silent]
+
+
+def test_who_waits_to_join_need_not_be_heard_of() -> None:
+    world = World()
+    leader, follower = world.stable(None, None)
+    again = world.join(leader)
+    world.alive_ms(40_000, follower)
+    assert not again.answers
+    assert leader in world.group.members
+
+
+def test_a_session_that_becomes_shorter_ends_earlier() -> None:
+    world = World()
+    (member,) = world.stable(None, session_ms=100_000)
+    world.join(member, session_ms=10_000)
+    world.sync(member)
+    world.pass_ms(10_000)
+    assert world.members("expired") == [member]
+
+
+def test_an_accepted_commit_counts_as_a_heartbeat() -> None:
+    world = World()
+    (member,) = world.stable(None)
+    for _ in range(3):
+        world.pass_ms(9999)
+        world.membership.heard("g", member)
+    assert member in world.group.members
+    world.membership.heard("g", "nobody")
+    world.membership.heard("none", member)
+
+
+def test_heartbeats_set_no_timers() -> None:
+    world = World()
+    ids = world.stable(*[None] * 20)
+    before = world.ports.timers_set
+    for _ in range(50):
+        world.pass_ms(100)
+        for member_id in ids:
+            world.heartbeat(member_id)
+    assert world.ports.timers_set == before
+    world.pass_ms(9000)
+    assert world.ports.timers_set - before <= len(ids)

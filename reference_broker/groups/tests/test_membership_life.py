@@ -1,0 +1,184 @@
+"""What becomes of groups when a partition is taken up, dropped, or a group is deleted."""
+
+import pytest
+
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.member import Member, MemberProtocol
+from reference_broker.groups.membership.membership import GROUPS_A_SLICE
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, World
+from reference_broker.wire.errors import Error
+
+
+def recorded(group_id: str, *member_ids: str) -> Group:
+    """As it is read from the log."""
+    members = tuple(
+        Member(each, None, "c", "/h", 60_000, 10_000, (MemberProtocol("range", b""),), each.encode())
+        for each in member_ids
+    )
+    leader = member_ids[0] if member_ids else None
+    return Group.loaded(group_id, 7, "consumer", "range" if members else None, leader, WALL_MS, members)
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testOnLoadedSchedulesClassicGroupMemberHeartbeats",
+    "GroupMetadataManagerTest.testOnClassicGroupStateTransitionOnLoading",
+)
+def test_a_loaded_group_goes_on_and_its_members_have_one_session_to_be_heard() -> None:
+    world = World()
+    world.partition.groups["g"] = recorded("g", "a", "b")
+    world.membership.loaded(world.partition)
+    assert world.membership.counts.by_state[GroupState.STABLE] == 1
+    assert world.heartbeat("a", 7) is Error.NONE
+    assert world.sync("b", 7).answer.assignment == b"b"
+    world.pass_ms(5000)
+    assert world.heartbeat("a", 7) is Error.NONE
+    world.pass_ms(5000)
+    assert world.members("expired") == ["b"]
+    assert world.join("a").answer.generation == 8
+
+
+def test_many_groups_are_taken_up_in_slices_and_one_that_is_asked_for_at_once() -> None:
+    world = World()
+    count = 3 * GROUPS_A_SLICE + 1
+    for index in range(count):
+        world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
+    world.membership.loaded(world.partition)
+    assert world.membership.counts.groups == GROUPS_A_SLICE
+    assert world.heartbeat("a", 7, group=f"g{count - 1}") is Error.NONE
+    assert world.membership.counts.groups == GROUPS_A_SLICE + 1
+    world.pass_ms(0)
+    assert world.membership.counts.groups == count
+    world.pass_ms(10_000)
+    assert world.membership.counts.by_state[GroupState.EMPTY] == count
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testClassicGroupOnUnloadedEmptyAndPreparingRebalance",
+    "GroupMetadataManagerTest.testClassicGroupOnUnloadedCompletingRebalance",
+)
+def test_a_lost_partition_answers_all_who_wait() -> None:
+    world = World()
+    world.partition.holds = True
+    joining = world.new()[1]
+    first, _ = world.new(group="other")
+    world.partition.groups["none"] = Group("none", WALL_MS)
+    world.membership.added(world.partition, world.partition.groups["none"])
+    world.pass_ms(0)
+    syncing = world.sync(first, 1, group="other")
+    second = world.new()[1]
+    lost = world.partition
+    world.store.partition = None
+    world.membership.unloaded(lost)
+    assert joining.error is Error.NONE
+    assert second.error is Error.NOT_COORDINATOR
+    assert syncing.error is Error.NOT_COORDINATOR
+    assert world.heartbeat(first, 1, group="other") is Error.NOT_COORDINATOR
+    assert world.ports.armed <= 1
+    lost.writes[0].written(Error.NONE)
+    world.pass_ms(600_000)
+    assert world.membership.counts.groups == 0
+    assert all(each.state is GroupState.DEAD for each in lost.groups.values())
+
+
+def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> None:
+    """Loaded again while the groups of its former life are still being dropped."""
+    world = World()
+    count = 2 * GROUPS_A_SLICE
+    for index in range(count):
+        world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
+    world.membership.loaded(world.partition)
+    world.pass_ms(0)
+    lost, world.store.partition = world.partition, FakePartition()
+    world.membership.unloaded(lost)
+    for index in range(count):
+        world.partition.groups[f"g{index}"] = recorded(f"g{index}", "b")
+    world.membership.loaded(world.partition)
+    last = f"g{count - 1}"
+    assert world.heartbeat("a", 7, group=last) is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat("b", 7, group=last) is Error.NONE
+    world.pass_ms(5000)
+    assert world.membership.counts.groups == count
+    world.membership.heard(last, "b")
+    world.pass_ms(5000)
+    assert world.membership.counts.by_state[GroupState.STABLE] == 1
+    assert world.heartbeat("b", 7, group=last) is Error.NONE
+    world.membership.unloaded(lost)
+    assert world.heartbeat("b", 7, group=last) is Error.NONE
+
+
+def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> None:
+    """Those whose turn to be dropped has not come, too."""
+    world = World()
+    for index in range(GROUPS_A_SLICE):
+        world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
+    world.membership.loaded(world.partition)
+    world.partition.holds = True
+    member, _ = world.new()
+    world.pass_ms(0)
+    syncing = world.sync(member)
+    group, lost = world.group, world.partition
+    world.store.partition = None
+    world.membership.unloaded(lost)
+    lost.writes[0].written(Error.NONE)
+    assert group.state is GroupState.COMPLETING_REBALANCE
+    world.pass_ms(0)
+    assert (group.state, syncing.error) == (GroupState.DEAD, Error.NOT_COORDINATOR)
+
+
+def test_unloading_what_was_never_asked_for() -> None:
+    world = World()
+    world.membership.unloaded(world.partition)
+    assert world.membership.counts.groups == 0
+
+
+# --- deleting -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupDelete")
+def test_only_groups_without_members_are_deleted() -> None:
+    world = World()
+    errors: list[Error] = []
+    world.membership.delete("g", errors.append)
+    (member,) = world.stable(None)
+    world.membership.delete("g", errors.append)
+    world.leave(member)
+    world.partition.holds = True
+    world.membership.delete("g", errors.append)
+    assert errors == [Error.GROUP_ID_NOT_FOUND, Error.NON_EMPTY_GROUP]
+    write = world.partition.writes[-1]
+    assert write.state is GroupState.DEAD
+    assert not world.partition.groups
+    write.written(Error.NONE)
+    assert errors[2:] == [Error.NONE]
+    assert world.membership.counts.groups == 0
+    world.store.is_loading = True
+    world.membership.delete("g", errors.append)
+    assert errors[3:] == [Error.COORDINATOR_LOAD_IN_PROGRESS]
+
+
+def test_a_deleted_group_begins_anew() -> None:
+    world = World()
+    (member,) = world.stable(None)
+    world.leave(member)
+    world.membership.delete("g", [].append)
+    assert world.heartbeat(member, 1) is Error.UNKNOWN_MEMBER_ID
+    _, joining = world.new()
+    world.pass_ms(0)
+    assert joining.answer.generation == 1
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMaybeDelete")
+def test_a_group_is_unused_when_nobody_is_in_it_or_about_to_be() -> None:
+    world = World()
+    (member,) = world.stable(None)
+    group, partition = world.group, world.partition
+    assert not world.membership.delete_unused(partition, group)
+    world.leave(member)
+    pending = world.join().answer.member_id
+    assert not world.membership.delete_unused(partition, group)
+    world.leave(pending)
+    assert world.membership.delete_unused(partition, group)
+    assert partition.writes[-1].state is GroupState.DEAD
+    assert not partition.groups
+    assert world.ports.armed == 0

@@ -1,0 +1,313 @@
+"""Random lives of a group: members come, fall silent, start again and leave, writes fail, coordinators take over.
+
+However it goes: a generation has one leader, one protocol and one assignment, every request has at most one answer, and
+once all is well every member is assigned within the timeouts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from reference_broker.groups.membership.group import Group
+from reference_broker.groups.membership.group_store import Written
+from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
+from reference_broker.groups.membership.member import Member, MemberProtocol
+from reference_broker.groups.membership.membership_values import JoinAnswer, Leaving, SyncAnswer
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
+from reference_broker.wire.errors import Error
+
+SESSION_MS, REBALANCE_MS = 6000, 12_000
+
+
+@dataclass
+class LoggedPartition(FakePartition):
+    """Remembers what was written last, as a log does. ``waiting``: writes that are not settled, oldest first."""
+
+    log: Group | None = None
+    waiting: list[Written] = field(default_factory=list)
+
+    def write_group(self, group: Group, written: Written) -> None:
+        kept = copy_of(group)
+
+        def settled(error: Error) -> None:
+            if error is Error.NONE:
+                self.log = kept
+            written(error)
+
+        if self.holds:
+            self.waiting.append(settled)
+        else:
+            settled(self.fails)
+
+    def settle(self, error: Error) -> None:
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            each(error)
+
+
+def copy_of(group: Group) -> Group:
+    """As it comes back from its record."""
+    members = tuple(
+        Member(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            each.rebalance_timeout_ms,
+            each.session_timeout_ms,
+            (MemberProtocol(group.protocol or "", each.metadata(group.protocol)),),
+            each.assignment,
+        )
+        for each in group.members.values()
+    )
+    return Group.loaded(
+        group.group_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        group.state_since_ms,
+        members,
+    )
+
+
+@dataclass
+class Client:
+    """A well-behaved consumer: joins, syncs, sends heartbeats, and begins anew when told to. Silent: does nothing."""
+
+    world: World
+    name: str
+    instance: str | None
+    told: "Told"
+    version: int = 9
+    member_id: str = ""
+    generation: int = -1
+    assignment: bytes | None = None
+    waits: bool = False
+    silent: bool = False
+    fenced: bool = False
+    asked: int = 0
+
+    def step(self) -> None:
+        if self.silent or self.fenced or self.waits:
+            return
+        if self.generation < 0:
+            self.join()
+        elif self.world.store.partition is not None:
+            error = self.world.membership.heartbeat("g", self.member_id, self.instance, self.generation)
+            self.hear(error)
+
+    def join(self) -> None:
+        self.waits, self.asked = True, self.asked + 1
+        self.world.join(
+            self.member_id,
+            instance=self.instance,
+            client=self.name,
+            protocols=self.protocols(),
+            session_ms=SESSION_MS,
+            rebalance_ms=REBALANCE_MS,
+            version=self.version,
+            joining=Joining(Once(partial(self.joined, self.asked))),
+        )
+
+    def protocols(self) -> tuple[MemberProtocol, ...]:
+        return RANGE if int(self.name[1:]) % 2 else BOTH
+
+    def joined(self, asked: int, answer: JoinAnswer) -> None:
+        if asked != self.asked:
+            return
+        self.waits = False
+        if answer.error is Error.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+        elif answer.error is Error.NONE:
+            self.member_id, self.generation, self.assignment = answer.member_id, answer.generation, None
+            self.told.generation(answer)
+            self.sync(answer)
+        else:
+            self.hear(answer.error)
+
+    def sync(self, joined: JoinAnswer) -> None:
+        self.waits, self.asked = True, self.asked + 1
+        own = f"{joined.generation}:{self.member_id}:"
+        leads = joined.leader == joined.member_id and not joined.skip_assignment
+        assignments = {each.member_id: (own + each.member_id).encode() for each in joined.members} if leads else {}
+        self.world.sync(
+            self.member_id,
+            self.generation,
+            assignments,
+            instance=self.instance,
+            protocol=joined.protocol,
+            syncing=Syncing(Once(partial(self.synced, self.asked))),
+        )
+
+    def synced(self, asked: int, answer: SyncAnswer) -> None:
+        if asked != self.asked:
+            return
+        self.waits = False
+        if answer.error is Error.NONE:
+            self.assignment = answer.assignment
+            self.told.assignment(self.generation, self.member_id, answer.assignment)
+        else:
+            self.hear(answer.error)
+
+    def hear(self, error: Error) -> None:
+        if error is Error.FENCED_INSTANCE_ID:
+            self.fenced = True
+        elif error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION):
+            self.member_id, self.generation, self.assignment = "", -1, None
+        elif error is not Error.NONE:
+            self.generation, self.assignment = -1, None
+
+
+class Once(list[Any]):
+    """Where an answer arrives, at once or later."""
+
+    def __init__(self, arrived: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.arrived = arrived
+
+    def append(self, answer: object) -> None:
+        assert not self, "a request is answered twice"
+        super().append(answer)
+        self.arrived(answer)
+
+
+@dataclass
+class Told:
+    """What members were told, by life of the coordinator and generation."""
+
+    life: int = 0
+    leaders: dict[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict)
+    assigned_by: dict[int, str] = field(default_factory=dict)
+
+    def generation(self, answer: JoinAnswer) -> None:
+        if answer.members and not answer.skip_assignment:
+            key = (self.life, answer.generation)
+            said = (answer.leader, answer.protocol)
+            assert self.leaders.setdefault(key, said) == said, f"two leaders: {said} and {self.leaders[key]}"
+
+    def assignment(self, generation: int, member_id: str, assignment: bytes) -> None:
+        """It says who made it, and for whom (a static member may have got another ID since)."""
+        if not assignment:
+            return
+        of, leader, _ = assignment.decode().split(":")
+        assert int(of) == generation, f"{member_id} got an assignment of generation {of} in {generation}"
+        assert self.assigned_by.setdefault(generation, leader) == leader, "two leaders assigned one generation"
+
+
+class Storm(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(group_initial_rebalance_delay_ms=3000)
+        self.world.store.partition = LoggedPartition()
+        self.told = Told()
+        self.clients: list[Client] = []
+        self.count = 0
+
+    @property
+    def partition(self) -> LoggedPartition:
+        partition = self.world.partition
+        assert isinstance(partition, LoggedPartition)
+        return partition
+
+    @rule(instance=st.sampled_from([None, None, "one", "two"]), version=st.sampled_from([3, 8, 9]))
+    def come(self, instance: str | None, version: int) -> None:
+        if len(self.clients) < 6:
+            self.count += 1
+            self.clients.append(Client(self.world, f"c{self.count}", instance, self.told, version))
+
+    @rule(index=st.integers(0, 5))
+    def fall_silent(self, index: int) -> None:
+        if index < len(self.clients):
+            self.clients[index].silent = True
+
+    @rule(index=st.integers(0, 5))
+    def leave(self, index: int) -> None:
+        if index < len(self.clients):
+            client = self.clients.pop(index)
+            client.silent = True
+            if client.member_id:
+                self.world.membership.leave("g", (Leaving(client.member_id, client.instance),))
+
+    @rule(index=st.integers(0, 5))
+    def start_again(self, index: int) -> None:
+        if index < len(self.clients):
+            old = self.clients.pop(index)
+            old.silent = True
+            self.count += 1
+            self.clients.append(Client(self.world, f"c{self.count}", old.instance, self.told, old.version))
+
+    @rule(duration_ms=st.sampled_from([0, 500, 1000, 3000, 7000]))
+    def live(self, duration_ms: int) -> None:
+        for _ in range(max(duration_ms // 1000, 1)):
+            for client in tuple(self.clients):
+                client.step()
+            self.world.pass_ms(min(duration_ms, 1000))
+
+    @rule(holds=st.booleans(), fails=st.booleans())
+    def writes(self, holds: bool, fails: bool) -> None:
+        self.partition.holds = holds
+        self.partition.fails = Error.COORDINATOR_NOT_AVAILABLE if fails else Error.NONE
+
+    @rule(fails=st.booleans())
+    def settle_writes(self, fails: bool) -> None:
+        self.partition.settle(Error.COORDINATOR_NOT_AVAILABLE if fails else Error.NONE)
+
+    @rule()
+    def another_coordinator(self) -> None:
+        lost = self.partition
+        self.world.store.partition = None
+        self.world.membership.unloaded(lost)
+        taken = LoggedPartition(log=lost.log)
+        if lost.log is not None:
+            taken.groups["g"] = copy_of(lost.log)
+        self.world.store.partition = taken
+        self.told.life += 1
+        self.world.membership.loaded(taken)
+        lost.settle(Error.NOT_COORDINATOR)
+
+    @invariant()
+    def one_of_each(self) -> None:
+        group = self.world.partition.groups.get("g")
+        if group is not None:
+            assert group.joined == sum(each.awaits_join for each in group.members.values())
+            assert group.state is not GroupState.STABLE or group.members
+            assert group.leader in (group.members if group.members else (None,))
+
+    def teardown(self) -> None:
+        """All is well from now on: two sessions and two rebalances later every member is assigned."""
+        self.partition.holds, self.partition.fails = False, Error.NONE
+        self.partition.settle(Error.NOT_COORDINATOR)
+        owners: dict[str, Client] = {}
+        for client in self.clients:
+            client.silent = client.silent or client.fenced
+            if client.instance is not None and not client.silent:
+                owners.setdefault(client.instance, client)
+                client.silent = owners[client.instance] is not client
+        alive = [each for each in self.clients if not each.silent]
+        self.calm_ms(2 * SESSION_MS + 2 * REBALANCE_MS + NEW_MEMBER_TIMEOUT_MS)
+        alive = [each for each in alive if not each.fenced]
+        group = self.world.partition.groups.get("g")
+        if alive:
+            assert group is not None
+            assert group.state is GroupState.STABLE
+            assert sorted(group.members) == sorted(each.member_id for each in alive)
+            assert all(each.assignment is not None and each.generation == group.generation for each in alive)
+        elif group is not None:
+            assert (group.state, len(group.members)) == (GroupState.EMPTY, 0)
+
+    def calm_ms(self, duration_ms: int) -> None:
+        for _ in range(duration_ms // 2000):
+            for client in self.clients:
+                client.step()
+            self.world.pass_ms(2000)
+
+
+TestStorm = Storm.TestCase
+TestStorm.settings = settings(max_examples=200, stateful_step_count=30, deadline=None, derandomize=True)

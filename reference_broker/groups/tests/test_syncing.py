@@ -1,0 +1,193 @@
+"""SyncGroup: the assignment is told when it is written, to those of this generation only."""
+
+import pytest
+
+from reference_broker.groups.membership import rebalances
+from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.tests.membership_world import BOTH, Joining, Syncing, World
+from reference_broker.wire.errors import Error
+
+
+def completing(world: World) -> tuple[str, str]:
+    """A group of two that waits for its assignment: leader and follower."""
+    leader, _ = world.new()
+    follower, _ = world.new()
+    world.pass_ms(0)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    return leader, follower
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupLeaderAfterFollower")
+def test_followers_wait_for_the_leader_and_all_wait_for_the_write() -> None:
+    world = World()
+    world.partition.holds = True
+    leader, follower = completing(world)
+    early = world.sync(follower)
+    own = world.sync(leader, assignments={leader: b"0", follower: b"1", "stranger": b"2"})
+    assert early.answers == own.answers == []
+    (write,) = world.partition.writes
+    assert (write.generation, write.assignments) == (1, {leader: b"0", follower: b"1"})
+    write.written(Error.NONE)
+    assert (own.answer.assignment, early.answer.assignment) == (b"0", b"1")
+    assert (own.answer.protocol_type, own.answer.protocol) == ("consumer", "range")
+    assert world.group.state is GroupState.STABLE
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupFollowerAfterLeader")
+def test_in_a_stable_group_the_assignment_is_told_at_once() -> None:
+    world = World()
+    leader, follower = completing(world)
+    world.sync(leader, assignments={follower: b"1"})
+    assert world.sync(follower).answer.assignment == b"1"
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupEmptyAssignment")
+def test_whom_the_leader_leaves_out_has_an_empty_assignment() -> None:
+    world = World()
+    leader, follower = completing(world)
+    own = world.sync(leader)
+    assert (own.error, own.answer.assignment) == (Error.NONE, b"")
+    assert (world.sync(follower).error, world.sync(follower).answer.assignment) == (Error.NONE, b"")
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupAsLeaderAppendFailureTransformsError")
+def test_an_assignment_that_cannot_be_written_is_nobodys() -> None:
+    world = World()
+    leader, follower = completing(world)
+    early = world.sync(follower)
+    world.partition.fails = Error.COORDINATOR_NOT_AVAILABLE
+    own = world.sync(leader, assignments={leader: b"0", follower: b"1"})
+    assert own.error is early.error is Error.COORDINATOR_NOT_AVAILABLE
+    assert own.answer.assignment == early.answer.assignment == b""
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    assert [each.assignment for each in world.group.members.values()] == [b"", b""]
+    joins = [world.join(leader), world.join(follower)]
+    assert [each.answer.generation for each in joins] == [2, 2]
+
+
+def test_a_write_of_an_earlier_generation_changes_nothing() -> None:
+    world = World()
+    world.partition.holds = True
+    leader, follower = completing(world)
+    late = world.sync(leader, assignments={leader: b"0"})
+    again = world.join(follower, protocols=BOTH)
+    assert late.error is Error.REBALANCE_IN_PROGRESS
+    own = world.join(leader)
+    assert again.answer.generation == own.answer.generation == 2
+    world.partition.writes[0].written(Error.NONE)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    new = world.sync(leader, assignments={leader: b"new"})
+    world.partition.writes[0].written(Error.COORDINATOR_NOT_AVAILABLE)
+    assert not new.answers
+    world.partition.writes[1].written(Error.NONE)
+    assert new.answer.assignment == b"new"
+
+
+def test_a_leader_that_syncs_twice_has_one_assignment_written() -> None:
+    world = World()
+    world.partition.holds = True
+    leader, _ = completing(world)
+    first = world.sync(leader, assignments={leader: b"first"})
+    second = world.sync(leader, assignments={leader: b"second"})
+    (write,) = world.partition.writes
+    write.written(Error.NONE)
+    assert first.error is Error.REBALANCE_IN_PROGRESS
+    assert second.answer.assignment == b"first"
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testSyncGroupFromUnknownGroup",
+    "GroupMetadataManagerTest.testSyncGroupFromUnknownMember",
+    "GroupMetadataManagerTest.testSyncGroupFromIllegalGeneration",
+)
+def test_who_is_no_member_of_this_generation_is_told_so() -> None:
+    world = World()
+    assert world.sync("m", 1).error is Error.UNKNOWN_MEMBER_ID
+    leader, follower = completing(world)
+    assert world.sync("m").error is Error.UNKNOWN_MEMBER_ID
+    for generation in (0, 2, -1):
+        assert world.sync(leader, generation).error is Error.ILLEGAL_GENERATION
+    world.leave(leader, follower)
+    assert world.sync(leader).error is Error.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.clause(
+    "GroupMetadataManagerTest.testSyncGroupReturnsAnErrorWhenProtocolTypeIsInconsistent",
+    "GroupMetadataManagerTest.testSyncGroupReturnsAnErrorWhenProtocolNameIsInconsistent",
+    "GroupMetadataManagerTest.testSyncGroupSucceedWhenProtocolTypeAndNameAreNotProvided",
+    "GroupMetadataManagerTest.testSyncGroupSucceedWhenProtocolTypeAndNameAreConsistent",
+)
+def test_a_protocol_that_is_said_has_to_be_the_groups() -> None:
+    world = World()
+    leader, follower = completing(world)
+    assert world.sync(leader, protocol_type="connect").error is Error.INCONSISTENT_GROUP_PROTOCOL
+    assert world.sync(leader, protocol="sticky").error is Error.INCONSISTENT_GROUP_PROTOCOL
+    assert world.sync(leader, protocol_type=None, protocol=None).error is Error.NONE
+    assert world.sync(follower).error is Error.NONE
+
+
+def test_while_members_join_nobody_is_assigned_anything() -> None:
+    world = World()
+    leader, _ = completing(world)
+    world.join(leader, protocols=BOTH)
+    assert world.sync(leader).error is Error.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.clause("GroupMetadataManagerTest.testLeaderFailureInSyncGroup")
+def test_a_leader_that_dies_before_it_assigns() -> None:
+    world = World()
+    leader, follower = completing(world)
+    waiting = world.sync(follower)
+    world.alive_ms(10_000)
+    assert waiting.error is Error.REBALANCE_IN_PROGRESS
+    assert world.members("expired") == [leader]
+    again: Joining = world.join(follower)
+    assert (again.answer.generation, again.answer.leader) == (2, follower)
+
+
+def test_a_session_begins_anew_with_the_assignment() -> None:
+    """Whoever waits cannot send heartbeats: longer than its session here."""
+    world = World()
+    world.partition.holds = True
+    leader, follower = completing(world)
+    world.sync(leader)
+    world.sync(follower)
+    world.pass_ms(15_000)
+    world.partition.writes[0].written(Error.NONE)
+    assert world.group.state is GroupState.STABLE
+    world.pass_ms(9999)
+    assert len(world.group.members) == 2
+    world.pass_ms(1)
+    assert sorted(world.members("expired")) == sorted([leader, follower])
+
+
+def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[str], list[Syncing]]:
+    """Five members; two are told of their assignment in one event, and the first two have been."""
+    monkeypatch.setattr(rebalances, "MEMBERS_A_SLICE", 2)
+    world = World()
+    for at in range(5):
+        world.join(instance=f"i{at}")
+    world.pass_ms(0)
+    ids = list(world.group.members)
+    assert (world.group.state, world.group.leader, len(ids)) == (GroupState.COMPLETING_REBALANCE, ids[0], 5)
+    syncings = [
+        world.sync(each, assignments={other: other.encode() for other in ids}, instance=f"i{at}")
+        for at, each in reversed(list(enumerate(ids)))
+    ]
+    assert [len(each.answers) for each in syncings] == [1, 1, 0, 0, 0]
+    return world, ids, syncings
+
+
+def test_many_members_are_told_of_their_assignment_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, ids, syncings = large_stable(monkeypatch)
+    world.pass_ms(0)
+    assert [each.answer.assignment.decode() for each in syncings] == list(reversed(ids))
+
+
+def test_who_has_not_been_told_of_an_assignment_hears_of_the_next_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, ids, syncings = large_stable(monkeypatch)
+    world.leave((ids[0], "i0"))
+    errors = [each.error for each in syncings]
+    assert errors == [Error.NONE] * 2 + [Error.REBALANCE_IN_PROGRESS] * 2 + [Error.UNKNOWN_MEMBER_ID]
+    world.pass_ms(0)
+    assert world.group.members[ids[1]].assignment == ids[1].encode()

@@ -1,0 +1,27 @@
+"""A batch of the metadata log whose record values are decoded."""
+
+from dataclasses import dataclass, field
+
+from reference_broker.metadata.record_codec import decode
+from reference_broker.metadata.records import MARKERS, MetadataRecord
+from reference_broker.quorum.metadata_log import LogBatch
+from reference_broker.quorum.offset_and_epoch import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataBatch:
+    """Records that were appended together, with the offset and epoch of the last. ``markers``: those among them."""
+
+    records: tuple[MetadataRecord, ...]
+    provenance: Provenance
+    size_bytes: int = 0
+    markers: tuple[MetadataRecord, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        markers = tuple(record for record in self.records if isinstance(record, MARKERS))
+        object.__setattr__(self, "markers", markers)
+
+
+def decoded(batch: LogBatch) -> MetadataBatch:
+    """Raises MetadataFault for a value that is no metadata record."""
+    return MetadataBatch(tuple(decode(value) for value in batch.values), batch.provenance, batch.size_bytes)

@@ -1,0 +1,274 @@
+"""Changes on top of one metadata image, and the image that they lead to."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from reference_broker.metadata.image import (
+    TOPIC_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from reference_broker.quorum.offset_and_epoch import Provenance
+
+
+class MetadataFault(Exception):  # noqa: N818 - the word of Kafka's fault handlers
+    """Records that cannot follow each other: the metadata log is damaged, or we wrote it wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """``before`` None: created; ``after`` None: removed. ``partitions``: indexes that are new or changed."""
+
+    before: TopicImage | None
+    after: TopicImage | None
+    partitions: tuple[int, ...] = ()
+
+
+FEW_PARTITIONS = 32
+"""A topic of so many is frozen as soon as the next one is touched: building a delta of many small topics is then
+spread over the events that filled it. Freezing one twice costs little."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A topic being changed: ``base`` None where this delta creates it. ``change``: frozen since the last change."""
+
+    name: str
+    topic_id: bytes
+    base: TopicImage | None
+    partitions: dict[int, PartitionImage] = field(default_factory=dict)
+    change: TopicChange | None = None
+
+    @property
+    def may_settle(self) -> bool:
+        """Small, and without a gap that later records may fill."""
+        before = 0 if self.base is None else len(self.base.partitions)
+        if len(self.partitions) > FEW_PARTITIONS or before > FEW_PARTITIONS:
+            return False
+        new = [index for index in self.partitions if index >= before]
+        return not new or max(new) == before + len(new) - 1
+
+    def settled(self) -> TopicChange:
+        """Raises MetadataFault if a partition is missing."""
+        if self.change is None:
+            self.change = TopicChange(self.base, self.frozen(), tuple(self.partitions))
+        return self.change
+
+    def partition(self, index: int) -> PartitionImage | None:
+        changed = self.partitions.get(index)
+        if changed is not None or self.base is None or not 0 <= index < len(self.base.partitions):
+            return changed
+        return self.base.partitions[index]
+
+    def frozen(self) -> TopicImage:
+        """10,000 new partitions in order take 0.3 ms."""
+        indexes = sorted(self.partitions)
+        partitions: list[PartitionImage] = []
+        if self.base is not None:
+            partitions = list(self.base.partitions)
+        elif indexes == list(range(len(indexes))):
+            return TopicImage(self.name, self.topic_id, tuple(self.partitions[index] for index in indexes))
+        for index in indexes:
+            if index < len(partitions):
+                partitions[index] = self.partitions[index]
+            elif index == len(partitions):
+                partitions.append(self.partitions[index])
+            else:
+                raise MetadataFault(f"topic {self.name} has partition {index} but no partition {len(partitions)}")
+        return TopicImage(self.name, self.topic_id, tuple(partitions))
+
+
+@dataclass(slots=True)
+class MetadataDelta:
+    """Filled by the methods below in the order of the records, then built once.
+
+    After ``build``, ``topics`` holds what happened to topics: removals first, then changes by order of first record.
+    ``configs`` / ``brokers`` / ``features`` hold changed entries only; None means removed.
+    """
+
+    image: MetadataImage
+    topics: tuple[TopicChange, ...] = ()
+    configs: dict[tuple[int, str], dict[str, str] | None] = field(default_factory=dict)
+    brokers: dict[int, BrokerImage | None] = field(default_factory=dict)
+    features: dict[str, int | None] = field(default_factory=dict)
+    next_producer_id: int | None = None
+    metadata_epoch: int | None = None
+    _drafts: dict[bytes, _Draft] = field(default_factory=dict)
+    _created: dict[str, bytes] = field(default_factory=dict)
+    """IDs by name of the topics that this delta creates."""
+    _removed: dict[bytes, TopicImage] = field(default_factory=dict)
+    _touched: _Draft | None = None
+    """The last one that got a partition."""
+
+    @staticmethod
+    def between(before: MetadataImage, after: MetadataImage) -> "MetadataDelta":
+        """What leads from one image to another, as if built: for a snapshot that takes the place of the log. Parts that
+        both share cost nothing but a look at each topic's name."""
+        return MetadataDelta(
+            before,
+            topics=tuple(_topic_changes(before.topics, after.topics)),
+            configs={
+                key: None if value is None else dict(value) for key, value in _changes(before.configs, after.configs)
+            },
+            brokers=dict(_changes(before.brokers, after.brokers)),
+            features=dict(_changes(before.features, after.features)),
+            next_producer_id=None if before.next_producer_id == after.next_producer_id else after.next_producer_id,
+            metadata_epoch=None if before.metadata_epoch == after.metadata_epoch else after.metadata_epoch,
+        )
+
+    def put_topic(self, name: str, topic_id: bytes) -> None:
+        if topic_id in self._drafts or self._current_id(name) is not None:
+            raise MetadataFault(f"topic {name} is created although it exists")
+        self._drafts[topic_id] = _Draft(name, topic_id, None)
+        self._created[name] = topic_id
+
+    def put_partition(self, topic_id: bytes, index: int, partition: PartitionImage) -> None:
+        draft, before = self._draft(topic_id), self._touched
+        if before is not draft:
+            if before is not None and before.may_settle:
+                before.settled()
+            self._touched = draft
+        draft.partitions[index] = partition
+        draft.change = None
+
+    def partition(self, topic_id: bytes, index: int) -> PartitionImage:
+        """Its state with the changes so far."""
+        draft = self._draft(topic_id)
+        found = draft.partition(index)
+        if found is None:
+            raise MetadataFault(f"topic {draft.name} has no partition {index} to change")
+        return found
+
+    def remove_topic(self, topic_id: bytes) -> None:
+        draft = self._draft(topic_id)
+        del self._drafts[topic_id]
+        if draft.base is not None:
+            self._removed[topic_id] = draft.base
+        else:
+            del self._created[draft.name]
+        if self._config((TOPIC_RESOURCE, draft.name)):
+            self.configs[TOPIC_RESOURCE, draft.name] = None
+
+    def set_config(self, resource: tuple[int, str], name: str, value: str | None) -> None:
+        """``value`` None removes the setting."""
+        changed = self.configs.get(resource)
+        if changed is None:
+            changed = self.configs[resource] = dict(self._config(resource))
+        if value is None:
+            changed.pop(name, None)
+        else:
+            changed[name] = value
+
+    def put_broker(self, broker: BrokerImage) -> None:
+        self.brokers[broker.broker_id] = broker
+
+    def broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        """Its state with the changes so far."""
+        found = self.brokers[broker_id] if broker_id in self.brokers else self.image.brokers.get(broker_id)
+        if found is None or found.broker_epoch != broker_epoch:
+            raise MetadataFault(f"broker {broker_id} with epoch {broker_epoch} is not registered")
+        return found
+
+    def set_feature(self, name: str, level: int) -> None:
+        """Level 0 removes it."""
+        self.features[name] = level or None
+
+    def build(self, provenance: Provenance) -> MetadataImage:
+        """The image after these changes; ``provenance``: the last record's."""
+        image = self.image
+        self.topics = (
+            *(TopicChange(topic, None) for topic in self._removed.values()),
+            *(draft.settled() for draft in self._drafts.values()),
+        )
+        topics, topic_names = image.topics, image.topic_names
+        if self.topics:
+            topics, topic_names = self._topic_maps()
+        return MetadataImage(
+            provenance=provenance,
+            features=_merged(image.features, self.features),
+            brokers=_merged(image.brokers, self.brokers),
+            topics=topics,
+            topic_names=topic_names,
+            configs=_merged(image.configs, {key: value or None for key, value in self.configs.items()}),
+            next_producer_id=image.next_producer_id if self.next_producer_id is None else self.next_producer_id,
+            metadata_epoch=image.metadata_epoch if self.metadata_epoch is None else self.metadata_epoch,
+        )
+
+    def _topic_maps(self) -> tuple[dict[str, TopicImage], dict[bytes, str]]:
+        topics, topic_names = dict(self.image.topics), dict(self.image.topic_names)
+        for change in self.topics:
+            if change.after is not None:
+                topics[change.after.name] = change.after
+                if change.before is None:
+                    topic_names[change.after.topic_id] = change.after.name
+            elif change.before is not None:
+                del topics[change.before.name]
+                del topic_names[change.before.topic_id]
+        return topics, topic_names
+
+    def _current_id(self, name: str) -> bytes | None:
+        if name in self._created:
+            return self._created[name]
+        topic = self.image.topics.get(name)
+        return None if topic is None or topic.topic_id in self._removed else topic.topic_id
+
+    def _draft(self, topic_id: bytes) -> _Draft:
+        draft = self._drafts.get(topic_id)
+        if draft is not None:
+            return draft
+        base = self.image.topic_by_id(topic_id)
+        if base is None or topic_id in self._removed:
+            raise MetadataFault(f"there is no topic with ID {topic_id.hex()}")
+        draft = self._drafts[topic_id] = _Draft(base.name, topic_id, base)
+        return draft
+
+    def _config(self, resource: tuple[int, str]) -> Mapping[str, str]:
+        if resource in self.configs:
+            return self.configs[resource] or {}
+        return self.image.configs.get(resource, {})
+
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+def _changes(before: Mapping[KeyT, ValueT], after: Mapping[KeyT, ValueT]) -> Iterator[tuple[KeyT, ValueT | None]]:
+    """What differs, with its new value: removals first."""
+    if before is after:
+        return
+    yield from ((key, None) for key in before if key not in after)
+    for key, value in after.items():
+        if key not in before or (before[key] is not value and before[key] != value):
+            yield key, value
+
+
+def _topic_changes(before: Mapping[str, TopicImage], after: Mapping[str, TopicImage]) -> Iterator[TopicChange]:
+    kept = {name: topic for name, topic in before.items() if name in after and after[name].topic_id == topic.topic_id}
+    yield from (TopicChange(topic, None) for name, topic in before.items() if name not in kept)
+    for name, topic in after.items():
+        base = kept.get(name)
+        indexes = () if base is topic else _changed_partitions(base, topic)
+        if base is None or indexes or len(base.partitions) > len(topic.partitions):
+            yield TopicChange(base, topic, indexes)
+
+
+def _changed_partitions(base: TopicImage | None, topic: TopicImage) -> tuple[int, ...]:
+    old = () if base is None else base.partitions
+    return tuple(
+        index for index, partition in enumerate(topic.partitions) if index >= len(old) or old[index] != partition
+    )
+
+
+def _merged(base: Mapping[KeyT, ValueT], changes: Mapping[KeyT, ValueT | None]) -> Mapping[KeyT, ValueT]:
+    if not changes:
+        return base
+    merged = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,199 @@
+"""Turns the committed part of the metadata log into published images, on every node in the same way.
+
+The leader publishes as its followers do: from its committed log. Work is done in slices of one event each, below
+5 ms; between two slices a new high watermark or snapshot may come.
+"""
+
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+from reference_broker.metadata.batch import MetadataBatch, decoded
+from reference_broker.metadata.batch_loader import MetadataBatchLoader
+from reference_broker.metadata.batch_notes import BatchNotes
+from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.records.batch import InvalidRecords
+
+Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]
+Slices: TypeAlias = Generator[None, None, MetadataImage]
+
+RECORDS_PER_SLICE = 100
+"""Decoded and replayed in one event: some 2 ms. A batch is never split: one of 8 KiB takes 2 to 4 ms."""
+
+
+class MetadataLoader:
+    """``last_offset``: of the last committed record that was taken, published or not (-1: none).
+
+    ``on_published(image, record_bytes)``: told after each publication that ends where a batch ends (others cannot
+    become a snapshot), with the size of the batches since the last. Raises MetadataFault from an event in which the log
+    turned out to be damaged: the node must end; what came before the damage is published.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_high_watermark",
+        "_listeners",
+        "_log",
+        "_notes",
+        "_progress",
+        "_record_bytes",
+        "_reloading",
+        "_scheduled",
+        "_store",
+        "_surroundings",
+        "last_offset",
+        "on_published",
+    )
+
+    def __init__(self, surroundings: Surroundings, log: MetadataLog, store: SnapshotStore) -> None:
+        self.last_offset = -1
+        self.on_published: Callable[[MetadataImage, int], None] = _nobody
+        self._surroundings = surroundings
+        self._log = log
+        self._store = store
+        self._batches = MetadataBatchLoader(EMPTY_IMAGE, self._publish)
+        self._notes = BatchNotes(surroundings.ports)
+        self._listeners: list[Listener] = []
+        self._progress: list[Callable[[], None]] = []
+        self._high_watermark = 0
+        self._record_bytes = 0
+        self._scheduled = False
+        self._reloading: Slices | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        """The last published: whole transactions only."""
+        return self._batches.image
+
+    @property
+    def in_transaction(self) -> bool:
+        """``last_offset`` lies inside a transaction."""
+        return self._batches.in_transaction
+
+    @property
+    def end_offset(self) -> int:
+        """Of the metadata log, committed or not."""
+        return self._log.end_offset
+
+    def subscribe(self, listener: Listener) -> None:
+        """``listener`` gets every published delta and the image after it, from the next one on, in the order of
+        subscription."""
+        self._listeners.append(listener)
+
+    def on_progress(self, told: Callable[[], None]) -> None:
+        """``told`` is called after every slice, when all listeners have what it published."""
+        self._progress.append(told)
+
+    def expect(self, begin_offset: int, batches: int) -> None:
+        """A leader knows how many batches its transaction has: for the trace."""
+        self._notes.expect(begin_offset, batches)
+
+    def load(self) -> Generator[None, None, None]:
+        """At start: takes the newest snapshot in slices, publishes nothing. Raises StartRefused where it is damaged."""
+        newest = self._store.latest
+        if newest is not None:
+            self._take(newest, (yield from load_snapshot(self._surroundings.disk, self._store, newest)))
+
+    def split_at_epochs(self, wanted: bool) -> None:
+        """Whether a metadata epoch's record ends a publication."""
+        self._batches.splits_at_epochs = wanted
+
+    def catch_up(self, high_watermark: int) -> None:
+        """Takes all batches below ``high_watermark``: a slice now, the others in events of their own."""
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        if not self._scheduled and self._reloading is None:
+            self._slice()
+
+    def reload(self, snapshot: OffsetAndEpoch) -> None:
+        """A snapshot took the place of the log: publishes the difference to it. A newer one replaces it meanwhile."""
+        if self._reloading is not None:
+            self._reloading.close()
+        self._reloading = load_snapshot(self._surroundings.disk, self._store, snapshot)
+        self._high_watermark = max(self._high_watermark, snapshot.offset)
+        self._reload_slice(snapshot, self._reloading)
+
+    def _slice(self) -> None:
+        self._scheduled = False
+        if self._reloading is not None:
+            return
+        try:
+            self._take_batches()
+        except (MetadataFault, InvalidRecords) as fault:
+            self._batches.flush()
+            raise MetadataFault(
+                f"The metadata log is damaged in or after the batch that ends at offset {self.last_offset} ({fault}): "
+                "restore it from a copy."
+            ) from fault
+        self._batches.flush()
+        for told in self._progress:
+            told()
+        if self.last_offset + 1 < self._high_watermark:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            ports = self._surroundings.ports
+            ports.set_timer(ports.now().mono_us, self._slice)
+
+    def _take_batches(self) -> None:
+        taken = 0
+        before = self.last_offset
+        if before + 1 >= self._high_watermark:
+            return
+        for coded in self._log.batches(before + 1, self._high_watermark):
+            batch = decoded(coded)
+            self._batches.load(batch)
+            self._take_note(batch)
+            taken += len(batch.records) + 1
+            if taken >= RECORDS_PER_SLICE:
+                break
+        if self.last_offset == before:
+            raise MetadataFault(f"nothing stands at offset {before + 1}")
+
+    def _take_note(self, batch: MetadataBatch) -> None:
+        self.last_offset = batch.provenance.offset
+        self._record_bytes += batch.size_bytes
+        self._notes.committed(batch)
+
+    def _publish(self, delta: MetadataDelta, image: MetadataImage, aligned: bool) -> None:
+        provenance = image.provenance
+        self._surroundings.ports.note("metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch))
+        for listener in self._listeners:
+            listener(delta, image)
+        if aligned:
+            record_bytes, self._record_bytes = self._record_bytes, 0
+            self.on_published(image, record_bytes)
+
+    def _reload_slice(self, snapshot: OffsetAndEpoch, slices: Slices) -> None:
+        if self._reloading is not slices:
+            return
+        try:
+            next(slices)
+        except StopIteration as stop:
+            self._reloading = None
+            self._reloaded(snapshot, stop.value)
+        else:
+            ports = self._surroundings.ports
+            ports.set_timer(ports.now().mono_us, lambda: self._reload_slice(snapshot, slices))
+
+    def _reloaded(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
+        before = self.image
+        self._take(snapshot, image)
+        self._publish(MetadataDelta.between(before, image), image, True)
+        self._slice()
+
+    def _take(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
+        self._batches.reset(image)
+        self._notes.reset()
+        self.last_offset = snapshot.offset - 1
+        self._record_bytes = 0
+
+
+def _nobody(_image: MetadataImage, _record_bytes: int) -> None:
+    """Nobody makes snapshots."""

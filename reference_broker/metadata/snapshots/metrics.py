@@ -1,0 +1,43 @@
+"""What is measured of snapshots, under the names of KIP-630 (S-14), and the trace's line of each load."""
+
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.node_ports import Ports
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.store import SnapshotStore
+
+DOMAIN, KIND = "kafka.controller", "KafkaController"
+
+
+class SnapshotMetrics:
+    """Times in milliseconds, from the first slice to the last; of making one: until it is durable and renamed."""
+
+    __slots__ = ("_generated_ms", "_load_started_us", "_loaded_ms", "_ports", "_size_bytes", "_store")
+
+    def __init__(self, ports: Ports, store: SnapshotStore, metrics: Metrics) -> None:
+        self._ports = ports
+        self._store = store
+        self._generated_ms = metrics.histogram(DOMAIN, KIND, "GenSnapshotLatencyMs")
+        self._loaded_ms = metrics.histogram(DOMAIN, KIND, "LoadSnapshotLatencyMs")
+        self._size_bytes = metrics.gauge(DOMAIN, KIND, "SnapshotSizeBytes")
+        self._load_started_us = 0
+        store.load_observer = self
+        self.show_size()
+
+    def generated(self, latency_us: int) -> None:
+        self._generated_ms.record(latency_us // 1000)
+        self.show_size()
+
+    def show_size(self) -> None:
+        """Of the newest snapshot; 0 without one."""
+        latest = self._store.latest
+        self._size_bytes.value = 0 if latest is None else self._store.size(latest)
+
+    # snapshots.store.LoadObserver
+
+    def load_started(self, _id: OffsetAndEpoch) -> None:
+        self._load_started_us = self._ports.now().mono_us
+
+    def load_finished(self, snapshot: OffsetAndEpoch) -> None:
+        self._loaded_ms.record((self._ports.now().mono_us - self._load_started_us) // 1000)
+        self.show_size()
+        self._ports.note("snapshot_loaded", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch))

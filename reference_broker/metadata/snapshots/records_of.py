@@ -1,0 +1,85 @@
+"""The records of a snapshot: one for each thing that lives (S-16), in an order that depends on the content alone."""
+
+from collections.abc import Iterator
+
+from reference_broker.metadata.features import METADATA_VERSION_FEATURE
+from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage
+from reference_broker.metadata.records import (
+    LISTENER_NAME,
+    SECURITY_PROTOCOL_PLAINTEXT,
+    BrokerEndpoint,
+    BrokerFeature,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataEpoch,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+
+NO_BROKER = -1
+
+
+def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Lazily, so that its caller may take them in slices: the image never changes. Replaying them on an empty image
+    gives the same content. The metadata version comes first: it says how to read what follows."""
+    for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION_FEATURE, name)):
+        yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    yield from _metadata_epoch(image)
+    for broker_id in sorted(image.brokers):
+        yield _registration(image.brokers[broker_id])
+    for topic in sorted(image.topics):
+        yield from _topic(image.topics[topic])
+    for resource in sorted(image.configs):
+        settings = image.configs[resource]
+        for name in sorted(settings):
+            yield ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=settings[name])
+    if image.next_producer_id > 0:
+        # Whose block was the last is not part of the metadata.
+        yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
+
+
+def _metadata_epoch(image: MetadataImage) -> Iterator[MetadataRecord]:
+    if image.metadata_epoch > 0:
+        yield NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=image.metadata_epoch))
+
+
+def _registration(broker: BrokerImage) -> MetadataRecord:
+    endpoint = BrokerEndpoint(
+        name=LISTENER_NAME, host=broker.host, port=broker.port, security_protocol=SECURITY_PROTOCOL_PLAINTEXT
+    )
+    return RegisterBrokerRecord(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.broker_epoch,
+        end_points=(endpoint,),
+        features=tuple(
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in broker.features
+        ),
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=broker.log_dirs,
+    )
+
+
+def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
+    yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    for index, partition in enumerate(topic.partitions):
+        yield PartitionRecord(
+            partition_id=index,
+            topic_id=topic.topic_id,
+            replicas=partition.replicas,
+            isr=partition.isr,
+            removing_replicas=partition.removing_replicas,
+            adding_replicas=partition.adding_replicas,
+            leader=partition.leader,
+            leader_recovery_state=partition.leader_recovery_state,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            directories=partition.directories,
+        )

@@ -1,0 +1,138 @@
+"""What UpdateMetadata does to what a broker tells clients: any way of sending images leads to what the images say."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.metadata.cache import MetadataCache, MetadataUpdate
+from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.metadata.updates import is_overtaken, refusal, update_from
+from reference_broker.wire.drafts import (
+    FULL_UPDATE,
+    INCREMENTAL_UPDATE,
+    UpdateMetadataPartition1000,
+    UpdateMetadataRequest1000,
+)
+from reference_broker.wire.errors import Error
+
+TOLD = MetadataCache(cluster_id="c", controller_id=1, controller_epoch=5, metadata_epoch=8)
+
+
+def request(**changed: object) -> UpdateMetadataRequest1000:
+    plain = UpdateMetadataRequest1000(
+        controller_id=1,
+        controller_epoch=5,
+        metadata_epoch=9,
+        partition_states=(),
+        live_brokers=(),
+        broker_epoch=3,
+        type=INCREMENTAL_UPDATE,
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def state(topic: str, partition: int, leader: int = 1) -> UpdateMetadataPartition1000:
+    return UpdateMetadataPartition1000(
+        topic=topic,
+        partition=partition,
+        controller_epoch=5,
+        leader=leader,
+        leader_epoch=2,
+        isr=(1,),
+        zk_version=4,
+        replicas=(1, 2),
+    )
+
+
+def applied(update: UpdateMetadataRequest1000, cache: MetadataCache) -> MetadataUpdate | None:
+    slices = update_from(update, cache)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as stop:
+            found = stop.value
+            assert found is None or isinstance(found, MetadataUpdate)
+            return found
+
+
+@pytest.mark.clause("M-3")
+@pytest.mark.parametrize(
+    ("changed", "error", "overtaken"),
+    [
+        ({}, Error.NONE, False),
+        ({"metadata_epoch": 8}, Error.NONE, True),
+        ({"metadata_epoch": 7}, Error.NONE, True),
+        ({"controller_epoch": 4, "metadata_epoch": 99}, Error.STALE_CONTROLLER_EPOCH, False),
+        ({"controller_epoch": 4, "metadata_epoch": 99, "type": FULL_UPDATE}, Error.STALE_CONTROLLER_EPOCH, False),
+        ({"controller_epoch": 6}, Error.INVALID_REQUEST, False),
+        ({"controller_epoch": 6, "type": FULL_UPDATE}, Error.NONE, False),
+        ({"broker_epoch": 2}, Error.STALE_BROKER_EPOCH, False),
+        ({"broker_epoch": 4, "type": FULL_UPDATE}, Error.STALE_BROKER_EPOCH, False),
+    ],
+)
+def test_whether_an_update_counts(changed: dict[str, object], error: Error, overtaken: bool) -> None:
+    update = request(**changed)
+    assert refusal(update, TOLD, 3) is error
+    assert is_overtaken(update, TOLD) is overtaken
+
+
+@pytest.mark.clause("M-3")
+def test_a_change_cannot_follow_on_what_the_controller_has_not_told() -> None:
+    by_image = replace(TOLD, metadata_epoch=-1)
+    assert refusal(request(), by_image, 3) is Error.INVALID_REQUEST
+    assert refusal(request(type=FULL_UPDATE), by_image, 3) is Error.NONE
+
+
+@pytest.mark.clause("M-3")
+def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
+    old, new = UUID(int=1), UUID(int=2)
+    first = request(partition_states=(replace(state("t", 0), topic_id=old), replace(state("t", 1), topic_id=old)))
+    told = applied(first, TOLD)
+    assert told is not None
+    known = TOLD.apply(told)
+    again = request(metadata_epoch=10, partition_states=(replace(state("t", 0), topic_id=new),))
+    deleted_first = request(
+        metadata_epoch=10,
+        partition_states=(
+            *(replace(state("t", index, -2), topic_id=old) for index in (0, 1)),
+            *again.partition_states,
+        ),
+    )
+    for update in (again, deleted_first):
+        changed = applied(update, known)
+        assert changed is not None
+        cache = known.apply(changed)
+        assert (cache.topics["t"].topic_id, len(cache.topics["t"].partitions)) == (new.bytes, 1)
+        assert cache.topic_names == {new.bytes: "t"}
+
+
+def test_partitions_may_come_in_any_order_but_not_with_gaps() -> None:
+    update = applied(request(partition_states=(state("t", 1), state("t", 0))), TOLD)
+    assert update is not None
+    topic = update.topics["t"]
+    assert topic is not None
+    assert len(topic.partitions) == 2
+    assert applied(request(partition_states=(state("t", 1),)), TOLD) is None
+    assert applied(request(partition_states=(state("t", -1),)), TOLD) is None
+
+
+def test_what_has_not_changed_stays_the_same_object() -> None:
+    partition = PartitionImage((1, 2), (1,), 1, 2, 4)
+    known = TOLD.apply(MetadataUpdate(1, 5, {"t": TopicImage("t", bytes(16), (partition,))}, (), 8))
+    update = applied(request(type=FULL_UPDATE, partition_states=(state("t", 0),)), known)
+    assert update is not None
+    assert update.topics["t"] is known.topics["t"]
+    told = known.apply(update)
+    assert (told.metadata_epoch, told.brokers is known.brokers) == (9, True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-2, 3)), max_size=12))
+def test_a_full_update_forgets_what_it_does_not_name(states: list[tuple[str, int, int]]) -> None:
+    before = TOLD.apply(MetadataUpdate(1, 5, {"z": TopicImage("z", bytes(15) + b"z", ())}, None, 8))
+    update = applied(request(type=FULL_UPDATE, partition_states=tuple(state(*each) for each in states)), before)
+    if update is not None:
+        assert "z" not in before.apply(update).topics

@@ -1,0 +1,123 @@
+"""UpdateMetadata on the broker that gets it: whether it counts, and what it does to the metadata cache (KIP-232)."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from reference_broker.metadata.cache import NO_EPOCH, MetadataCache, MetadataUpdate
+from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
+from reference_broker.wire.drafts import FULL_UPDATE, UpdateMetadataPartition1000, UpdateMetadataRequest1000
+from reference_broker.wire.errors import Error
+
+DELETED = -2
+"""A partition's leader where it is deleted."""
+
+PARTITIONS_PER_SLICE = 500
+"""Read in one event: some 2 ms."""
+
+NO_TOPIC_ID = bytes(16)
+
+Slices: TypeAlias = Generator[None, None, MetadataUpdate | None]
+
+
+def refusal(update: UpdateMetadataRequest1000, cache: MetadataCache, broker_epoch: int) -> Error:
+    """NONE: it counts, or was overtaken (``is_overtaken``). ``broker_epoch``: of this incarnation."""
+    if update.controller_epoch < cache.controller_epoch:
+        return Error.STALE_CONTROLLER_EPOCH
+    if update.broker_epoch != broker_epoch:
+        return Error.STALE_BROKER_EPOCH
+    if update.type != FULL_UPDATE and (
+        cache.metadata_epoch == NO_EPOCH or update.controller_epoch != cache.controller_epoch
+    ):
+        return Error.INVALID_REQUEST
+    return Error.NONE
+
+
+def is_overtaken(update: UpdateMetadataRequest1000, cache: MetadataCache) -> bool:
+    """Of the same controller, a newer one was applied before, or this very one; or the epoch was switched off since: it
+    is ignored."""
+    return update.metadata_epoch <= cache.overtaken_epoch or (
+        update.controller_epoch == cache.controller_epoch and update.metadata_epoch <= cache.metadata_epoch
+    )
+
+
+@dataclass(slots=True)
+class _Topic:
+    """One being put together on top of what is known of it."""
+
+    topic_id: bytes
+    known: tuple[PartitionImage, ...]
+    changed: dict[int, PartitionImage] = field(default_factory=dict)
+    deleted: bool = False
+
+    def partitions(self) -> tuple[PartitionImage, ...] | None:
+        """None: one is missing."""
+        partitions = list(self.known)
+        for index in sorted(self.changed):
+            if index == len(partitions):
+                partitions.append(self.changed[index])
+            elif 0 <= index < len(partitions):
+                partitions[index] = self.changed[index]
+            else:
+                return None
+        return tuple(partitions)
+
+
+def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Slices:
+    """What it does to ``cache``; None where partitions are missing between others."""
+    whole = request.type == FULL_UPDATE
+    drafts: dict[str, _Topic] = {}
+    for number, state in enumerate(request.partition_states, 1):
+        _take(drafts, state, None if whole else cache.topics.get(state.topic))
+        if number % PARTITIONS_PER_SLICE == 0:
+            yield
+    topics: dict[str, TopicImage | None] = {}
+    for number, (name, draft) in enumerate(drafts.items(), 1):
+        partitions = draft.partitions()
+        if partitions is None:
+            return None
+        topics[name] = None if draft.deleted else _topic(name, draft.topic_id, partitions, cache)
+        if number % PARTITIONS_PER_SLICE == 0:
+            yield
+    return MetadataUpdate(
+        controller_id=request.controller_id,
+        controller_epoch=request.controller_epoch,
+        topics=topics,
+        brokers=tuple(
+            BrokerImage(
+                broker_id=broker.id,
+                broker_epoch=NO_EPOCH,
+                incarnation_id=NO_TOPIC_ID,
+                host=broker.endpoints[0].host,
+                port=broker.endpoints[0].port,
+                fenced=False,
+                rack=broker.rack,
+            )
+            for broker in request.live_brokers
+            if broker.endpoints
+        ),
+        metadata_epoch=request.metadata_epoch,
+        whole=whole,
+    )
+
+
+def _take(drafts: dict[str, _Topic], state: UpdateMetadataPartition1000, before: TopicImage | None) -> None:
+    topic_id = NO_TOPIC_ID if state.topic_id is None else state.topic_id.bytes
+    draft = drafts.get(state.topic)
+    if draft is None or draft.topic_id != topic_id:
+        known = before.partitions if before is not None and before.topic_id == topic_id else ()
+        draft = drafts[state.topic] = _Topic(topic_id, known)
+    draft.deleted = state.leader == DELETED
+    draft.changed[state.partition] = PartitionImage(
+        replicas=state.replicas,
+        isr=state.isr,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.zk_version,
+    )
+
+
+def _topic(name: str, topic_id: bytes, partitions: tuple[PartitionImage, ...], cache: MetadataCache) -> TopicImage:
+    """The same object as before where nothing changed: what was described from it still holds."""
+    topic, before = TopicImage(name, topic_id, partitions), cache.topics.get(name)
+    return before if before is not None and before == topic else topic

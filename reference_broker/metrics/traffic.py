@@ -1,0 +1,27 @@
+"""What goes through a node, in Kafka's BrokerTopicMetrics names: looked up once, written on the hot path."""
+
+from dataclasses import dataclass
+
+from reference_broker.metrics.metrics import Counter, Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    bytes_in: Counter
+    bytes_out: Counter
+    messages_in: Counter
+    failed_produce_requests: Counter
+    failed_fetch_requests: Counter
+
+    @staticmethod
+    def of(metrics: Metrics) -> "Traffic":
+        def meter(name: str) -> Counter:
+            return metrics.counter("kafka.server", "BrokerTopicMetrics", name)
+
+        return Traffic(
+            meter("BytesInPerSec"),
+            meter("BytesOutPerSec"),
+            meter("MessagesInPerSec"),
+            meter("FailedProduceRequestsPerSec"),
+            meter("FailedFetchRequestsPerSec"),
+        )

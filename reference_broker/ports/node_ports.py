@@ -1,0 +1,61 @@
+"""What the parts of the quorum may ask of the core, which turns it into effects."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
+
+Done = Callable[[], None]
+
+
+class Ports(Protocol):
+    """Callbacks run in an event of their own, except ``sync`` without paths."""
+
+    def now(self) -> Now:
+        """The instant of the event being handled."""
+        ...
+
+    def set_timer(self, deadline_us: int, fire: Done) -> int:
+        """Calls ``fire`` once at or after the deadline; returns a number for cancel_timer."""
+        ...
+
+    def cancel_timer(self, timer: int) -> None:
+        """Its ``fire`` will not be called; unknown or fired numbers are no error."""
+        ...
+
+    def sync(self, paths: tuple[str, ...], done: Done) -> None:
+        """Calls ``done`` when all bytes appended so far to ``paths`` are durable."""
+        ...
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        """Adds a line to the trace."""
+        ...
+
+    def send(
+        self,
+        peer: int,
+        channel: Channel,
+        api_key: int,
+        api_version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Done,
+    ) -> None:
+        """Asks another node; exactly one of the two callbacks follows. ``failed``: the channel broke, was refused, or
+        no reply came in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every part of the quorum on one node shares. ``random``: one generator for each part."""
+
+    node_id: int
+    disk: Disk
+    ports: Ports
+    random: RandomSource

@@ -1,0 +1,56 @@
+"""Asks one voter after the other who leads: everyone answers a Fetch with the leader's ID and epoch (KIP-595)."""
+
+from reference_broker.quorum.fetch_messages import FETCH_VERSION, fetch, read_fetched
+from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.role_state import RoleState
+from reference_broker.wire.apis import ApiKey
+
+FIRST_DELAY_US = 20_000
+LONGEST_DELAY_US = 500_000
+
+
+class Discovery:
+    """Belongs to a role and ends with it. The delay between two questions doubles while nobody knows."""
+
+    __slots__ = ("_asked", "_delay_us", "_state")
+
+    def __init__(self, state: RoleState) -> None:
+        self._state = state
+        self._asked = state.quorum.random.randrange(len(state.quorum.others)) if state.quorum.others else 0
+        self._delay_us = FIRST_DELAY_US
+
+    def start(self) -> None:
+        """The first question comes a little later: a leader announces itself."""
+        if self._state.quorum.others:
+            self._state.after(self._delay_us, lambda: self._state.when_synced(self._ask))
+
+    def _ask(self) -> None:
+        """Whom it asks may be the leader, who counts the offset that it names: it must be durable."""
+        state, quorum = self._state, self._state.quorum
+        self._asked = (self._asked + 1) % len(quorum.others)
+        question = fetch(
+            quorum.cluster_id,
+            quorum.node_id,
+            quorum.epoch,
+            quorum.log.end,
+            quorum.log.start_offset,
+            quorum.high_watermark,
+            wait_ms=0,
+        )
+        state.ask(
+            quorum.others[self._asked],
+            (ApiKey.FETCH, FETCH_VERSION),
+            question,
+            quorum.timing.request_timeout_ms,
+            read_fetched,
+            self._replied,
+            self._again,
+        )
+
+    def _replied(self, _answer: Answer) -> None:
+        """Nobody leads that it knows of, or this role would have ended."""
+        self._again()
+
+    def _again(self) -> None:
+        self._delay_us = min(2 * self._delay_us, LONGEST_DELAY_US)
+        self._state.after(self._delay_us, lambda: self._state.when_synced(self._ask))

@@ -1,0 +1,283 @@
+"""Leads an epoch: opens it with its own record, answers fetches, finds out what a majority holds, and that it is heard.
+
+The high watermark is the largest offset that a majority of voters has made durable, counting this node only up to its
+own synced end, and only beyond the epoch's first record (what older epochs left is committed with it).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reference_broker.quorum.fetch_messages import fetched
+from reference_broker.quorum.messages import Answer, begin_epoch, read_epoch_answer
+from reference_broker.quorum.metadata_log import VALID, Valid
+from reference_broker.quorum.role_state import RoleState
+from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription, Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from reference_broker.quorum.quorum import Quorum
+
+BEGIN_EPOCH_VERSION = 1
+OBSERVER_SESSION_US = 300_000_000
+"""An observer that is silent for so long is no longer described (LeaderState.OBSERVER_SESSION_TIMEOUT_MS)."""
+MAX_OBSERVERS = 1000
+TOGETHER_US = 20_000
+"""Fetches whose waits end within so long of each other are answered at once: one timer serves them all."""
+NEVER_US = 1 << 62
+
+
+@dataclass(slots=True)
+class Replica:
+    """Another node as its fetches show it; -1: not known in this epoch. ``contact_us``: its last request.
+
+    ``end_then``: where the leader's log ended at its last fetch; a fetch from there shows that it had caught up then.
+    """
+
+    contact_us: int
+    end_offset: int = -1
+    fetch_ms: int = -1
+    caught_up_ms: int = -1
+    end_then: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A fetch that waits for records or a new high watermark."""
+
+    partition: FetchPartition
+    request: FetchRequest
+    answer: Callable[[FetchResponse], None]
+    deadline_us: int
+
+
+class Leader(RoleState):
+    """``start_offset``: of the epoch's first record, -1 before it stands. ``waiting``: fetches by number.
+
+    ``_expires_us``: when the timer for those that wait fires.
+    """
+
+    __slots__ = ("_begun", "_expires_us", "_observers", "_waking", "start_offset", "voters", "waiting")
+
+    role = Role.LEADER
+
+    def __init__(self, quorum: "Quorum") -> None:
+        super().__init__(quorum)
+        now_us = quorum.ports.now().mono_us
+        self.start_offset = -1
+        self.voters = {peer: Replica(now_us) for peer in quorum.others}
+        self.waiting: dict[int, Waiting] = {}
+        self._observers: dict[int, Replica] = {}
+        self._begun: dict[int, bool] = {}
+        self._waking = False
+        self._expires_us = NEVER_US
+
+    def start(self) -> None:
+        quorum = self.quorum
+        first = quorum.log.append_leader_change(quorum.ports.now(), quorum.node_id, quorum.voters, quorum.epoch)
+        self.start_offset = first.offset
+        quorum.ports.note("leader_elected", ("epoch", quorum.epoch), ("start_offset", first.offset))
+        quorum.listener.leadership_won(quorum.epoch, first.offset)
+        self.appended()
+        if quorum.others and self.live:
+            self.after(quorum.timing.check_quorum_us, self._check_quorum)
+            self._announce(0)
+
+    def depart(self) -> None:
+        for waiting in self.waiting.values():
+            waiting.answer(self._refused(Error.NOT_LEADER_OR_FOLLOWER))
+        self.waiting.clear()
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
+        return False
+
+    # Appending
+
+    def appended(self) -> None:
+        """Records stand at the log's end: makes them durable, wakes those who wait for them once this event is over."""
+        self.when_synced(self._advance)
+        if self.waiting and not self._waking:
+            self._waking = True
+            self.after(0, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        end_offset = self.quorum.log.end_offset
+        self._complete(lambda waiting: waiting.partition.fetch_offset < end_offset)
+
+    def _complete(self, due: Callable[[Waiting], bool]) -> None:
+        for number, waiting in list(self.waiting.items()):
+            if due(waiting):
+                self._finish(number)
+
+    def _finish(self, number: int) -> None:
+        waiting = self.waiting.pop(number)
+        waiting.answer(self._read(waiting.partition, waiting.request))
+
+    # Fetches
+
+    def fetch(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
+        """Its epoch is this one."""
+        log = self.quorum.log
+        validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
+        replica = self._replica(request.replica_id)
+        if replica is not None:
+            replica.contact_us = self.quorum.ports.now().mono_us
+            if isinstance(validity, Valid) and self._take_note(replica, partition.fetch_offset):
+                self._advance()
+        self._supersede(request.replica_id)
+        high_watermark = self.quorum.high_watermark
+        is_current = partition.fetch_offset >= log.end_offset and partition.high_watermark >= high_watermark
+        if validity is VALID and is_current and request.max_wait_ms and self.live:
+            self._park(partition, request, answer)
+        else:
+            answer(self._read(partition, request))
+
+    def contacted(self, replica_id: int) -> None:
+        """It is there, although it does not fetch the log now."""
+        replica = self.voters.get(replica_id)
+        if replica is not None:
+            replica.contact_us = self.quorum.ports.now().mono_us
+
+    def _park(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
+        quorum = self.quorum
+        wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # Its asker may be gone.
+        deadline_us = quorum.ports.now().mono_us + wait_us
+        self.waiting[quorum.next_number()] = Waiting(partition, request, answer, deadline_us)
+        self._expire_at(deadline_us)
+
+    def _expire_at(self, deadline_us: int) -> None:
+        """Unless a timer fires before: then it sees to this one, too."""
+        if deadline_us < self._expires_us:
+            self._expires_us = deadline_us
+            self.at(deadline_us, self._expire)
+
+    def _expire(self) -> None:
+        now_us = self.quorum.ports.now().mono_us
+        self._expires_us = NEVER_US
+        self._complete(lambda waiting: waiting.deadline_us <= now_us + TOGETHER_US)
+        if self.waiting:
+            self._expire_at(min(waiting.deadline_us for waiting in self.waiting.values()))
+
+    def _supersede(self, replica_id: int) -> None:
+        """A replica has one fetch at a time: an older one lost its connection."""
+        if replica_id != NO_NODE and self.waiting:
+            self._complete(lambda waiting: waiting.request.replica_id == replica_id)
+
+    def _read(self, partition: FetchPartition, request: FetchRequest) -> FetchResponse:
+        """The answer as of now."""
+        quorum = self.quorum
+        log = quorum.log
+        validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
+        records = b""
+        if validity is VALID and partition.fetch_offset < log.end_offset:
+            max_bytes = min(request.max_bytes, partition.partition_max_bytes)
+            records = log.read(partition.fetch_offset, max_bytes, log.end_offset)
+        return fetched(
+            Error.NONE, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
+        )
+
+    def _refused(self, error: Error) -> FetchResponse:
+        quorum = self.quorum
+        return fetched(error, quorum.leader_id, quorum.epoch, quorum.high_watermark, quorum.log.start_offset)
+
+    def _replica(self, replica_id: int) -> Replica | None:
+        """None for a consumer, this node itself, and an observer too many."""
+        if replica_id < 0 or replica_id == self.quorum.node_id:
+            return None
+        known = self.voters.get(replica_id) or self._observers.get(replica_id)
+        if known is None and len(self._observers) < MAX_OBSERVERS:
+            known = self._observers[replica_id] = Replica(self.quorum.ports.now().mono_us)
+        return known
+
+    def _take_note(self, replica: Replica, offset: int) -> bool:
+        """True if its end moved."""
+        now_ms, end_offset = self.quorum.ports.now().wall_ms, self.quorum.log.end_offset
+        if offset >= end_offset:
+            replica.caught_up_ms = max(now_ms, replica.caught_up_ms)
+        elif replica.end_then >= 0 and offset >= replica.end_then:
+            replica.caught_up_ms = max(replica.fetch_ms, replica.caught_up_ms)
+        replica.fetch_ms = max(now_ms, replica.fetch_ms)
+        replica.end_then = end_offset
+        moved = replica.end_offset != offset
+        replica.end_offset = offset
+        return moved
+
+    # The high watermark
+
+    def _advance(self) -> None:
+        quorum = self.quorum
+        ends = sorted((replica.end_offset for replica in self.voters.values()), reverse=True)
+        ends.append(quorum.log.synced_offset)
+        ends.sort(reverse=True)
+        held_by_majority = ends[quorum.majority - 1]
+        if held_by_majority <= self.start_offset or self.start_offset < 0:
+            return
+        if quorum.advance_high_watermark(held_by_majority) and self.live:
+            high_watermark = quorum.high_watermark
+            self._complete(lambda waiting: waiting.partition.high_watermark < high_watermark)
+
+    # Being heard
+
+    def _announce(self, silent_us: int) -> None:
+        """BeginQuorumEpoch to every voter that has been silent for so long; again in half a fetch timeout."""
+        quorum = self.quorum
+        period_us = quorum.timing.fetch_timeout_us // 2
+        now_us = quorum.ports.now().mono_us
+        for peer, replica in self.voters.items():
+            if peer not in self._begun and now_us - replica.contact_us >= silent_us:
+                self._begun[peer] = True
+                self._begin(peer)
+        self.after(period_us, lambda: self._announce(period_us))
+
+    def _begin(self, peer: int) -> None:
+        quorum = self.quorum
+
+        def over(_answer: Answer | None = None) -> None:
+            self._begun.pop(peer, None)
+
+        self.ask(
+            peer,
+            (ApiKey.BEGIN_QUORUM_EPOCH, BEGIN_EPOCH_VERSION),
+            begin_epoch(quorum.cluster_id, peer, quorum.node_id, quorum.epoch),
+            quorum.timing.request_timeout_ms,
+            read_epoch_answer,
+            over,
+            over,
+        )
+
+    def _check_quorum(self) -> None:
+        """A leader that a majority does without would answer reads from the past and writes never (KAFKA-15489)."""
+        quorum = self.quorum
+        contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
+        deadline_us = contacts[quorum.majority - 2] + quorum.timing.check_quorum_us
+        if quorum.ports.now().mono_us >= deadline_us:
+            quorum.resign("a majority of voters was silent")
+        else:
+            self.at(deadline_us, self._check_quorum)
+
+    def successors(self) -> tuple[int, ...]:
+        """The other voters, the longest log first."""
+        return tuple(sorted(self.voters, key=lambda peer: (-self.voters[peer].end_offset, peer)))
+
+    def describe(self) -> QuorumDescription:
+        quorum, now = self.quorum, self.quorum.ports.now()
+        for gone in [
+            peer for peer, each in self._observers.items() if now.mono_us - each.contact_us > OBSERVER_SESSION_US
+        ]:
+            del self._observers[gone]
+        own = ReplicaDescription(quorum.node_id, quorum.log.end_offset, now.wall_ms, now.wall_ms)
+        voters = [own, *(_described(peer, each) for peer, each in self.voters.items())]
+        return QuorumDescription(
+            leader_id=quorum.node_id,
+            leader_epoch=quorum.epoch,
+            high_watermark=quorum.high_watermark,
+            voters=tuple(sorted(voters, key=lambda each: each.replica_id)),
+            observers=tuple(_described(peer, self._observers[peer]) for peer in sorted(self._observers)),
+        )
+
+
+def _described(peer: int, replica: Replica) -> ReplicaDescription:
+    return ReplicaDescription(peer, replica.end_offset, replica.fetch_ms, replica.caught_up_ms)

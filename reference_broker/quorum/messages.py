@@ -1,0 +1,207 @@
+"""Votes and epochs as messages: what the quorum says and hears, between kio's classes and small values.
+
+Schemas: VoteRequest.json 2, BeginQuorumEpochRequest.json 1, EndQuorumEpochRequest.json 1 and their responses. Directory
+IDs stay zero: voters are configured, not part of the log (KIP-853 is not served).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32, i64
+
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.wire.errors import Error
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.begin_quorum_epoch.v1 import request as begin_request
+    from kio.schema.begin_quorum_epoch.v1 import response as begin_response
+    from kio.schema.end_quorum_epoch.v1 import request as end_request
+    from kio.schema.end_quorum_epoch.v1 import response as end_response
+    from kio.schema.vote.v2 import request as vote_request
+    from kio.schema.vote.v2 import response as vote_response
+else:
+    begin_request = LazySchema("begin_quorum_epoch.v1.request")
+    begin_response = LazySchema("begin_quorum_epoch.v1.response")
+    end_request = LazySchema("end_quorum_epoch.v1.request")
+    end_response = LazySchema("end_quorum_epoch.v1.response")
+    vote_request = LazySchema("vote.v2.request")
+    vote_response = LazySchema("vote.v2.response")
+
+METADATA_TOPIC = TopicName("__cluster_metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What every answer tells. ``leader_id`` -1: not known to the one who answers. ``granted``: of a vote."""
+
+    error: Error
+    leader_id: int
+    epoch: int
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """``voter_id``: who is asked (-1: not said)."""
+
+    cluster_id: str | None
+    voter_id: int
+    candidate_id: int
+    epoch: int
+    end: OffsetAndEpoch
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpochNews:
+    """BeginQuorumEpoch and EndQuorumEpoch. ``successors``: of an end, whom the leader prefers, best first."""
+
+    cluster_id: str | None
+    voter_id: int
+    leader_id: int
+    epoch: int
+    successors: tuple[int, ...] = ()
+
+
+def vote(cluster_id: str, voter_id: int, asked: Vote) -> "vote_request.VoteRequest":
+    partition = vote_request.PartitionData(
+        partition_index=i32(0),
+        replica_epoch=i32(asked.epoch),
+        replica_id=BrokerId(asked.candidate_id),
+        replica_directory_id=None,
+        voter_directory_id=None,
+        last_offset_epoch=i32(asked.end.epoch),
+        last_offset=i64(asked.end.offset),
+        pre_vote=asked.pre_vote,
+    )
+    topic = vote_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return vote_request.VoteRequest(cluster_id=cluster_id, voter_id=BrokerId(voter_id), topics=(topic,))
+
+
+def read_vote(body: object) -> Vote | None:
+    """None for one that does not name exactly the metadata partition."""
+    assert isinstance(body, vote_request.VoteRequest)
+    if not _names_metadata(body.topics):
+        return None
+    one = body.topics[0].partitions[0]
+    end = OffsetAndEpoch(one.last_offset, one.last_offset_epoch)
+    return Vote(body.cluster_id, body.voter_id, one.replica_id, one.replica_epoch, end, one.pre_vote)
+
+
+def voted(answer: Answer) -> "vote_response.VoteResponse":
+    partition = vote_response.PartitionData(
+        partition_index=i32(0),
+        error_code=ErrorCode(int(answer.error)),
+        leader_id=BrokerId(answer.leader_id),
+        leader_epoch=i32(answer.epoch),
+        vote_granted=answer.granted,
+    )
+    topic = vote_response.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return vote_response.VoteResponse(error_code=ErrorCode.none, topics=(topic,))
+
+
+def vote_refused(error: Error) -> "vote_response.VoteResponse":
+    return vote_response.VoteResponse(error_code=ErrorCode(int(error)), topics=())
+
+
+def read_voted(body: object) -> Answer | None:
+    """None for an answer without the metadata partition: an error of the whole request."""
+    if not isinstance(body, vote_response.VoteResponse) or body.error_code or not _names_metadata(body.topics):
+        return None
+    one = body.topics[0].partitions[0]
+    return Answer(Error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
+
+
+def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "begin_request.BeginQuorumEpochRequest":
+    partition = begin_request.PartitionData(
+        partition_index=i32(0), voter_directory_id=None, leader_id=BrokerId(leader_id), leader_epoch=i32(epoch)
+    )
+    topic = begin_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return begin_request.BeginQuorumEpochRequest(
+        cluster_id=cluster_id, voter_id=BrokerId(voter_id), topics=(topic,), leader_endpoints=()
+    )
+
+
+def read_begin_epoch(body: object) -> EpochNews | None:
+    assert isinstance(body, begin_request.BeginQuorumEpochRequest)
+    if not _names_metadata(body.topics):
+        return None
+    one = body.topics[0].partitions[0]
+    return EpochNews(body.cluster_id, body.voter_id, one.leader_id, one.leader_epoch)
+
+
+def begun(answer: Answer) -> "begin_response.BeginQuorumEpochResponse":
+    partition = begin_response.PartitionData(
+        partition_index=i32(0),
+        error_code=ErrorCode(int(answer.error)),
+        leader_id=BrokerId(answer.leader_id),
+        leader_epoch=i32(answer.epoch),
+    )
+    topic = begin_response.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
+
+
+def begin_refused(error: Error) -> "begin_response.BeginQuorumEpochResponse":
+    return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode(int(error)), topics=())
+
+
+def end_epoch(
+    cluster_id: str, leader_id: int, epoch: int, successors: Sequence[int]
+) -> "end_request.EndQuorumEpochRequest":
+    partition = end_request.PartitionData(
+        partition_index=i32(0),
+        leader_id=BrokerId(leader_id),
+        leader_epoch=i32(epoch),
+        preferred_candidates=tuple(
+            end_request.ReplicaInfo(candidate_id=BrokerId(each), candidate_directory_id=None) for each in successors
+        ),
+    )
+    topic = end_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return end_request.EndQuorumEpochRequest(cluster_id=cluster_id, topics=(topic,), leader_endpoints=())
+
+
+def read_end_epoch(body: object) -> EpochNews | None:
+    assert isinstance(body, end_request.EndQuorumEpochRequest)
+    if not _names_metadata(body.topics):
+        return None
+    one = body.topics[0].partitions[0]
+    successors = tuple(int(each.candidate_id) for each in one.preferred_candidates)
+    return EpochNews(body.cluster_id, -1, one.leader_id, one.leader_epoch, successors)
+
+
+def ended(answer: Answer) -> "end_response.EndQuorumEpochResponse":
+    partition = end_response.PartitionData(
+        partition_index=i32(0),
+        error_code=ErrorCode(int(answer.error)),
+        leader_id=BrokerId(answer.leader_id),
+        leader_epoch=i32(answer.epoch),
+    )
+    topic = end_response.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return end_response.EndQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
+
+
+def end_refused(error: Error) -> "end_response.EndQuorumEpochResponse":
+    return end_response.EndQuorumEpochResponse(error_code=ErrorCode(int(error)), topics=())
+
+
+def read_epoch_answer(body: object) -> Answer | None:
+    """Of BeginQuorumEpoch and EndQuorumEpoch; None as for ``read_voted``."""
+    if not isinstance(body, begin_response.BeginQuorumEpochResponse | end_response.EndQuorumEpochResponse):
+        return None
+    if body.error_code or not _names_metadata(body.topics):
+        return None
+    one = body.topics[0].partitions[0]
+    return Answer(Error(int(one.error_code)), one.leader_id, one.leader_epoch)
+
+
+def _names_metadata(topics: Sequence[object]) -> bool:
+    named = [
+        (getattr(topic, "topic_name", ""), one.partition_index)
+        for topic in topics
+        for one in getattr(topic, "partitions", ())
+    ]
+    return named == [(METADATA_TOPIC, 0)]

@@ -1,0 +1,97 @@
+"""The two small files beside the logs: who this node is (meta.properties) and its quorum state (quorum-state).
+
+Both have Kafka's formats. A file is replaced by writing ``<name>.tmp``, syncing it, and renaming it; the sync is the
+caller's, since it is answered later.
+"""
+
+import json
+from dataclasses import dataclass
+
+from reference_broker.ports.disk import Disk
+
+META_PROPERTIES = "meta.properties"
+METADATA_DIRECTORY = "__cluster_metadata-0"
+QUORUM_STATE = f"{METADATA_DIRECTORY}/quorum-state"
+TEMPORARY_SUFFIX = ".tmp"
+
+
+class StartRefused(Exception):  # noqa: N818 - says what happens, not only that something is wrong
+    """The data directory is not this node's, or damaged: one sentence with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``cluster_id`` and ``directory_id``: base64 text, as Kafka writes UUIDs."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """-1: none. ``voters``: node IDs."""
+
+    leader_id: int
+    leader_epoch: int
+    voted_id: int
+    voters: tuple[int, ...]
+
+
+def read_identity(disk: Disk, node_id: int) -> Identity | None:
+    """None for an empty directory. Raises StartRefused for another node's directory or an unreadable file."""
+    if not disk.exists(META_PROPERTIES):
+        return None
+    lines = disk.read(META_PROPERTIES, 0, disk.size(META_PROPERTIES)).decode(errors="replace").splitlines()
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    values = {key.strip(): value.strip() for key, _, value in pairs}
+    if values.get("version") != "1" or not {"cluster.id", "node.id", "directory.id"} <= values.keys():
+        raise StartRefused(f"{META_PROPERTIES} is damaged or of another version: restore it or use an empty directory.")
+    if values["node.id"] != str(node_id):
+        raise StartRefused(
+            f"The data directory belongs to node {values['node.id']}, not {node_id}: give that node ID, "
+            "or another directory."
+        )
+    return Identity(values["cluster.id"], node_id, values["directory.id"])
+
+
+def write_identity(disk: Disk, identity: Identity) -> str:
+    """Writes the temporary file and returns its path, for the sync."""
+    text = (
+        f"#\ncluster.id={identity.cluster_id}\ndirectory.id={identity.directory_id}\n"
+        f"node.id={identity.node_id}\nversion=1\n"
+    )
+    disk.write(META_PROPERTIES + TEMPORARY_SUFFIX, text.encode())
+    return META_PROPERTIES + TEMPORARY_SUFFIX
+
+
+def read_quorum_state(disk: Disk) -> QuorumState | None:
+    """None where there is none. Raises StartRefused for an unreadable file."""
+    if not disk.exists(QUORUM_STATE):
+        return None
+    try:
+        state = json.loads(disk.read(QUORUM_STATE, 0, disk.size(QUORUM_STATE)))
+        voters = tuple(int(voter["voterId"]) for voter in state["currentVoters"])
+        return QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), int(state["votedId"]), voters)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartRefused(f"{QUORUM_STATE} is damaged ({error}): restore it from another copy.") from error
+
+
+def write_quorum_state(disk: Disk, state: QuorumState) -> str:
+    """Writes the temporary file (QuorumStateData version 0) and returns its path, for the sync."""
+    fields = {
+        "clusterId": "",
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.leader_epoch,
+        "votedId": state.voted_id,
+        "appliedOffset": 0,
+        "currentVoters": [{"voterId": voter} for voter in state.voters],
+        "data_version": 0,
+    }
+    disk.write(QUORUM_STATE + TEMPORARY_SUFFIX, json.dumps(fields, separators=(",", ":")).encode())
+    return QUORUM_STATE + TEMPORARY_SUFFIX
+
+
+def put_in_place(disk: Disk, temporary: str) -> None:
+    """Once synced: makes the new content the file."""
+    disk.rename(temporary, temporary.removesuffix(TEMPORARY_SUFFIX))

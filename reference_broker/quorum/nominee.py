@@ -1,0 +1,171 @@
+"""Seeks a majority's votes: first whether it would get them (PROSPECTIVE, KIP-996), then in earnest (CANDIDATE)."""
+
+from typing import TYPE_CHECKING
+
+from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
+from reference_broker.quorum.role_state import RoleState
+from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+if TYPE_CHECKING:
+    from reference_broker.quorum.quorum import Quorum
+
+VOTE_VERSION = 2
+RETRY_US = 50_000
+"""Until a voter that could not be reached is asked again; doubles."""
+LONGEST_RETRY_US = 400_000
+
+
+class Nominee(RoleState):
+    """``granted`` / ``rejected`` / ``failed``: voters by ID; a failed one is asked again until the election ends.
+
+    The election is over early when a majority refuses, or when everyone was heard of, somebody refused, and the rest
+    cannot be reached.
+    """
+
+    __slots__ = ("failed", "granted", "rejected")
+
+    pre_vote = True
+
+    def __init__(self, quorum: "Quorum") -> None:
+        super().__init__(quorum)
+        self.granted = {quorum.node_id: True}
+        self.rejected: dict[int, bool] = {}
+        self.failed: dict[int, int] = {}
+
+    def start(self) -> None:
+        quorum = self.quorum
+        if len(self.granted) >= quorum.majority:
+            self.won()
+            return
+        self.after(quorum.timing.election_us(), self.timed_out)
+        for peer in quorum.others:
+            self._ask(peer)
+
+    @property
+    def known(self) -> int:
+        """Voters that were heard of, or could not be reached."""
+        return len(self.granted) + len(self.rejected) + len(self.failed)
+
+    def won(self) -> None:
+        """A majority granted."""
+
+    @property
+    def may_win(self) -> bool:
+        """A majority's grants are enough."""
+        return True
+
+    def lost(self) -> None:
+        """No majority will grant."""
+
+    def timed_out(self) -> None:
+        """Not enough answers came in time."""
+
+    def _ask(self, peer: int) -> None:
+        quorum = self.quorum
+        asked = Vote(quorum.cluster_id, peer, quorum.node_id, quorum.epoch, quorum.log.end, self.pre_vote)
+        self.ask(
+            peer,
+            (ApiKey.VOTE, VOTE_VERSION),
+            vote(quorum.cluster_id, peer, asked),
+            quorum.timing.election_timeout_ms,
+            read_voted,
+            lambda answer: self._answered(peer, answer),
+            lambda: self._unreachable(peer),
+        )
+
+    def _answered(self, peer: int, answer: Answer) -> None:
+        if answer.error is not Error.NONE:
+            self._unreachable(peer)
+            return
+        self.failed.pop(peer, None)
+        (self.granted if answer.granted else self.rejected)[peer] = True
+        self._judge()
+
+    def _unreachable(self, peer: int) -> None:
+        times = self.failed[peer] = self.failed.get(peer, 0) + 1
+        self.after(min(RETRY_US << min(times - 1, 4), LONGEST_RETRY_US), lambda: self._ask(peer))
+        self._judge()
+
+    def _judge(self) -> None:
+        voters, known = len(self.quorum.others) + 1, self.known
+        if len(self.granted) >= self.quorum.majority:
+            if self.may_win:
+                self.won()
+        elif len(self.rejected) > voters - self.quorum.majority or (self.rejected and known == voters):
+            self.lost()
+
+
+class Prospective(Nominee):
+    """Asks without binding anybody, so that a node that the others do without disturbs nobody. The leader that it lost
+    sight of stays known.
+
+    ``starting``: it has not looked for a leader for long, and others that have just started grant what those would
+    refuse who fetch from one. So everyone is heard of first who can be reached: a leader among them says so. In epoch 0
+    a majority's word is enough: nobody leads without the votes of a majority, and these are in a later epoch.
+    """
+
+    __slots__ = ("_starting",)
+
+    role = Role.PROSPECTIVE
+
+    def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
+        super().__init__(quorum)
+        self._starting = starting
+
+    @property
+    def may_win(self) -> bool:
+        return not self._starting or self.quorum.epoch == 0 or self.known > len(self.quorum.others)
+
+    def won(self) -> None:
+        self.quorum.become_candidate()
+
+    def lost(self) -> None:
+        """The others have a leader, or a longer log: goes back."""
+        quorum = self.quorum
+        if quorum.leader_id == NO_NODE:
+            quorum.become_unattached(quorum.epoch, voted_id=quorum.voted_id)
+        else:
+            quorum.become_follower(quorum.epoch, quorum.leader_id)
+
+    def timed_out(self) -> None:
+        self.lost()
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
+        quorum = self.quorum
+        if pre_vote:
+            return up_to_date
+        if quorum.leader_id != NO_NODE:
+            return False
+        return up_to_date if quorum.voted_id == NO_NODE else quorum.voted_id == candidate_id
+
+
+class Candidate(Nominee):
+    """Of a new epoch, its own vote durable."""
+
+    __slots__ = ("_over",)
+
+    role = Role.CANDIDATE
+    pre_vote = False
+
+    def __init__(self, quorum: "Quorum") -> None:
+        super().__init__(quorum)
+        self._over = False
+
+    def won(self) -> None:
+        self.quorum.become_leader()
+
+    def lost(self) -> None:
+        """Seeks a new election after a random time, so that rivals do not meet again."""
+        if not self._over:
+            self._over = True
+            quorum = self.quorum
+            quorum.attempts += 1
+            self.after(quorum.timing.backoff_us(quorum.attempts), quorum.become_prospective)
+
+    def timed_out(self) -> None:
+        self.quorum.become_prospective()
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
+        return up_to_date if pre_vote else candidate_id == self.quorum.node_id

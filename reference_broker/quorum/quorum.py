@@ -1,0 +1,396 @@
+"""One node's part in the quorum of the metadata log: who leads, what is committed (KIP-595, KIP-996).
+
+A pure state machine. Every change of epoch or vote is durable before anything is said or done in it; what comes
+meanwhile waits, in order. Roles are objects (``role_state``): what one of them began has no effect in the next.
+"""
+
+from collections.abc import Callable, Sequence
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum import requests as quorum_requests
+from reference_broker.quorum.follower import Follower
+from reference_broker.quorum.gate import Gate
+from reference_broker.quorum.leader import Leader
+from reference_broker.quorum.log_sync import LogSync
+from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.node_files import (
+    QuorumState,
+    StartRefused,
+    put_in_place,
+    read_quorum_state,
+    write_quorum_state,
+)
+from reference_broker.quorum.nominee import Candidate, Prospective
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.role_state import RoleState
+from reference_broker.quorum.timing import QuorumTiming
+from reference_broker.quorum.unattached import Resigned, Unattached
+from reference_broker.quorum.values import (
+    NO_NODE,
+    UNKNOWN_OFFSET,
+    Download,
+    NotLeader,
+    QuorumDescription,
+    QuorumListener,
+    ReplicaDescription,
+    Role,
+)
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+
+__all__ = [
+    "Download",
+    "NotLeader",
+    "Quorum",
+    "QuorumDescription",
+    "QuorumListener",
+    "ReplicaDescription",
+    "Role",
+]
+
+
+class Quorum:
+    """``voters``: node IDs, ascending; ``others``: those that are not this node. ``leader_id``, ``voted_id`` and
+    ``high_watermark``: -1 while not known. The high watermark never goes back while the node lives.
+
+    Raises StartRefused where the directory belongs to another set of voters, or its state is damaged.
+    """
+
+    __slots__ = (
+        "_coming_leader_id",
+        "_durable",
+        "_left",
+        "_number",
+        "_state",
+        "_told",
+        "attempts",
+        "cluster_id",
+        "download",
+        "epoch",
+        "gate",
+        "high_watermark",
+        "leader_id",
+        "leaving",
+        "listener",
+        "log",
+        "log_sync",
+        "node_id",
+        "others",
+        "ports",
+        "random",
+        "stopped",
+        "surroundings",
+        "timing",
+        "voted_id",
+        "voters",
+    )
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        config: BrokerConfig,
+        cluster_id: str,
+        log: MetadataLog,
+        listener: QuorumListener,
+        download: Download,
+    ) -> None:
+        self.surroundings = surroundings
+        self.ports = surroundings.ports
+        self.random = surroundings.random
+        self.node_id = surroundings.node_id
+        self.cluster_id = cluster_id
+        self.log = log
+        self.listener = listener
+        self.download = download
+        self.timing = QuorumTiming(config, surroundings.random)
+        self.voters = tuple(voter.node_id for voter in config.voters(self.node_id))
+        self.others = tuple(voter for voter in self.voters if voter != self.node_id)
+        self.gate = Gate(closed=True)
+        self.log_sync = LogSync(log, self.ports)
+        self.attempts = 0
+        """Elections sought since a leader was last heard of."""
+        self.leaving = False
+        self.stopped = False
+        self.high_watermark = UNKNOWN_OFFSET
+        self._left: Callable[[], None] | None = None
+        self._number = 0
+        self._told = (NO_NODE, -1)
+        self._coming_leader_id = NO_NODE
+        self._durable = self._recovered()
+        self.epoch = self._durable.leader_epoch
+        self.leader_id = NO_NODE
+        self.voted_id = self._durable.voted_id
+        self._state: RoleState = Unattached(self)
+
+    # What is known
+
+    @property
+    def role(self) -> Role:
+        return self._state.role
+
+    @property
+    def state(self) -> RoleState:
+        """The role with its doings: for requests, and for checks."""
+        return self._state
+
+    @property
+    def is_leader(self) -> bool:
+        return self._state.role is Role.LEADER
+
+    @property
+    def shown_leader_id(self) -> int:
+        """What clients are told: -1 also while this node has lost sight of the leader and seeks to replace it."""
+        return NO_NODE if self._state.role is Role.PROSPECTIVE else self.leader_id
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.voters
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """Of the first record of the epoch that this node leads; -1 otherwise."""
+        return self._state.start_offset if isinstance(self._state, Leader) else UNKNOWN_OFFSET
+
+    def describe(self) -> QuorumDescription:
+        """Raises NotLeader: nobody else knows."""
+        if not isinstance(self._state, Leader):
+            raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
+        return self._state.describe()
+
+    def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
+        """Of a request that only the leader answers, in Kafka's order; None: go on. ``cluster_id`` None: not said."""
+        if cluster_id is not None and cluster_id != self.cluster_id:
+            return Error.INCONSISTENT_CLUSTER_ID
+        if leader_epoch != self.epoch:
+            return Error.FENCED_LEADER_EPOCH if leader_epoch < self.epoch else Error.UNKNOWN_LEADER_EPOCH
+        if not self.is_leader:
+            return Error.NOT_LEADER_OR_FOLLOWER
+        return Error.BROKER_NOT_AVAILABLE if self.leaving else None
+
+    # What others ask
+
+    def start(self) -> None:
+        """Once; first of all, what the log holds is made durable."""
+        self.log_sync.request(self._begin)
+
+    def shut_down(self, done: Callable[[], None]) -> None:
+        """A leader tells the others that it resigns first, for as long as a request may take. Nothing is sent or
+        appended after ``done``."""
+        self.gate.run(lambda: self._leave(done))
+
+    def halt(self) -> None:
+        """Stops at once, also in the middle of a change of role: for a node that can wait no longer."""
+        if not self.stopped:
+            self._stop()
+
+    def append(self, values: Sequence[bytes]) -> Provenance:
+        """One batch of records with these values, whole or not at all.
+
+        Raises NotLeader, BatchTooLarge or DiskError; nothing was written then."""
+        state = self._state
+        if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
+            raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
+        last = self.log.append(self.ports.now(), values, self.epoch)
+        state.appended()
+        return last
+
+    def contacted(self, replica_id: int) -> None:
+        """A replica asked for something other than the log: it is there (FetchSnapshot)."""
+        if isinstance(self._state, Leader):
+            self._state.contacted(replica_id)
+
+    def handle_vote(self, body: object, answer: Callable[[object], None]) -> None:
+        self.gate.run(lambda: quorum_requests.vote(self, body, answer))
+
+    def handle_begin_quorum_epoch(self, body: object, answer: Callable[[object], None]) -> None:
+        self.gate.run(lambda: quorum_requests.begin_epoch(self, body, answer))
+
+    def handle_end_quorum_epoch(self, body: object, answer: Callable[[object], None]) -> None:
+        self.gate.run(lambda: quorum_requests.end_epoch(self, body, answer))
+
+    def handle_fetch(self, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
+        """Of the metadata log; waits for records or a newer high watermark than the fetcher tells (KIP-1166)."""
+        self.gate.run(lambda: quorum_requests.fetch(self, request, answer))
+
+    # What roles tell
+
+    def heed(self, leader_id: int, epoch: int) -> bool:
+        """What any answer tells of the quorum. True if this node is in another role by it, or has stopped."""
+        if self.stopped:
+            return True
+        is_news = self.leader_id == NO_NODE and leader_id in self.others
+        if epoch < self.epoch or (epoch == self.epoch and not is_news):
+            return False
+        if leader_id in self.others:
+            self.become_follower(epoch, leader_id)
+        else:  # A leader of that epoch that is told to be this node has lost what it knew: its vote was its own.
+            self.become_unattached(epoch, voted_id=self.node_id if leader_id == self.node_id else NO_NODE)
+        return True
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Never back, and never beyond this node's log; True if it moved."""
+        offset = min(offset, self.log.end_offset)
+        if offset <= max(self.high_watermark, 0):
+            return False
+        self.high_watermark = offset
+        self.log.log.advance_high_watermark(offset)
+        self.ports.note("high_watermark", ("offset", offset))
+        self.listener.high_watermark_advanced(offset)
+        return True
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
+        """All that it holds was committed."""
+        if snapshot.offset > self.high_watermark:
+            self.high_watermark = snapshot.offset
+            self.ports.note("high_watermark", ("offset", snapshot.offset))
+        self.listener.snapshot_installed(snapshot)
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def all_told(self) -> None:
+        """Everyone knows of the resignation, or cannot be told in time."""
+        if self.leaving and not self.stopped:
+            self._stop()
+
+    # Changes of role
+
+    def become_unattached(
+        self, epoch: int, *, voted_id: int, then: Callable[[], None] | None = None, starting: bool = False
+    ) -> None:
+        self._become(Unattached(self, starting), epoch, NO_NODE, voted_id, then)
+
+    def become_follower(self, epoch: int, leader_id: int, then: Callable[[], None] | None = None) -> None:
+        self._become(Follower(self), epoch, leader_id, self.voted_id if epoch == self.epoch else NO_NODE, then)
+
+    def become_prospective(self, starting: bool = False) -> None:
+        self._become(Prospective(self, starting), self.epoch, self.leader_id, self.voted_id)
+
+    def become_candidate(self) -> None:
+        self._become(Candidate(self), self.epoch + 1, NO_NODE, self.node_id)
+
+    def become_leader(self) -> None:
+        self.attempts = 0
+        self._become(Leader(self), self.epoch, self.node_id, self.voted_id)
+
+    def resign(self, why: str) -> None:
+        assert isinstance(self._state, Leader), f"a {self.role.value} resigns"
+        self.ports.note("leader_resigned", ("epoch", self.epoch), ("why", why))
+        self._become(Resigned(self, self._state.successors()), self.epoch, NO_NODE, self.voted_id)
+
+    def _become(
+        self, state: RoleState, epoch: int, leader_id: int, voted_id: int, then: Callable[[], None] | None = None
+    ) -> None:
+        """Decided now, begun when durable. ``then``: answers the request that led here."""
+        before, self._state = self._state, state
+        assert epoch >= self.epoch, f"from epoch {self.epoch} back to {epoch}"
+        assert not self.gate.closed, f"{before.role} becomes {state.role} while its state is being kept"
+        led_epoch = self.epoch
+        before.stop()
+        self.epoch, self.voted_id = epoch, voted_id
+        self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # Nobody is told of whom it may forget.
+        self.gate.closed = True
+        if isinstance(before, Leader) and before.start_offset >= 0:
+            self.listener.leadership_lost(led_epoch)
+        self._persist(lambda: self._entered(state, before, then))
+
+    def _entered(self, state: RoleState, before: RoleState, then: Callable[[], None] | None) -> None:
+        self.gate.closed = False
+        self.leader_id = self._coming_leader_id
+        before.depart()
+        if then is not None:
+            then()
+        told = (self.shown_leader_id, self.epoch)
+        if self._told != told:
+            self._told = told
+            self.ports.note("epoch_changed", ("epoch", self.epoch), ("leader", self.shown_leader_id))
+            self.listener.leader_changed(self.shown_leader_id, self.epoch)
+        if self.leaving and state.role is not Role.RESIGNED and not self.stopped:
+            self._stop()
+        if state.live:
+            state.start()
+        self.gate.drain()
+
+    # What is kept
+
+    def _persist(self, done: Callable[[], None]) -> None:
+        """A leader that is not known any more stays in the file: nobody relies on it."""
+        kept = self._durable
+        is_kept = (kept.leader_epoch, kept.voted_id) == (self.epoch, self.voted_id)
+        if is_kept and self._coming_leader_id in (NO_NODE, kept.leader_id):
+            done()
+            return
+        wanted = QuorumState(self._coming_leader_id, self.epoch, self.voted_id, self.voters)
+        disk = self.surroundings.disk
+        path = write_quorum_state(disk, wanted)
+
+        def durable() -> None:
+            put_in_place(disk, path)
+            self._durable = wanted
+            is_new = (wanted.leader_epoch, wanted.voted_id) != (kept.leader_epoch, kept.voted_id)
+            if is_new and wanted.voted_id != NO_NODE:
+                self.ports.note("voted", ("epoch", wanted.leader_epoch), ("candidate", wanted.voted_id))
+            done()
+
+        self.ports.sync((path,), durable)
+
+    def _recovered(self) -> QuorumState:
+        """As kept, or of the log's epoch where that is newer (a state file that was lost). Raises StartRefused."""
+        kept = read_quorum_state(self.surroundings.disk)
+        if kept is not None and kept.voters and tuple(sorted(kept.voters)) != self.voters:
+            raise StartRefused(
+                f"The directory belongs to a quorum of voters {_listed(kept.voters)}, not {_listed(self.voters)}: "
+                "give controller.quorum.voters as it was, or another directory."
+            )
+        log_epoch = self.log.end.epoch
+        if kept is None or kept.leader_epoch < log_epoch:
+            return QuorumState(NO_NODE, log_epoch, NO_NODE, self.voters)
+        return kept
+
+    def _begin(self) -> None:
+        """Back in the epoch of before: behind its leader, never as its leader or candidate, whatever this node was (it
+        may have lost records that it wrote as such)."""
+        kept = self._durable
+        self.gate.closed = False
+        if self.voters == (self.node_id,):
+            self.become_prospective()
+        elif kept.leader_id in self.others:
+            self.become_follower(kept.leader_epoch, kept.leader_id)
+        else:
+            led = kept.leader_id == self.node_id
+            voted_id = self.node_id if led else kept.voted_id
+            self.become_unattached(kept.leader_epoch, voted_id=voted_id, starting=True)
+
+    # The end
+
+    def _leave(self, done: Callable[[], None]) -> None:
+        if self.stopped:
+            done()
+            return
+        self._left = done
+        self.leaving = True
+        if self.is_leader and self.others:
+            self.ports.set_timer(self.ports.now().mono_us + self.timing.request_timeout_us, self.all_told)
+            self.resign("it is shutting down")
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self.stopped = True
+        state, left = self._state, self._left
+        state.stop()
+        if isinstance(state, Leader) and state.start_offset >= 0:
+            self.listener.leadership_lost(self.epoch)
+        state.depart()
+        if left is not None:
+            left()
+
+
+def _listed(voters: Sequence[int]) -> str:
+    return ",".join(str(voter) for voter in sorted(voters))

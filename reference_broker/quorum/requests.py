@@ -1,0 +1,160 @@
+"""How requests of the quorum are judged and answered, in the order of checks of Kafka's KafkaRaftClient.
+
+A change of role that a request leads to is durable before its answer.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from reference_broker.quorum import fetch_messages
+from reference_broker.quorum import messages as quorum_messages
+from reference_broker.quorum.follower import Follower
+from reference_broker.quorum.leader import Leader
+from reference_broker.quorum.messages import Answer, EpochNews, Vote
+from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from reference_broker.quorum.quorum import Quorum
+
+
+def vote(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
+    asked = quorum_messages.read_vote(body)
+    refused = _whole_error(quorum, asked.cluster_id if asked else None, asked is not None)
+    if asked is None or refused is not None:
+        answer(quorum_messages.vote_refused(refused or Error.INVALID_REQUEST))
+        return
+
+    def reply(error: Error, granted: bool = False) -> None:
+        answer(quorum_messages.voted(Answer(error, quorum.leader_id, quorum.epoch, granted)))
+
+    error = _vote_error(quorum, asked)
+    if error is not None:
+        reply(error)
+        return
+    own = quorum.log.end
+    up_to_date = (asked.end.epoch, asked.end.offset) >= (own.epoch, own.offset)
+    _judge(quorum, asked, up_to_date, lambda granted: reply(Error.NONE, granted))
+
+
+def _judge(quorum: "Quorum", asked: Vote, up_to_date: bool, reply: Callable[[bool], None]) -> None:
+    binding = not asked.pre_vote
+    if asked.epoch > quorum.epoch:
+        voted_id = asked.candidate_id if up_to_date and binding else NO_NODE
+        quorum.become_unattached(asked.epoch, voted_id=voted_id, then=lambda: reply(up_to_date))
+        return
+    granted = quorum.state.would_vote(asked.candidate_id, up_to_date, asked.pre_vote)
+    if granted and binding and quorum.voted_id != asked.candidate_id:
+        quorum.become_unattached(asked.epoch, voted_id=asked.candidate_id, then=lambda: reply(True))
+    else:
+        reply(granted)
+
+
+def begin_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
+    news = quorum_messages.read_begin_epoch(body)
+    refused = _whole_error(quorum, news.cluster_id if news else None, news is not None)
+    if news is None or refused is not None:
+        answer(quorum_messages.begin_refused(refused or Error.INVALID_REQUEST))
+        return
+
+    def reply(error: Error) -> None:
+        answer(quorum_messages.begun(Answer(error, quorum.leader_id, quorum.epoch)))
+
+    error = _news_error(quorum, news)
+    if error is not None:
+        reply(error)
+        return
+    state = quorum.state
+    if news.epoch == quorum.epoch and isinstance(state, Follower):
+        state.announced()
+        reply(Error.NONE)
+    else:
+        quorum.become_follower(news.epoch, news.leader_id, then=lambda: reply(Error.NONE))
+
+
+def end_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
+    news = quorum_messages.read_end_epoch(body)
+    refused = _whole_error(quorum, news.cluster_id if news else None, news is not None)
+    if news is None or refused is not None:
+        answer(quorum_messages.end_refused(refused or Error.INVALID_REQUEST))
+        return
+
+    def reply(error: Error) -> None:
+        answer(quorum_messages.ended(Answer(error, quorum.leader_id, quorum.epoch)))
+
+    error = _news_error(quorum, news)
+    if error is not None:
+        reply(error)
+        return
+    state = quorum.state
+    if news.epoch > quorum.epoch:
+        quorum.become_unattached(news.epoch, voted_id=NO_NODE, then=lambda: reply(Error.NONE))
+        return
+    if isinstance(state, Follower):
+        state.leader_resigned(news.successors)
+    reply(Error.NONE)
+
+
+def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
+    partition = fetch_messages.fetched_partition(request)
+    refused = _whole_error(quorum, request.cluster_id, partition is not None)
+    if partition is None or refused is not None:
+        answer(fetch_messages.fetch_refused(refused or Error.INVALID_REQUEST))
+        return
+    state = quorum.state
+    error = _fetch_error(request, partition) or quorum.leader_check(None, partition.current_leader_epoch)
+    if error is None and isinstance(state, Leader):
+        state.fetch(partition, request, answer)
+        return
+    answer(
+        fetch_messages.fetched(
+            error or Error.NOT_LEADER_OR_FOLLOWER,
+            quorum.leader_id,
+            quorum.epoch,
+            quorum.high_watermark,
+            quorum.log.start_offset,
+        )
+    )
+
+
+def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:
+    """Of the request as a whole."""
+    if quorum.stopped:
+        return Error.BROKER_NOT_AVAILABLE
+    if cluster_id is not None and cluster_id != quorum.cluster_id:
+        return Error.INCONSISTENT_CLUSTER_ID
+    return None if is_metadata else Error.INVALID_REQUEST
+
+
+def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) -> Error | None:
+    """Of a request between voters. ``voter_id``: whom it is meant for (-1: not said)."""
+    if epoch < quorum.epoch:
+        return Error.FENCED_LEADER_EPOCH
+    if remote_id < 0 or remote_id == quorum.node_id:
+        return Error.INVALID_REQUEST
+    if not quorum.is_voter or remote_id not in quorum.voters:
+        return Error.INCONSISTENT_VOTER_SET
+    return Error.INVALID_VOTER_KEY if voter_id not in (NO_NODE, quorum.node_id) else None
+
+
+def _vote_error(quorum: "Quorum", asked: Vote) -> Error | None:
+    newest = asked.epoch if asked.pre_vote else asked.epoch - 1
+    if asked.end.offset < 0 or not 0 <= asked.end.epoch <= newest:
+        return Error.INVALID_REQUEST
+    return _voter_error(quorum, asked.candidate_id, asked.epoch, asked.voter_id)
+
+
+def _news_error(quorum: "Quorum", news: EpochNews) -> Error | None:
+    error = _voter_error(quorum, news.leader_id, news.epoch, news.voter_id)
+    if error is None and news.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, news.leader_id):
+        return Error.INVALID_REQUEST  # Two leaders of one epoch: one of the two nodes lies.
+    if error is None and news.epoch == quorum.epoch and quorum.role in (Role.LEADER, Role.RESIGNED):
+        return Error.INVALID_REQUEST
+    return error
+
+
+def _fetch_error(request: FetchRequest, partition: FetchPartition) -> Error | None:
+    fetched_epoch = partition.last_fetched_epoch
+    is_sane = request.max_wait_ms >= 0 and partition.fetch_offset >= 0
+    return None if is_sane and 0 <= fetched_epoch <= partition.current_leader_epoch else Error.INVALID_REQUEST

@@ -1,0 +1,120 @@
+"""Deletes old snapshots and the log before the oldest that is kept (S-15; KafkaMetadataLog.maybeClean).
+
+What is beyond ``metadata.max.retention.bytes`` or ``.ms`` may go. The newest snapshot always stays; a superseded one
+stays for ``crucible.metadata.snapshot.keep.ms``, and as long again after each advance of a download of it. The log
+goes first: it never starts where no snapshot reaches.
+"""
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.format import SnapshotDamaged
+from reference_broker.quorum.snapshots.store import SnapshotStore
+
+CHECK_US = 60_000_000
+"""Kafka's interval between two looks (KafkaMetadataLog)."""
+RETRY_US = 1_000_000
+
+
+class SnapshotCleaner:
+    """Looks after each new snapshot, when one becomes due, and every minute while there is anything to delete."""
+
+    __slots__ = ("_config", "_log", "_store", "_surroundings", "_timer")
+
+    def __init__(
+        self, surroundings: Surroundings, config: BrokerConfig, store: SnapshotStore, log: MetadataLog
+    ) -> None:
+        """Finishes what a crash may have interrupted: the log's start was moved, the snapshot before it not deleted."""
+        self._surroundings = surroundings
+        self._config = config
+        self._store = store
+        self._log = log
+        self._timer: int | None = None
+        for snapshot in store.ids[:-1]:
+            if snapshot.offset < log.start_offset:
+                self._delete(snapshot)
+        self._look_again()
+
+    def check(self) -> None:
+        """Deletes what may go now."""
+        try:
+            while self._step():
+                pass
+        except (DiskError, SnapshotDamaged) as error:
+            self._surroundings.ports.note("snapshot_cleaning_failed", ("why", str(error)))
+        self._look_again()
+
+    # What may go
+
+    def _step(self) -> bool:
+        """One deletion; False if there was none."""
+        store = self._store
+        oldest = store.oldest
+        if oldest is None:
+            return False
+        if self._is_over(oldest) and self._log.start_offset < oldest.offset and self._delete_log_before(oldest):
+            return True
+        for snapshot in store.ids[:-1]:
+            if self._due_us(snapshot) <= self._now_us() and self._is_over(snapshot) and self._remove(snapshot):
+                return True
+        return False
+
+    def _is_over(self, snapshot: OffsetAndEpoch) -> bool:
+        config, store = self._config, self._store
+        most_bytes, most_ms = config.metadata_max_retention_bytes, config.metadata_max_retention_ms
+        if 0 <= most_bytes < self._log.log.size_bytes + store.size_bytes:
+            return True
+        return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
+
+    def _due_us(self, snapshot: OffsetAndEpoch) -> int:
+        """From when on it may be deleted. A download that stalls does not hold it for longer."""
+        since_us = self._store.superseded_us(snapshot, self._now_us())
+        advanced_us = self._store.readers.advanced_us(snapshot)
+        if advanced_us is not None:
+            since_us = max(since_us, advanced_us)
+        return since_us + self._config.crucible_metadata_snapshot_keep_ms * 1000
+
+    # Deleting
+
+    def _remove(self, snapshot: OffsetAndEpoch) -> bool:
+        """False where the log cannot start at the next one yet: what that holds is not known to be committed here."""
+        ids = self._store.ids
+        if snapshot == ids[0] and self._log.start_offset < ids[1].offset and not self._delete_log_before(ids[1]):
+            return False
+        self._delete(snapshot)
+        return True
+
+    def _delete(self, snapshot: OffsetAndEpoch) -> None:
+        self._store.delete(snapshot)
+        self._surroundings.ports.note("snapshot_deleted", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch))
+
+    def _delete_log_before(self, snapshot: OffsetAndEpoch) -> bool:
+        if not self._log.delete_before(snapshot):
+            return False
+        self._surroundings.ports.note("log_deleted_before", ("offset", snapshot.offset))
+        return True
+
+    # When to look
+
+    def _now_us(self) -> int:
+        return self._surroundings.ports.now().mono_us
+
+    def _look_again(self) -> None:
+        ports = self._surroundings.ports
+        if self._timer is not None:
+            ports.cancel_timer(self._timer)
+            self._timer = None
+        ids = self._store.ids
+        if not ids or (len(ids) == 1 and self._log.start_offset >= ids[0].offset):
+            return
+        now_us = self._now_us()
+        soonest_us = min((self._due_us(snapshot) for snapshot in ids[:-1]), default=now_us)
+        wait_us = soonest_us - now_us
+        wait_us = CHECK_US if wait_us <= 0 else min(wait_us, CHECK_US)
+        self._timer = ports.set_timer(now_us + max(wait_us, RETRY_US), self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self.check()

@@ -1,0 +1,328 @@
+"""Fetches a snapshot from the leader, piece by piece, and puts it in place of the log (S-8 to S-11).
+
+Each piece is durable, with a checksum of all before it, when the next is asked for. So a transfer goes on where it was
+after any interruption, also after this node was killed, as long as the leader and the snapshot are the same: equal
+IDs at two leaders need not mean equal bytes. The whole file is verified, then renamed, then the log is cut.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.format import SnapshotDamaged, read_batches
+from reference_broker.quorum.snapshots.messages import (
+    DRAFT_VERSION,
+    FETCH_SNAPSHOT_VERSION,
+    MEDIA_TYPE,
+    Piece,
+    read_response,
+    request_for,
+)
+from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial, read_partial
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.snapshots.transfer_rate import TransferRate
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+BYTES_PER_SLICE = 2**20
+"""Verified in one event, below 1 ms."""
+_LEADER_ERRORS = (Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.NOT_LEADER_OR_FOLLOWER)
+_NOT_THERE = (Error.SNAPSHOT_NOT_FOUND, Error.POSITION_OUT_OF_RANGE, Error.OFFSET_OUT_OF_RANGE)
+
+
+class SnapshotDownload:
+    """Implements ``quorum.values.Download``: one transfer at a time.
+
+    ``_job``: the current one; what an earlier one waited for finds that it is over and does nothing. ``_partial``: the
+    bytes held, verified by this process; kept after a cancel.
+    """
+
+    __slots__ = (
+        "_cluster_id",
+        "_config",
+        "_job",
+        "_log",
+        "_partial",
+        "_patience_us",
+        "_rate",
+        "_store",
+        "_surroundings",
+    )
+
+    def __init__(
+        self, surroundings: Surroundings, config: BrokerConfig, cluster_id: str, store: SnapshotStore, log: MetadataLog
+    ) -> None:
+        self._surroundings = surroundings
+        self._config = config
+        self._cluster_id = cluster_id
+        self._store = store
+        self._log = log
+        # A lost answer must show before the fetch timeout makes this node leave its leader.
+        fetch_ms, request_ms = config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms
+        self._patience_us = max(1, min(request_ms, fetch_ms * 3 // 4)) * 1000
+        self._rate = TransferRate(config.crucible_metadata_snapshot_fetch_max_bytes, self._patience_us)
+        self._partial: Partial | None = None
+        self._job: _Job | None = None
+
+    def begin(
+        self,
+        leader: int,
+        leader_epoch: int,
+        id: OffsetAndEpoch,  # noqa: A002 - Kafka's word
+        progress: Callable[[], None],
+        outcome: Callable[[Outcome], None],
+    ) -> None:
+        """Everything follows in events of its own."""
+        self.cancel()
+        self._job = _Job(leader, leader_epoch, id, progress, outcome)
+        self._step(self._job, lambda job: self._prepare(job))
+
+    def cancel(self) -> None:
+        self._job = None
+
+    # Where to begin
+
+    def _prepare(self, job: "_Job") -> None:
+        end = self._log.end
+        if (job.id.epoch, job.id.offset) <= (end.epoch, end.offset):
+            self._end(job, Failed())  # The log has all of that; it is asked anew from its end.
+        elif self._store.holds(job.id):
+            self._install(job)
+        elif self._known(job) is not None:
+            self._resume(job)
+        elif self._store.partial == job.id and self._partial is None:
+            self._run(job, self._recover(job))
+        else:
+            self._anew(job, "another leader or snapshot")
+
+    def _known(self, job: "_Job") -> Partial | None:
+        """What this process holds of this snapshot from this leader."""
+        partial = self._partial
+        same = partial is not None and (partial.leader, partial.id) == (job.leader, job.id)
+        return partial if same and self._store.partial == job.id else None
+
+    def _recover(self, job: "_Job") -> Generator[None, None, None]:
+        """What an earlier process left on disk: its length is what its checksums say."""
+        partial = yield from read_partial(self._surroundings.disk, job.id)
+        if partial is None or partial.leader != job.leader:
+            self._anew(job, "another leader" if partial is not None else "its progress is unreadable")
+        else:
+            self._partial = partial
+            self._resume(job)
+
+    def _anew(self, job: "_Job", why: str) -> None:
+        if self._store.partial is not None:
+            self._discard(why)
+        self._partial = None
+        self._note_start(job, 0, UNKNOWN_SIZE)
+        self._ask(job)
+
+    def _resume(self, job: "_Job") -> None:
+        partial = self._partial
+        assert partial is not None
+        self._note_start(job, partial.length, partial.size)
+        self._make_durable(job, partial)
+
+    def _note_start(self, job: "_Job", position: int, size: int) -> None:
+        self._note(
+            "download_started",
+            ("leader", job.leader),
+            ("end_offset", job.id.offset),
+            ("epoch", job.id.epoch),
+            ("position", position),
+            ("size", size),
+        )
+
+    # Piece by piece
+
+    def _ask(self, job: "_Job") -> None:
+        position = 0 if self._partial is None else self._partial.length
+        asked_us = self._now_us()
+        self._surroundings.ports.send(
+            job.leader,
+            Channel.RAFT,
+            ApiKey.FETCH_SNAPSHOT,
+            DRAFT_VERSION if self._config.crucible_metadata_snapshot_fetch_draft else FETCH_SNAPSHOT_VERSION,
+            request_for(
+                self._cluster_id, self._surroundings.node_id, job.epoch, job.id, position, self._rate.chunk_bytes
+            ),
+            self._patience_us // 1000,
+            lambda body: self._guarded(job, lambda: self._arrived(job, read_response(body), asked_us)),
+            lambda: self._guarded(job, lambda: self._lost(job)),
+        )
+
+    def _lost(self, job: "_Job") -> None:
+        self._rate.lost()
+        self._end(job, Failed())
+
+    def _arrived(self, job: "_Job", piece: Piece, asked_us: int) -> None:
+        if piece.error in _LEADER_ERRORS or (piece.error is Error.NONE and piece.epoch > job.epoch):
+            self._end(job, LeaderChanged(piece.leader_id, piece.epoch))
+        elif piece.error in _NOT_THERE:
+            if piece.error is not Error.SNAPSHOT_NOT_FOUND:
+                self._discard("the leader's is shorter")
+            self._end(job, Rediscover())
+        elif piece.error is not Error.NONE:
+            self._end(job, Failed())
+        elif piece.id is not None and min(piece.id) < 0:
+            self._end(job, Rediscover())
+        elif piece.media_type not in ("", MEDIA_TYPE):
+            self._discard(f"unknown media type {piece.media_type}")
+            self._end(job, Failed())
+        else:
+            self._rate.arrived(self._now_us() - asked_us)
+            self._take(job, piece)
+
+    def _take(self, job: "_Job", piece: Piece) -> None:
+        """Bytes are written once, at their position: an answer for any other is none to this question."""
+        partial = self._partial
+        held = 0 if partial is None else partial.length
+        if piece.position != held or piece.id not in (None, job.id) or (not piece.data and not piece.is_last):
+            self._end(job, Failed())
+            return
+        if partial is not None and piece.size != partial.size:
+            self._discard("its size has changed")
+            self._end(job, Rediscover())
+            return
+        if 0 <= piece.size < held + len(piece.data):
+            self._discard("more bytes than its size")
+            self._end(job, Rediscover())
+            return
+        partial = self._begun(job, piece.size) if partial is None else partial
+        if len(piece.data):
+            partial.append(piece.data)
+            self._note("download_chunk", ("position", held), ("bytes", len(piece.data)), ("size", partial.size))
+        job.has_last = piece.is_last
+        job.progress()
+        if self._job is job:
+            self._make_durable(job, partial)
+
+    def _begun(self, job: "_Job", size: int) -> Partial:
+        partial = Partial(self._surroundings.disk, job.leader, job.id, size)
+        self._store.partial = job.id
+        partial.begin()
+        self._partial = partial
+        return partial
+
+    def _make_durable(self, job: "_Job", partial: Partial) -> None:
+        length = partial.length
+        if partial.durable == length and length:
+            self._go_on(job, partial)
+            return
+
+        def durable() -> None:
+            partial.durable = max(partial.durable, length)
+            self._guarded(job, lambda: self._go_on(job, partial))
+
+        self._surroundings.ports.sync(partial.paths, durable)
+
+    def _go_on(self, job: "_Job", partial: Partial) -> None:
+        if partial.is_whole or job.has_last:
+            self._run(job, self._verify(job, partial))
+        else:
+            self._ask(job)
+
+    # The whole
+
+    def _verify(self, job: "_Job", partial: Partial) -> Generator[None, None, None]:
+        """Nothing is given a snapshot's name that is not one, from its header to its footer."""
+        checked = 0
+        try:
+            for batch in read_batches(self._surroundings.disk, partial.paths[0], job.id):
+                checked += batch.header.size_bytes
+                if checked >= BYTES_PER_SLICE:
+                    checked = 0
+                    job.progress()
+                    yield
+        except SnapshotDamaged as damage:
+            self._discard(str(damage))
+            self._end(job, Rediscover())
+            return
+        self._store.add(job.id, partial.paths[0])
+        self._partial = None
+        self._note("snapshot_renamed", ("end_offset", job.id.offset), ("epoch", job.id.epoch))
+        self._install(job)
+
+    def _install(self, job: "_Job") -> None:
+        """The log first: a crash in between is repaired when it is opened."""
+        ports = self._surroundings.ports
+        if not self._log.install_snapshot(ports.now(), job.id):
+            self._end(job, Failed())
+            return
+        self._note("download_finished", ("bytes", self._store.size(job.id)))
+        try:
+            self._delete_older(job.id)
+        except DiskError as error:
+            self._note("snapshot_cleaning_failed", ("why", str(error)))  # The cleaner tries again.
+        self._end(job, Installed(job.id))
+
+    def _delete_older(self, snapshot: OffsetAndEpoch) -> None:
+        """The log no longer follows on them."""
+        for older in self._store.ids:
+            if older.offset < snapshot.offset:
+                self._store.delete(older)
+                self._note("snapshot_deleted", ("end_offset", older.offset), ("epoch", older.epoch))
+
+    # How things run
+
+    def _end(self, job: "_Job", outcome: Outcome) -> None:
+        if self._job is job:
+            self._job = None
+            job.outcome(outcome)
+
+    def _run(self, job: "_Job", slices: Generator[None, None, None]) -> None:
+        """A slice now, each further one in an event of its own."""
+
+        def run(_job: "_Job") -> None:
+            try:
+                next(slices)
+            except StopIteration:
+                return
+            if self._job is job:
+                self._step(job, run)
+
+        run(job)
+
+    def _step(self, job: "_Job", action: Callable[["_Job"], None]) -> None:
+        ports = self._surroundings.ports
+        ports.set_timer(ports.now().mono_us, lambda: self._guarded(job, lambda: action(job)))
+
+    def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
+        """Nothing for a job that is over. A disk that refuses (it is full) ends the job; the next one goes on where
+        this one was."""
+        if self._job is not job:
+            return
+        try:
+            action()
+        except DiskError as error:
+            self._note("download_failed", ("why", str(error)))
+            self._end(job, Failed())
+
+    def _discard(self, why: str) -> None:
+        self._note("download_discarded", ("why", why))
+        self._partial = None
+        self._store.drop_partial()
+
+    def _now_us(self) -> int:
+        return self._surroundings.ports.now().mono_us
+
+    def _note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        self._surroundings.ports.note(what, *fields)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """What one ``begin`` asked for. ``has_last``: the leader said that nothing remains."""
+
+    leader: int
+    epoch: int
+    id: OffsetAndEpoch
+    progress: Callable[[], None]
+    outcome: Callable[[Outcome], None]
+    has_last: bool = False

@@ -1,0 +1,154 @@
+"""A snapshot's bytes, as Kafka writes and reads them (KIP-630; RecordsSnapshotWriter): record batches, offsets from 0.
+
+The first batch is a control batch with the SnapshotHeader, the last one with the SnapshotFooter; each carries the
+snapshot's epoch. Every timestamp is that of the last record contained, so that equal content gives equal bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reference_broker.ports.disk import Disk
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords, read_header, validate
+from reference_broker.records.builder import build
+from reference_broker.records.control import (
+    ControlType,
+    build_control,
+    decode_snapshot_header,
+    read_control,
+    snapshot_footer,
+    snapshot_header,
+)
+from reference_broker.records.reader import read_records
+from reference_broker.records.record import Record
+
+READ_BYTES = 256 * 2**10
+"""Of the file at once: CRC and copy of so much take well below a millisecond."""
+MAX_BATCH_BYTES = 8 * 2**20
+"""Kafka's limit for batches of its metadata log and snapshots (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
+
+
+class SnapshotDamaged(Exception):  # noqa: N818 - says what the file is
+    """Bytes that are not a whole snapshot of that ID: torn, mixed, corrupted or of something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``is_control``: header or footer. ``data``: the whole batch, its CRC seen to be right."""
+
+    header: BatchHeader
+    data: memoryview
+
+    @property
+    def is_control(self) -> bool:
+        return self.header.is_control
+
+
+def header_batch(snapshot: OffsetAndEpoch, timestamp_ms: int) -> bytes:
+    """``timestamp_ms``: of the last record that the snapshot contains."""
+    return build_control([snapshot_header(timestamp_ms, timestamp_ms)], leader_epoch=snapshot.epoch)
+
+
+def data_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int, values: Sequence[bytes]) -> bytes:
+    """``values``: encoded metadata records, at least one."""
+    records = [Record(timestamp_ms=timestamp_ms, value=value) for value in values]
+    return build(records, base_offset=base_offset, leader_epoch=snapshot.epoch)
+
+
+def footer_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int) -> bytes:
+    return build_control([snapshot_footer(timestamp_ms)], base_offset=base_offset, leader_epoch=snapshot.epoch)
+
+
+def prepare() -> None:
+    """Loads the codecs of header and footer, which takes 25 ms once: when a node is idle, not in a slice."""
+    start = OffsetAndEpoch(1, 0)
+    header_timestamp_ms(header_batch(start, 0))
+    footer_batch(start, 1, 0)
+
+
+def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Batch]:
+    """Every batch of the file, header and footer included. Whoever takes one must take all: only the end of the
+    iteration says that the file is whole. Raises SnapshotDamaged and DiskError."""
+    size = disk.size(path)
+    position = next_offset = 0
+    ended = False
+    for batch in _whole_batches(disk, path, size):
+        header = batch.header
+        if ended:
+            raise SnapshotDamaged(f"{path} goes on after its footer at byte {position}")
+        if header.base_offset != next_offset or header.leader_epoch != snapshot.epoch or header.last_offset_delta < 0:
+            raise SnapshotDamaged(
+                f"{path} has offset {header.base_offset} of epoch {header.leader_epoch} at byte {position}, "
+                f"expected offset {next_offset} of epoch {snapshot.epoch}"
+            )
+        ended = _delimits(path, batch, is_first=position == 0)
+        position += header.size_bytes
+        next_offset = header.last_offset + 1
+        yield batch
+    if not ended:
+        raise SnapshotDamaged(f"{path} ends at byte {size} without a footer")
+
+
+def last_contained_timestamp_ms(disk: Disk, path: str) -> int:
+    """From the header. Raises SnapshotDamaged and DiskError."""
+    try:
+        start = disk.read(path, 0, HEADER_BYTES)
+        batch = disk.read(path, 0, min(read_header(start).size_bytes, MAX_BATCH_BYTES))
+        validate(batch)
+        return header_timestamp_ms(batch)
+    except InvalidRecords as bad:
+        raise SnapshotDamaged(f"{path} does not begin with a snapshot header: {bad.message}") from bad
+
+
+def header_timestamp_ms(batch: bytes | memoryview) -> int:
+    """Of the batch with the header: when the last record contained was written, ms."""
+    control = read_control(next(read_records(batch)))
+    return int(decode_snapshot_header(control).last_contained_log_timestamp)
+
+
+def _delimits(path: str, batch: Batch, is_first: bool) -> bool:
+    """Whether it is the footer. Control batches stand nowhere but first and last."""
+    if not batch.is_control:
+        if is_first:
+            raise SnapshotDamaged(f"{path} begins without a snapshot header")
+        return False
+    try:
+        found = read_control(next(read_records(batch.data))).type
+    except (InvalidRecords, StopIteration) as bad:
+        raise SnapshotDamaged(f"{path} has a control batch that cannot be read") from bad
+    expected = ControlType.SNAPSHOT_HEADER if is_first else ControlType.SNAPSHOT_FOOTER
+    if found != expected:
+        raise SnapshotDamaged(f"{path} has a control record of type {found} in place of {int(expected)}")
+    return not is_first
+
+
+def _whole_batches(disk: Disk, path: str, size: int) -> Iterator[Batch]:
+    position = 0
+    chunk, start = b"", 0
+    while position < size:
+        left = start + len(chunk) - position
+        wanted = HEADER_BYTES if left < HEADER_BYTES else _size_at(path, chunk, position - start, position, size)
+        if left < wanted:
+            chunk, start = disk.read(path, position, max(wanted, READ_BYTES)), position
+            if len(chunk) < wanted:
+                raise SnapshotDamaged(f"{path} is cut at byte {position + len(chunk)}")
+            wanted = _size_at(path, chunk, 0, position, size)
+            if len(chunk) < wanted:
+                continue
+        yield _checked(path, memoryview(chunk)[position - start : position - start + wanted], position)
+        position += wanted
+
+
+def _size_at(path: str, chunk: bytes, index: int, position: int, size: int) -> int:
+    length = read_header(chunk, index).size_bytes
+    if not HEADER_BYTES <= length <= MAX_BATCH_BYTES or position + length > size:
+        raise SnapshotDamaged(f"{path} has a batch of {length} bytes at byte {position} of {size}")
+    return length
+
+
+def _checked(path: str, data: memoryview, position: int) -> Batch:
+    try:
+        ((_, header),) = validate(data)
+    except InvalidRecords as bad:
+        raise SnapshotDamaged(f"{path} at byte {position}: {bad.message}") from bad
+    return Batch(header, data)

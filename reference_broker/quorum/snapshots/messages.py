@@ -1,0 +1,181 @@
+"""FetchSnapshot as small values (FetchSnapshotRequest.json, FetchSnapshotResponse.json; KIP-630, also its draft)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
+
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.wire.drafts import FetchSnapshotResponse1000, PartitionSnapshots, TopicSnapshots
+from reference_broker.wire.errors import Error
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.fetch_snapshot.v1 import request as request_schema
+    from kio.schema.fetch_snapshot.v1 import response as response_schema
+else:
+    request_schema = LazySchema("fetch_snapshot.v1.request")
+    response_schema = LazySchema("fetch_snapshot.v1.response")
+
+METADATA_TOPIC = TopicName("__cluster_metadata")
+FETCH_SNAPSHOT_VERSION = 1
+DRAFT_VERSION = 1000
+MEDIA_TYPE = "application/vnd.kafka.metadata-snapshot; version=1"
+"""Of a snapshot in the layout of ``format``; said in the draft only (S-17)."""
+NO_SNAPSHOT = OffsetAndEpoch(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """``position``: the first byte wanted (negative: invalid). ``max_bytes`` 0: none."""
+
+    cluster_id: str | None
+    replica_id: int
+    topic: str
+    partition: int
+    leader_epoch: int
+    id: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An answer, or an error without bytes. ``size``: of the whole snapshot, -1 where not said; ``is_last``: nothing
+    remains behind these bytes; ``media_type`` empty: not said. ``id`` None: not said."""
+
+    error: Error
+    leader_id: int = -1
+    epoch: int = -1
+    id: OffsetAndEpoch | None = None
+    size: int = 0
+    position: int = 0
+    data: bytes | memoryview = b""
+    is_last: bool = False
+    media_type: str = ""
+
+
+def request_for(
+    cluster_id: str, replica_id: int, epoch: int, snapshot: OffsetAndEpoch, position: int, max_bytes: int
+) -> "request_schema.FetchSnapshotRequest":
+    partition = request_schema.PartitionSnapshot(
+        partition=i32(0),
+        current_leader_epoch=i32(epoch),
+        snapshot_id=request_schema.SnapshotId(end_offset=i64(snapshot.offset), epoch=i32(snapshot.epoch)),
+        position=i64(position),
+    )
+    topic = request_schema.TopicSnapshot(name=METADATA_TOPIC, partitions=(partition,))
+    return request_schema.FetchSnapshotRequest(
+        cluster_id=cluster_id, replica_id=BrokerId(replica_id), max_bytes=i32(max_bytes), topics=(topic,)
+    )
+
+
+def read_request(body: "request_schema.FetchSnapshotRequest") -> SnapshotRequest | None:
+    """None for one that does not name exactly one partition."""
+    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
+        return None
+    one = body.topics[0].partitions[0]
+    return SnapshotRequest(
+        cluster_id=body.cluster_id,
+        replica_id=body.replica_id,
+        topic=body.topics[0].name,
+        partition=one.partition,
+        leader_epoch=one.current_leader_epoch,
+        id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
+        position=one.position,
+        max_bytes=body.max_bytes,
+    )
+
+
+def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
+    """An error of the whole request."""
+    return response_schema.FetchSnapshotResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)), error_code=ErrorCode(int(error)), topics=()
+    )
+
+
+def response_of(
+    topic: str, partition: int, piece: Piece, leader_address: tuple[str, int] | None
+) -> "response_schema.FetchSnapshotResponse":
+    """``leader_address``: where clients reach the leader, if known."""
+    snapshot = piece.id or NO_SNAPSHOT
+    one = response_schema.PartitionSnapshot(
+        index=i32(partition),
+        error_code=ErrorCode(int(piece.error)),
+        snapshot_id=response_schema.SnapshotId(end_offset=i64(snapshot.offset), epoch=i32(snapshot.epoch)),
+        current_leader=response_schema.LeaderIdAndEpoch(
+            leader_id=BrokerId(piece.leader_id), leader_epoch=i32(piece.epoch)
+        ),
+        size=i64(piece.size),
+        position=i64(piece.position),
+        unaligned_records=Records(bytes(piece.data)),
+    )
+    endpoints: tuple[response_schema.NodeEndpoint, ...] = ()
+    if leader_address is not None:
+        host, port = leader_address
+        endpoints = (response_schema.NodeEndpoint(node_id=BrokerId(piece.leader_id), host=host, port=u16(port)),)
+    return response_schema.FetchSnapshotResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)),
+        error_code=ErrorCode.none,
+        topics=(response_schema.TopicSnapshot(name=TopicName(topic), partitions=(one,)),),
+        node_endpoints=endpoints,
+    )
+
+
+def draft_refused(error: Error) -> FetchSnapshotResponse1000:
+    return FetchSnapshotResponse1000(error_code=int(error), topics=())
+
+
+def draft_response_of(topic: str, partition: int, piece: Piece) -> FetchSnapshotResponse1000:
+    one = PartitionSnapshots(
+        partition_index=partition,
+        error_code=int(piece.error),
+        media_type=piece.media_type,
+        more=piece.error is Error.NONE and not piece.is_last,
+        position=piece.position,
+        data=bytes(piece.data),
+    )
+    return FetchSnapshotResponse1000(topics=(TopicSnapshots(name=topic, partitions=(one,)),))
+
+
+def read_response(body: object) -> Piece:
+    """An answer without the metadata partition: an error of the whole request, or UNKNOWN_SERVER_ERROR."""
+    if isinstance(body, FetchSnapshotResponse1000):
+        return _read_draft(body)
+    if not isinstance(body, response_schema.FetchSnapshotResponse):
+        return Piece(Error.UNKNOWN_SERVER_ERROR)
+    if body.error_code:
+        return Piece(Error(int(body.error_code)))
+    if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
+        return Piece(Error.UNKNOWN_SERVER_ERROR)
+    one = body.topics[0].partitions[0]
+    data = one.unaligned_records or b""
+    return Piece(
+        error=Error(int(one.error_code)),
+        leader_id=one.current_leader.leader_id,
+        epoch=one.current_leader.leader_epoch,
+        id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
+        size=one.size,
+        position=one.position,
+        data=data,
+        is_last=one.position + len(data) >= one.size,
+    )
+
+
+def _read_draft(body: FetchSnapshotResponse1000) -> Piece:
+    if body.error_code:
+        return Piece(Error(body.error_code))
+    if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
+        return Piece(Error.UNKNOWN_SERVER_ERROR)
+    one = body.topics[0].partitions[0]
+    return Piece(
+        error=Error(one.error_code),
+        size=-1,
+        position=one.position,
+        data=one.data,
+        is_last=not one.more,
+        media_type=one.media_type,
+    )

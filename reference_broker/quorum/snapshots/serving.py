@@ -1,0 +1,81 @@
+"""A leader's answers to FetchSnapshot: which error in which order, or the bytes.
+
+Source: KafkaRaftClient.handleFetchSnapshotRequest.
+"""
+
+from typing import Protocol
+
+from reference_broker.ports.disk import DiskError
+from reference_broker.quorum.snapshots.messages import MEDIA_TYPE, METADATA_TOPIC, Piece, SnapshotRequest
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.wire.errors import Error
+
+MOST_BYTES = 8 * 2**20
+"""In one answer, whatever was asked for: what Kafka's followers ask for (KafkaRaftClient.MAX_FETCH_SIZE_BYTES)."""
+
+
+class Leadership(Protocol):
+    """What is asked of ``quorum.quorum.Quorum``."""
+
+    @property
+    def leader_id(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None: ...
+
+    def contacted(self, replica_id: int) -> None: ...
+
+
+def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, now_us: int, is_draft: bool) -> Piece:
+    """INCONSISTENT_CLUSTER_ID is an error of the whole request, any other of the partition.
+
+    The draft's positions go up to the size, which gives no bytes, and have an error of their own (S-17).
+    """
+    piece = _judged(request, store, leadership, is_draft)
+    if piece is None:
+        piece = _read(request, store, (leadership.leader_id, leadership.epoch))
+    if piece.error is Error.NONE:
+        leadership.contacted(request.replica_id)
+        store.readers.asked(request.id, request.replica_id, request.position, now_us)
+    return piece
+
+
+def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
+    """The error, or None."""
+    known = (leadership.leader_id, leadership.epoch)
+    error = leadership.leader_check(request.cluster_id, request.leader_epoch)
+    if error is Error.INCONSISTENT_CLUSTER_ID:
+        return Piece(error, *known)
+    if request.topic != METADATA_TOPIC or request.partition != 0:
+        return Piece(Error.UNKNOWN_TOPIC_OR_PARTITION, *known)
+    if error is not None:
+        return Piece(error, *known)
+    if not store.holds(request.id):
+        return Piece(Error.SNAPSHOT_NOT_FOUND, *known)
+    size = store.size(request.id)
+    if is_draft and not 0 <= request.position <= size:
+        return Piece(Error.OFFSET_OUT_OF_RANGE, *known)
+    if not is_draft and not 0 <= request.position < size:
+        return Piece(Error.POSITION_OUT_OF_RANGE, *known)
+    return None
+
+
+def _read(request: SnapshotRequest, store: SnapshotStore, known: tuple[int, int]) -> Piece:
+    size = store.size(request.id)
+    wanted = max(0, min(request.max_bytes, MOST_BYTES, size - request.position))
+    try:
+        data = store.read(request.id, request.position, wanted) if wanted else b""
+    except DiskError:
+        return Piece(Error.KAFKA_STORAGE_ERROR, *known)
+    return Piece(
+        Error.NONE,
+        *known,
+        id=request.id,
+        size=size,
+        position=request.position,
+        data=data,
+        is_last=request.position + len(data) >= size,
+        media_type=MEDIA_TYPE if request.position == 0 else "",
+    )

@@ -1,0 +1,150 @@
+"""The snapshots that this node holds, and the bytes of one that it has not held whole yet.
+
+A snapshot is visible under its name or not at all: it is written or fetched under another name, synced, and renamed.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from typing import Protocol
+
+from reference_broker.ports.disk import Disk
+from reference_broker.quorum.node_files import METADATA_DIRECTORY
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.file_names import (
+    PART_SUFFIX,
+    SUFFIX,
+    is_stray,
+    part_path,
+    progress_path,
+    read_name,
+    snapshot_path,
+)
+from reference_broker.quorum.snapshots.format import last_contained_timestamp_ms
+from reference_broker.quorum.snapshots.readers import SnapshotReaders
+
+
+class LoadObserver(Protocol):
+    """Told when a snapshot is loaded into memory, for the trace and the metrics."""
+
+    def load_started(self, snapshot: OffsetAndEpoch) -> None: ...
+
+    def load_finished(self, snapshot: OffsetAndEpoch) -> None: ...
+
+
+class SnapshotStore:
+    """``partial``: the download that can be resumed, None if there is none. ``readers``: who fetches what."""
+
+    __slots__ = ("_disk", "_ids", "_sizes", "_superseded_us", "_timestamps_ms", "load_observer", "partial", "readers")
+
+    def __init__(self, disk: Disk) -> None:
+        """Looks at what is there; deletes leftovers, but for the newest download that can go on. Raises DiskError."""
+        self._disk = disk
+        self._ids: list[OffsetAndEpoch] = []
+        self._sizes: dict[OffsetAndEpoch, int] = {}
+        self._superseded_us: dict[OffsetAndEpoch, int] = {}
+        self._timestamps_ms: dict[OffsetAndEpoch, int] = {}
+        self.readers = SnapshotReaders()
+        self.partial: OffsetAndEpoch | None = None
+        self.load_observer: LoadObserver | None = None
+        self._scan()
+
+    @property
+    def ids(self) -> tuple[OffsetAndEpoch, ...]:
+        """Oldest first."""
+        return tuple(self._ids)
+
+    @property
+    def latest(self) -> OffsetAndEpoch | None:
+        return self._ids[-1] if self._ids else None
+
+    @property
+    def oldest(self) -> OffsetAndEpoch | None:
+        return self._ids[0] if self._ids else None
+
+    def holds(self, snapshot: OffsetAndEpoch) -> bool:
+        return snapshot in self._sizes
+
+    def path(self, snapshot: OffsetAndEpoch) -> str:
+        return snapshot_path(snapshot)
+
+    def size(self, snapshot: OffsetAndEpoch) -> int:
+        """Bytes of one that is held."""
+        return self._sizes[snapshot]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all."""
+        return sum(self._sizes.values())
+
+    def timestamp_ms(self, snapshot: OffsetAndEpoch) -> int:
+        """When its last record was written. Raises SnapshotDamaged and DiskError."""
+        found = self._timestamps_ms.get(snapshot)
+        if found is None:
+            found = self._timestamps_ms[snapshot] = last_contained_timestamp_ms(self._disk, self.path(snapshot))
+        return found
+
+    def superseded_us(self, snapshot: OffsetAndEpoch, now_us: int) -> int:
+        """Since when there is a newer one: the first time that this is asked (by ``cleaner``, after each new one)."""
+        return self._superseded_us.setdefault(snapshot, now_us)
+
+    def read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> bytes:
+        """Raises DiskError."""
+        return self._disk.read(self.path(snapshot), position, max_bytes)
+
+    def add(self, snapshot: OffsetAndEpoch, written: str) -> None:
+        """Makes the file ``written``, which is whole and durable, visible as this snapshot. Raises DiskError."""
+        size = self._disk.size(written)
+        self._disk.rename(written, self.path(snapshot))
+        if snapshot not in self._sizes:
+            insort(self._ids, snapshot, key=_age)
+        self._sizes[snapshot] = size
+        if self.partial is not None and _age(self.partial) <= _age(snapshot):
+            self.drop_partial()
+
+    def delete(self, snapshot: OffsetAndEpoch) -> None:
+        """One that is not held is no error. Raises DiskError."""
+        if snapshot not in self._sizes:
+            return
+        self._disk.delete(self.path(snapshot))
+        self._ids.remove(snapshot)
+        del self._sizes[snapshot]
+        self._superseded_us.pop(snapshot, None)
+        self._timestamps_ms.pop(snapshot, None)
+        self.readers.forget(snapshot)
+
+    def drop_partial(self) -> None:
+        """Throws away what was downloaded. Raises DiskError."""
+        if self.partial is not None:
+            self._disk.delete(part_path(self.partial))
+            self._disk.delete(progress_path(self.partial))
+            self.partial = None
+
+    def _scan(self) -> None:
+        names = self._disk.list(METADATA_DIRECTORY)
+        for name in names:
+            found = read_name(name, SUFFIX)
+            # (0, 0) is the name of Kafka's bootstrap checkpoint, which is no snapshot of the log.
+            if found is not None and found.offset > 0:
+                insort(self._ids, found, key=_age)
+                self._sizes[found] = self._disk.size(self.path(found))
+        self.partial = self._resumable(names)
+        kept = () if self.partial is None else (part_path(self.partial), progress_path(self.partial))
+        for name in names:
+            path = f"{METADATA_DIRECTORY}/{name}"
+            if is_stray(name) and path not in kept:
+                self._disk.delete(path)
+
+    def _resumable(self, names: Sequence[str]) -> OffsetAndEpoch | None:
+        found = None
+        for name in names:
+            snapshot = read_name(name, PART_SUFFIX)
+            if snapshot is None or snapshot in self._sizes or not self._disk.exists(progress_path(snapshot)):
+                continue
+            if found is None or _age(found) < _age(snapshot):
+                found = snapshot
+        return found
+
+
+def _age(snapshot: OffsetAndEpoch) -> tuple[int, int]:
+    """Order of snapshots: by epoch, then by offset, as Kafka's OffsetAndEpoch."""
+    return snapshot.epoch, snapshot.offset

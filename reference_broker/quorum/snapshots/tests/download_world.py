@@ -1,0 +1,70 @@
+"""A leader with a snapshot, a follower without, and what tests of downloads do to them."""
+
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, Transfer, content, filled
+from reference_broker.quorum.values import Installed
+from reference_broker.wire.errors import Error
+
+CHUNK = 1000
+CONFIG = {"crucible_metadata_snapshot_fetch_max_bytes": str(CHUNK)}
+
+
+def a_leader(topics: int = 5) -> Replica:
+    replica = filled(Replica(), topics)
+    replica.make_snapshot()
+    return replica
+
+
+def a_world(**config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
+    leader = a_leader()
+    follower = Replica(node_id=2, **CONFIG | config)
+    return leader, leader.store.ids[-1], follower, Transfer(leader, follower)
+
+
+def begun(pieces: int = 1, **config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
+    """As ``a_world``, with the first ``pieces`` of the snapshot fetched and the next one asked for."""
+    leader, snapshot, follower, transfer = a_world(**config)
+    transfer.begin(snapshot)
+    for _ in range(pieces):
+        transfer.deliver()
+    return leader, snapshot, follower, transfer
+
+
+def again(transfer: Transfer, power_loss: bool = False) -> Transfer:
+    """The follower was killed and starts again."""
+    disk = transfer.follower.disk
+    disk.crash_at = -1
+    if power_loss:
+        disk.power_loss()
+    after = Transfer(transfer.leader, Replica(disk, node_id=2, **CONFIG), transfer.leadership.leader_id)
+    after.bytes_sent = transfer.bytes_sent
+    return after
+
+
+def is_the_leaders(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
+    leader, follower = transfer.leader, transfer.follower
+    assert transfer.outcomes == [Installed(snapshot)]
+    assert follower.bytes_of(snapshot) == leader.bytes_of(snapshot)
+    assert (follower.log.start_offset, follower.log.end) == (snapshot.offset, snapshot)
+    assert follower.names() == [follower.store.path(snapshot).rpartition("/")[2]], "leftovers"
+    follower.load()
+    assert content(follower.image) == content(leader.image)
+
+
+def goes_on_to_its_end(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
+    transfer.begin(snapshot)
+    transfer.finish()
+    is_the_leaders(transfer, snapshot)
+
+
+def changed(body, **values):
+    one = replace(body.topics[0].partitions[0], **values)
+    return replace(body, topics=(replace(body.topics[0], partitions=(one,)),))
+
+
+def refusal(transfer: Transfer, error: Error):
+    return changed(transfer.answer(), error_code=ErrorCode(int(error)), unaligned_records=b"")

@@ -1,0 +1,334 @@
+"""Parts of nodes around simulated disks: a metadata log, its snapshots, and a link on which the test is the network."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from chaos.sim.disk import SimDisk
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.batch import decoded
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import ConfigRecord, MetadataRecord
+from reference_broker.metadata.replay import replay
+from reference_broker.metadata.snapshots.generator import SnapshotGenerator
+from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metadata.snapshots.writer import snapshot_id, write_snapshot
+from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.disk import Buffer
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.now import Now
+from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.snapshots.download import SnapshotDownload
+from reference_broker.quorum.snapshots.file_names import made_path
+from reference_broker.quorum.snapshots.messages import (
+    DRAFT_VERSION,
+    draft_response_of,
+    read_request,
+    response_of,
+)
+from reference_broker.quorum.snapshots.serving import serve
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.values import Outcome
+from reference_broker.wire.errors import Error
+
+WALL_MS = 1_700_000_000_000
+DIRECTORY = "__cluster_metadata-0"
+
+
+class Crash(Exception):  # noqa: N818 - what happens
+    """The process dies before a disk operation."""
+
+
+class CrashingDisk(SimDisk):
+    """Dies before change number ``crash_at`` (counted from 0; -1: never)."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self.crash_at = -1
+        self.changes = 0
+
+    def _change(self) -> None:
+        if self.changes == self.crash_at:
+            raise Crash
+        self.changes += 1
+
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+        self._change()
+        return super().append(path, buffers)
+
+    def truncate(self, path: str, size: int) -> None:
+        self._change()
+        super().truncate(path, size)
+
+    def write(self, path: str, data: Buffer) -> None:
+        self._change()
+        super().write(path, data)
+
+    def rename(self, source: str, target: str) -> None:
+        self._change()
+        super().rename(source, target)
+
+    def delete(self, path: str) -> None:
+        self._change()
+        super().delete(path)
+
+
+@dataclass
+class Ports:
+    """Timers and syncs in the order of their time; what is sent waits for the test in ``sent``."""
+
+    disk: CrashingDisk
+    now_us: int = 5_000_000
+    timers: dict[int, tuple[int, Callable[[], None]]] = field(default_factory=dict)
+    notes: list[tuple[str, dict[str, int | str]]] = field(default_factory=list)
+    sent: list[tuple[Any, int, Callable[[object], None], Callable[[], None]]] = field(default_factory=list)
+    """(request, version, replied, failed)."""
+    last: int = 0
+
+    def now(self) -> Now:
+        return Now(self.now_us, WALL_MS + self.now_us // 1000)
+
+    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
+        self.last += 1
+        self.timers[self.last] = (deadline_us, fire)
+        return self.last
+
+    def cancel_timer(self, timer: int) -> None:
+        self.timers.pop(timer, None)
+
+    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
+        begun = self.disk.begin_sync(paths)
+
+        def finish() -> None:
+            self.disk.finish_sync(begun)
+            done()
+
+        self.set_timer(self.now_us, finish)
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        self.notes.append((what, dict(fields)))
+
+    def send(
+        self,
+        peer: int,
+        channel: int,
+        key: int,
+        version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
+        assert (key, timeout_ms > 0) == (59, True), (peer, channel, key)
+        self.sent.append((body, version, replied, failed))
+
+    def step(self) -> bool:
+        """One due event, the earliest; False if there is none."""
+        due = [(deadline, number) for number, (deadline, _) in self.timers.items() if deadline <= self.now_us]
+        if not due:
+            return False
+        self.timers.pop(min(due)[1])[1]()
+        return True
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+    def advance(self, milliseconds: int) -> None:
+        end_us = self.now_us + milliseconds * 1000
+        self.run()
+        while self.timers and min(deadline for deadline, _ in self.timers.values()) <= end_us:
+            self.now_us = max(self.now_us, min(deadline for deadline, _ in self.timers.values()))
+            self.run()
+        self.now_us = end_us
+
+    def told(self, what: str) -> list[dict[str, int | str]]:
+        return [fields for name, fields in self.notes if name == what]
+
+
+def run(slices: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as stop:
+            return stop.value
+
+
+class Replica:
+    """One node's log and snapshots, read as a loader does, without transactions. Everything appended is committed."""
+
+    def __init__(self, disk: CrashingDisk | None = None, node_id: int = 1, **config: str) -> None:
+        self.disk = disk if disk is not None else CrashingDisk(Random(0))
+        self.ports = Ports(self.disk)
+        self.config = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
+        self.metrics = Metrics()
+        self.store = SnapshotStore(self.disk)
+        self.log: MetadataLog = run(open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store))
+        around = Surroundings(node_id, self.disk, self.ports, Random(0))  # type: ignore[arg-type]
+        self.generator = SnapshotGenerator(around, self.config, self.store, self.log, self.metrics)
+        self.download = SnapshotDownload(around, self.config, "c", self.store, self.log)
+        self.image = EMPTY_IMAGE
+        self.epoch = 1
+        self.load()
+
+    def load(self) -> None:
+        """The newest snapshot, then the log behind it."""
+        self.image = EMPTY_IMAGE
+        latest = self.store.latest
+        if latest is not None:
+            self.image = run(load_snapshot(self.disk, self.store, latest))
+        self.log.log.advance_high_watermark(self.log.end.offset)
+        offset = self.image.provenance.offset + 1
+        while offset < self.log.end.offset:
+            for batch in self.log.batches(offset, self.log.end.offset):
+                self.image = replayed(self.image, decoded(batch).records, batch.provenance)
+                offset = batch.provenance.offset + 1
+
+    def append(self, records: Sequence[MetadataRecord]) -> None:
+        before = self.log.log.size_bytes
+        provenance = self.log.append(self.ports.now(), [encode(each) for each in records], self.epoch)
+        self.log.log.advance_high_watermark(self.log.end.offset)
+        self.image = replayed(self.image, records, provenance)
+        self.generator.published(self.image, self.log.log.size_bytes - before)
+
+    def sync(self) -> None:
+        point = self.log.sync_point()
+        self.ports.sync(point.paths, lambda: self.log.mark_synced(point))
+        self.ports.run()
+
+    def make_snapshot(self) -> OffsetAndEpoch:
+        """Of what is there, at once."""
+        made = snapshot_id(self.image)
+        for _ in write_snapshot(self.disk, self.image):
+            pass
+        self.disk.finish_sync(self.disk.begin_sync((made_path(made),)))
+        self.store.add(made, made_path(made))
+        return made
+
+    def bytes_of(self, snapshot: OffsetAndEpoch) -> bytes:
+        return self.store.read(snapshot, 0, self.store.size(snapshot))
+
+    def names(self) -> list[str]:
+        """Of everything that has to do with snapshots."""
+        return [name for name in self.disk.list(DIRECTORY) if "checkpoint" in name and name[0].isdigit()]
+
+
+@dataclass
+class Leadership:
+    """Of the one who serves."""
+
+    leader_id: int = 1
+    epoch: int = 1
+    cluster_id: str = "c"
+    error: Error | None = None
+    heard: list[int] = field(default_factory=list)
+
+    def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
+        if cluster_id is not None and cluster_id != self.cluster_id:
+            return Error.INCONSISTENT_CLUSTER_ID
+        if leader_epoch != self.epoch:
+            return Error.FENCED_LEADER_EPOCH if leader_epoch < self.epoch else Error.UNKNOWN_LEADER_EPOCH
+        return self.error
+
+    def contacted(self, replica_id: int) -> None:
+        self.heard.append(replica_id)
+
+
+class Transfer:
+    """A follower fetches from a leader; the test lets answers through, loses or changes them.
+
+    ``bytes_sent``: by the leader, whatever became of them.
+    """
+
+    def __init__(self, leader: Replica, follower: Replica, leader_id: int = 1) -> None:
+        self.leader = leader
+        self.follower = follower
+        self.leadership = Leadership(leader_id=leader_id)
+        self.outcomes: list[Outcome] = []
+        self.progress = 0
+        self.bytes_sent = 0
+
+    def begin(self, snapshot: OffsetAndEpoch) -> None:
+        self.follower.download.begin(
+            self.leadership.leader_id, self.leadership.epoch, snapshot, self._progressed, self.outcomes.append
+        )
+        self.follower.ports.run()
+
+    def _progressed(self) -> None:
+        self.progress += 1
+
+    def answer(self) -> object:
+        """What the leader says to the oldest question, which stays unanswered."""
+        body, version, _, _ = self.follower.ports.sent[0]
+        request = read_request(body)
+        assert request is not None
+        is_draft = version == DRAFT_VERSION
+        piece = serve(request, self.leader.store, self.leadership, self.leader.ports.now_us, is_draft)
+        self.bytes_sent += len(piece.data)
+        if is_draft:
+            return draft_response_of(request.topic, request.partition, piece)
+        return response_of(request.topic, request.partition, piece, None)
+
+    def deliver(self, body: object | None = None) -> None:
+        """The answer (or another body) arrives."""
+        said = self.answer() if body is None else body
+        self.follower.ports.sent.pop(0)[2](said)
+        self.follower.ports.run()
+
+    def lose(self) -> None:
+        """The answer was sent, and its link is cut."""
+        self.answer()
+        self.fail()
+
+    def fail(self) -> None:
+        self.follower.ports.sent.pop(0)[3]()
+        self.follower.ports.run()
+
+    def finish(self) -> None:
+        while self.follower.ports.sent:
+            self.deliver()
+
+
+def replayed(image: MetadataImage, records: Sequence[MetadataRecord], provenance: Provenance) -> MetadataImage:
+    delta = MetadataDelta(image)
+    for record in records:
+        replay(delta, record)
+    return delta.build(provenance)
+
+
+def filled(replica: Replica, topics: int = 5, partitions: int = 20) -> Replica:
+    for number in range(topics):
+        replica.append(topic_records(f"t{number}", topic_id(number), partitions))
+    return replica
+
+
+def setting(number: int, value: str = "v") -> ConfigRecord:
+    return ConfigRecord(resource_type=2, resource_name=f"t{number}", name="retention.ms", value=value)
+
+
+def flips(data: bytes, step: int = 1) -> Iterator[bytes]:
+    """With one bit changed, at each ``step``-th byte."""
+    for index in range(0, len(data), step):
+        changed = bytearray(data)
+        changed[index] ^= 1
+        yield bytes(changed)
+
+
+def content(image: MetadataImage) -> tuple[object, ...]:
+    """Equal for equal metadata as of the same record, whatever way it was reached."""
+    return (
+        image.provenance.offset,
+        image.provenance.epoch,
+        dict(image.features),
+        dict(image.brokers),
+        dict(image.topics),
+        dict(image.topic_names),
+        {key: dict(value) for key, value in image.configs.items()},
+        image.next_producer_id,
+        image.metadata_epoch,
+    )

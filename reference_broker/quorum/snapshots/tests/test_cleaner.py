@@ -1,0 +1,149 @@
+"""What may be deleted, and when: never the newest, nor what is being fetched, nor the snapshot before the log."""
+
+import pytest
+
+from reference_broker.ports.disk import DiskError
+from reference_broker.quorum.snapshots.cleaner import CHECK_US
+from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, content, filled, setting
+
+SMALL = {"metadata_max_retention_bytes": "0", "metadata_log_max_snapshot_interval_ms": "0"}
+
+
+def _with_snapshots(count: int, **config: str) -> Replica:
+    replica = filled(Replica(**{**SMALL, **config}))
+    for number in range(count):
+        replica.append([setting(number)])
+        replica.make_snapshot()
+    replica.generator.cleaner.check()
+    return replica
+
+
+@pytest.mark.clause("S-15")
+def test_a_superseded_one_stays_for_a_minute_then_goes():
+    replica = _with_snapshots(3)
+    oldest = replica.store.ids[0]
+    replica.ports.advance(59_999)
+    assert len(replica.store.ids) == 3
+    assert replica.log.start_offset == oldest.offset
+    replica.ports.advance(1)
+    assert len(replica.store.ids) == 1
+    assert replica.log.start_offset == replica.store.ids[0].offset
+    assert replica.ports.told("snapshot_deleted")[0] == {"end_offset": oldest.offset, "epoch": oldest.epoch}
+    replica.ports.advance(10 * CHECK_US // 1000)
+    assert len(replica.store.ids) == 1, "the newest always stays"
+
+
+@pytest.mark.clause("S-15")
+def test_the_log_goes_before_the_snapshot_that_it_follows_on():
+    replica = _with_snapshots(2)
+    replica.ports.advance(60_000)
+    told = [what for what, _ in replica.ports.notes if "deleted" in what]
+    assert told == ["log_deleted_before", "log_deleted_before", "snapshot_deleted"]
+
+
+@pytest.mark.clause("S-15")
+def test_nothing_goes_within_the_retention():
+    replica = _with_snapshots(3, metadata_max_retention_bytes="1000000", metadata_max_retention_ms="600000")
+    replica.ports.advance(599_000)
+    assert len(replica.store.ids) == 3
+    assert replica.log.start_offset == 0
+    replica.ports.advance(62_000)
+    assert len(replica.store.ids) == 1
+    assert replica.log.start_offset == replica.store.ids[0].offset
+
+
+@pytest.mark.clause("S-15")
+def test_unlimited_retention():
+    replica = _with_snapshots(3, metadata_max_retention_bytes="-1", metadata_max_retention_ms="-1")
+    replica.ports.advance(10**9)
+    assert len(replica.store.ids) == 3
+    assert replica.log.start_offset == 0
+
+
+@pytest.mark.clause("S-15")
+def test_it_stays_while_a_download_of_it_advances_and_no_longer():
+    replica = _with_snapshots(3)
+    first, _second, third = replica.store.ids
+    for position in range(1, 10):
+        replica.ports.advance(50_000)
+        replica.store.readers.asked(first, 2, position, replica.ports.now_us)
+        assert replica.store.holds(first)
+    assert replica.store.ids == (first, third), "what nobody fetches need not wait for the oldest"
+    assert replica.log.start_offset == first.offset
+    for _ in range(2):
+        replica.ports.advance(29_000)
+        replica.store.readers.asked(first, 2, 9, replica.ports.now_us)
+    assert replica.store.ids[0] == first
+    replica.ports.advance(3_000)
+    assert replica.store.ids == (third,)
+
+
+@pytest.mark.clause("S-15")
+def test_asking_again_for_the_same_bytes_is_no_advance():
+    replica = _with_snapshots(1)
+    readers, (id_,) = replica.store.readers, replica.store.ids
+    readers.asked(id_, 2, 10, 5)
+    readers.asked(id_, 2, 10, 6)
+    readers.asked(id_, 2, 0, 7)
+    assert readers.advanced_us(id_) == 5
+    readers.asked(id_, 2, 4, 8)
+    readers.asked(id_, 3, 0, 9)
+    assert readers.advanced_us(id_) == 9
+
+
+@pytest.mark.clause("S-15")
+def test_nothing_is_deleted_of_what_is_not_known_to_be_committed():
+    replica = _with_snapshots(2)
+    disk = replica.disk
+    again = Replica(disk, **SMALL)
+    again.log.log.high_watermark = again.log.start_offset
+    again.ports.advance(200_000)
+    assert len(again.store.ids) == 2
+    again.log.log.advance_high_watermark(again.log.end.offset)
+    again.ports.advance(CHECK_US // 1000)
+    assert len(again.store.ids) == 1
+
+
+def test_a_disk_that_refuses_is_noted_and_tried_again():
+    replica = _with_snapshots(2)
+    delete = replica.disk.delete
+
+    def full(path):
+        raise DiskError(f"{path}: input/output error")
+
+    replica.disk.delete = full
+    replica.ports.advance(60_000)
+    assert len(replica.store.ids) == 2
+    assert replica.ports.told("snapshot_cleaning_failed")
+    replica.disk.delete = delete
+    replica.ports.advance(CHECK_US // 1000)
+    assert len(replica.store.ids) == 1
+
+
+def test_a_start_finishes_the_deletion_that_a_crash_interrupted():
+    replica = _with_snapshots(2)
+    first, second = replica.store.ids
+    replica.log.delete_before(second)
+    replica.sync()
+    again = Replica(replica.disk, **SMALL)
+    assert again.store.ids == (second,)
+    assert again.log.start_offset == second.offset
+    assert again.ports.told("snapshot_deleted")[0]["end_offset"] == first.offset
+
+
+@pytest.mark.clause("S-15")
+def test_a_log_start_that_a_power_loss_took_back_is_moved_again():
+    replica = filled(Replica(metadata_log_segment_bytes="1024", **SMALL), topics=20)
+    replica.sync()
+    for number in range(2):
+        replica.append([setting(number)])
+    oldest = replica.make_snapshot()
+    replica.append([setting(3)])
+    replica.sync()
+    replica.generator.cleaner.check()
+    assert replica.log.start_offset == oldest.offset
+    replica.disk.truncate(replica.log.log.log_start_file.new_path, 0)
+    replica.disk.power_loss()
+    again = Replica(replica.disk, metadata_log_segment_bytes="1024", metadata_max_retention_bytes="-1")
+    assert again.log.start_offset == oldest.offset
+    assert content(again.image) == content(replica.image)

@@ -1,0 +1,254 @@
+"""A download goes on where it was after any interruption, and never gives what it got a name before it is whole."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.quorum.snapshots.file_names import part_path, progress_path
+from reference_broker.quorum.snapshots.tests.download_world import (
+    CHUNK,
+    CONFIG,
+    a_leader,
+    a_world,
+    again,
+    begun,
+    goes_on_to_its_end,
+    is_the_leaders,
+    refusal,
+)
+from reference_broker.quorum.snapshots.tests.snapshot_world import (
+    Crash,
+    CrashingDisk,
+    Replica,
+    Transfer,
+    setting,
+)
+from reference_broker.quorum.values import Failed, Rediscover
+from reference_broker.wire.errors import Error
+
+
+@pytest.mark.clause("S-8", "S-9", "S-15")
+def test_piece_by_piece_then_in_place_of_the_log():
+    leader, snapshot, follower, transfer = a_world()
+    follower.append([setting(1)])
+    transfer.begin(snapshot)
+    positions = []
+    while follower.ports.sent:
+        body = follower.ports.sent[0][0]
+        positions.append(body.topics[0].partitions[0].position)
+        assert not follower.store.ids
+        assert follower.log.start_offset == 0
+        transfer.deliver()
+    size = leader.store.size(snapshot)
+    assert positions == list(range(0, size, CHUNK))
+    assert transfer.bytes_sent == size
+    assert transfer.progress >= len(positions)
+    is_the_leaders(transfer, snapshot)
+    told = [what for what, _ in follower.ports.notes if what.startswith(("download", "snapshot"))]
+    assert told[-4:-1] == ["download_chunk", "snapshot_renamed", "download_finished"]
+
+
+@pytest.mark.clause("S-8")
+def test_each_piece_is_durable_before_the_next_is_asked_for():
+    _, snapshot, follower, transfer = a_world()
+    transfer.begin(snapshot)
+    while follower.ports.sent:
+        position = follower.ports.sent[0][0].topics[0].partitions[0].position
+        assert position == 0 or follower.disk.durable_size(part_path(snapshot)) == position
+        transfer.deliver()
+    is_the_leaders(transfer, snapshot)
+
+
+def test_synced_before_renamed_before_truncated():
+    _, snapshot, follower, transfer = a_world()
+    follower.append([setting(1)])
+    transfer.begin(snapshot)
+    order = []
+    rename, delete = follower.disk.rename, follower.disk.delete
+
+    def renamed(source, target):
+        if source == part_path(snapshot):
+            assert follower.disk.durable_size(source) == follower.disk.size(source)
+            order.append("rename")
+        rename(source, target)
+
+    def deleted(path):
+        if path.endswith(".log"):
+            order.append("truncate")
+        delete(path)
+
+    follower.disk.rename, follower.disk.delete = renamed, deleted
+    transfer.finish()
+    assert order == ["rename", "truncate"]
+
+
+@pytest.mark.clause("S-11")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(("ok", "lose", "cancel", "kill", "power")), max_size=30), st.integers(0, 99))
+def test_bytes_sent_for_a_download_cut_n_times(events, seed):
+    leader = a_leader()
+    snapshot = leader.store.ids[-1]
+    transfer = Transfer(leader, Replica(CrashingDisk(Random(seed)), node_id=2, **CONFIG))
+    transfer.begin(snapshot)
+    cuts = 0
+    for event in events:
+        if not transfer.follower.ports.sent:
+            break
+        cuts += event != "ok"
+        if event == "ok":
+            transfer.deliver()
+        elif event == "lose":
+            transfer.lose()
+            assert transfer.outcomes.pop() == Failed()
+            transfer.begin(snapshot)
+        elif event == "cancel":
+            transfer.answer()
+            transfer.follower.download.cancel()
+            transfer.follower.ports.sent.clear()
+            transfer.begin(snapshot)
+        else:
+            transfer.answer()
+            transfer = again(transfer, event == "power")
+            transfer.begin(snapshot)
+    transfer.finish()
+    assert transfer.bytes_sent <= leader.store.size(snapshot) + cuts * CHUNK
+    is_the_leaders(transfer, snapshot)
+
+
+@pytest.mark.clause("S-11")
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_killed_before_each_disk_operation(power_loss):
+    leader = a_leader()
+    snapshot = leader.store.ids[-1]
+    size, crash_at, died = leader.store.size(snapshot), 0, True
+    while died:
+        transfer = Transfer(leader, Replica(CrashingDisk(Random(crash_at)), node_id=2, **CONFIG))
+        disk, died = transfer.follower.disk, False
+        disk.crash_at = disk.changes + crash_at
+        try:
+            transfer.begin(snapshot)
+            transfer.finish()
+        except Crash:
+            died = True
+            sent = transfer.bytes_sent
+            durable = disk.durable_size(part_path(snapshot)) if disk.exists(part_path(snapshot)) else 0
+            was_renamed = disk.exists(transfer.follower.store.path(snapshot))
+            transfer = again(transfer, power_loss)
+            if was_renamed:
+                assert transfer.follower.log.end == snapshot
+                assert transfer.follower.store.ids == (snapshot,)
+            else:
+                transfer.begin(snapshot)
+                transfer.finish()
+                assert transfer.bytes_sent - sent <= size - durable + CHUNK
+        crash_at += 1
+        if transfer.outcomes:
+            is_the_leaders(transfer, snapshot)
+    assert crash_at > 2 * size // CHUNK
+
+
+@pytest.mark.clause("S-11")
+@pytest.mark.parametrize("byte", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, -1])
+def test_killed_at_byte_k_of_what_is_on_disk(byte):
+    """Whatever the page cache kept of the part: what the checksums cover counts, the tail is cut."""
+    leader, snapshot, follower, transfer = a_world()
+    size = leader.store.size(snapshot)
+    byte = byte if byte >= 0 else size - 1
+    transfer.begin(snapshot)
+    for _ in range(max(1, min(-(-byte // CHUNK), size // CHUNK))):
+        transfer.deliver()
+    data = leader.bytes_of(snapshot)
+    follower.disk.truncate(part_path(snapshot), byte)
+    follower.disk.append(part_path(snapshot), [b"tail that no checksum covers"])
+    after = again(transfer)
+    sent = after.bytes_sent
+    after.begin(snapshot)
+    asked = after.follower.ports.sent[0][0].topics[0].partitions[0].position
+    assert asked == byte // CHUNK * CHUNK
+    assert after.follower.disk.read(part_path(snapshot), 0, size) == data[:asked]
+    after.finish()
+    assert after.bytes_sent - sent <= size - asked
+    is_the_leaders(after, snapshot)
+
+
+@pytest.mark.clause("S-11")
+def test_damaged_bytes_on_disk_are_not_gone_on_with():
+    _, snapshot, follower, transfer = begun(4)
+    held = bytearray(follower.disk.read(part_path(snapshot), 0, 4 * CHUNK))
+    held[2 * CHUNK + 5] ^= 1
+    follower.disk.write(part_path(snapshot), held)
+    after = again(transfer)
+    after.begin(snapshot)
+    assert after.follower.ports.told("download_started")[0]["position"] == 2 * CHUNK
+    for _ in range(3):
+        after.deliver()
+    after = again(after)
+    after.begin(snapshot)
+    assert after.follower.ports.told("download_started")[0]["position"] == 5 * CHUNK
+    after.finish()
+    is_the_leaders(after, snapshot)
+
+
+@pytest.mark.clause("S-11")
+@pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "torn"])
+def test_a_damaged_progress_file_is_not_believed(damage):
+    _, snapshot, follower, transfer = begun(3)
+    path = progress_path(snapshot)
+    content_ = bytearray(follower.disk.read(path, 0, 10_000))
+    content_[-3 if damage == "torn" else 3] ^= 255
+    if damage == "missing":
+        follower.disk.delete(path)
+    else:
+        follower.disk.write(path, b"" if damage == "empty" else content_)
+    after = again(transfer)
+    after.begin(snapshot)
+    expected = 2 * CHUNK if damage == "torn" else 0
+    assert after.follower.ports.told("download_started")[0]["position"] == expected
+    after.finish()
+    is_the_leaders(after, snapshot)
+
+
+@pytest.mark.clause("S-11")
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("other", ["leader", "snapshot"])
+def test_another_leader_or_snapshot_begins_at_zero(other, killed):
+    leader, snapshot, follower, transfer = begun(3)
+    follower.download.cancel()
+    follower.ports.sent.clear()
+    if other == "snapshot":
+        leader.append([setting(1)])
+        wanted = leader.make_snapshot()
+        after = again(transfer) if killed else transfer
+    else:
+        wanted = snapshot
+        follower = Replica(follower.disk, node_id=2, **CONFIG) if killed else follower
+        after = Transfer(a_leader(), follower, leader_id=3)
+    after.begin(wanted)
+    assert after.follower.ports.told("download_started")[-1]["position"] == 0
+    assert after.follower.ports.told("download_discarded")
+    after.finish()
+    is_the_leaders(after, wanted)
+
+
+@pytest.mark.clause("S-5", "S-10")
+def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose_it():
+    leader, snapshot, _follower, transfer = begun()
+    leader.append([setting(1)])
+    newer = leader.make_snapshot()
+    leader.store.delete(snapshot)
+    transfer.deliver()
+    assert transfer.outcomes.pop() == Rediscover()
+    goes_on_to_its_end(transfer, newer)
+
+
+@pytest.mark.clause("S-11")
+def test_the_same_snapshot_after_rediscovery_goes_on():
+    _, snapshot, follower, transfer = begun()
+    transfer.deliver(refusal(transfer, Error.SNAPSHOT_NOT_FOUND))
+    assert transfer.outcomes.pop() == Rediscover()
+    transfer.begin(snapshot)
+    assert follower.ports.told("download_started")[-1]["position"] == CHUNK
+    transfer.finish()
+    is_the_leaders(transfer, snapshot)

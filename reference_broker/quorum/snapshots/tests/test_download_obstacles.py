@@ -1,0 +1,205 @@
+"""What answers, the disk and older files can do to a download: refused, thrown away, or gone on with later."""
+
+import pytest
+
+from reference_broker.ports.disk import DiskError
+from reference_broker.quorum.snapshots.file_names import part_path
+from reference_broker.quorum.snapshots.messages import DRAFT_VERSION
+from reference_broker.quorum.snapshots.tests.download_world import (
+    CHUNK,
+    a_world,
+    begun,
+    changed,
+    goes_on_to_its_end,
+    is_the_leaders,
+    refusal,
+)
+from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
+from reference_broker.quorum.snapshots.transfer_rate import LEAST_BYTES, TransferRate
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover
+from reference_broker.wire.errors import Error
+
+
+@pytest.mark.clause("S-6", "S-7", "S-10")
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Error.POSITION_OUT_OF_RANGE, Rediscover()),
+        (Error.SNAPSHOT_NOT_FOUND, Rediscover()),
+        (Error.NOT_LEADER_OR_FOLLOWER, LeaderChanged(1, 1)),
+        (Error.FENCED_LEADER_EPOCH, LeaderChanged(1, 1)),
+        (Error.UNKNOWN_LEADER_EPOCH, LeaderChanged(1, 1)),
+        (Error.KAFKA_STORAGE_ERROR, Failed()),
+        (Error.BROKER_NOT_AVAILABLE, Failed()),
+    ],
+)
+def test_what_each_error_leads_to(error, outcome):
+    _, _, follower, transfer = begun()
+    transfer.deliver(refusal(transfer, error))
+    assert transfer.outcomes == [outcome]
+    assert not follower.ports.sent
+
+
+@pytest.mark.clause("S-8")
+def test_an_answer_for_another_position_is_not_written():
+    _, snapshot, follower, transfer = a_world()
+    transfer.begin(snapshot)
+    first = transfer.answer()
+    transfer.deliver(first)
+    transfer.deliver(first)
+    assert transfer.outcomes.pop() == Failed()
+    assert follower.disk.size(part_path(snapshot)) == CHUNK
+    goes_on_to_its_end(transfer, snapshot)
+
+
+@pytest.mark.clause("S-8")
+def test_a_late_answer_to_a_cancelled_question_is_not_written():
+    _, snapshot, follower, transfer = a_world()
+    transfer.begin(snapshot)
+    late = follower.ports.sent.pop()
+    answer_ = (follower.ports.sent.append(late), transfer.answer())[1]
+    follower.ports.sent.clear()
+    follower.download.cancel()
+    transfer.begin(snapshot)
+    late[2](answer_)
+    follower.ports.run()
+    assert len(follower.ports.sent) == 1
+    transfer.finish()
+    is_the_leaders(transfer, snapshot)
+
+
+@pytest.mark.clause("S-9")
+def test_bytes_that_are_no_snapshot_are_thrown_away():
+    _, snapshot, follower, transfer = begun()
+    body = transfer.answer()
+    bad = bytearray(body.topics[0].partitions[0].unaligned_records)
+    bad[100] ^= 1
+    transfer.deliver(changed(body, unaligned_records=bytes(bad)))
+    transfer.finish()
+    assert transfer.outcomes.pop() == Rediscover()
+    assert follower.store.ids == ()
+    assert follower.names() == []
+    assert follower.log.start_offset == 0
+    goes_on_to_its_end(transfer, snapshot)
+
+
+@pytest.mark.clause("S-11")
+def test_another_size_under_the_same_name_is_another_file():
+    _, _, follower, transfer = begun()
+    transfer.deliver(changed(transfer.answer(), size=10**6))
+    assert transfer.outcomes == [Rediscover()]
+    assert follower.names() == []
+
+
+def test_a_full_disk_is_noted_and_the_download_goes_on_later():
+    _, snapshot, follower, transfer = begun()
+    for spare in (0, 10, CHUNK, CHUNK + 5) * 3:
+        follower.disk.capacity_bytes = follower.disk.used_bytes + spare
+        transfer.deliver()
+        if transfer.outcomes:
+            assert transfer.outcomes.pop() == Failed()
+            assert follower.ports.told("download_failed")
+            transfer.begin(snapshot)
+    follower.disk.capacity_bytes = -1
+    transfer.finish()
+    is_the_leaders(transfer, snapshot)
+
+
+def test_a_disk_full_from_the_first_byte_on():
+    _, snapshot, follower, transfer = a_world()
+    for spare in (0, 5, 30, 100):
+        follower.disk.capacity_bytes = follower.disk.used_bytes + spare
+        transfer.begin(snapshot)
+        transfer.deliver()
+        assert transfer.outcomes.pop() == Failed()
+    follower.disk.capacity_bytes = -1
+    goes_on_to_its_end(transfer, snapshot)
+
+
+@pytest.mark.clause("S-12")
+def test_a_follower_that_holds_the_log_downloads_nothing():
+    _, snapshot, follower, transfer = a_world()
+    filled(follower)
+    follower.append([setting(1)])
+    transfer.begin(snapshot)
+    assert transfer.outcomes == [Failed()]
+    assert not follower.ports.sent
+    assert follower.log.start_offset == 0
+
+
+def test_one_that_is_there_already_is_only_put_in_place():
+    leader, snapshot, follower, transfer = a_world()
+    follower.disk.append("copy", [leader.bytes_of(snapshot)])
+    follower.store.add(snapshot, "copy")
+    transfer.begin(snapshot)
+    assert not transfer.bytes_sent
+    is_the_leaders(transfer, snapshot)
+
+
+def test_older_snapshots_go_when_one_takes_the_place_of_the_log():
+    _, snapshot, follower, transfer = a_world()
+    follower.append([setting(1)])
+    follower.make_snapshot()
+    goes_on_to_its_end(transfer, snapshot)
+
+
+def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance():
+    _, snapshot, follower, transfer = a_world()
+    follower.append([setting(1)])
+    older = follower.make_snapshot()
+    delete = follower.disk.delete
+
+    def refuse(path):
+        if path == follower.store.path(older):
+            raise DiskError(f"{path}: input/output error")
+        delete(path)
+
+    follower.disk.delete = refuse
+    transfer.begin(snapshot)
+    transfer.finish()
+    assert transfer.outcomes == [Installed(snapshot)]
+    assert follower.log.end == snapshot
+    assert follower.ports.told("snapshot_cleaning_failed")
+
+
+@pytest.mark.clause("S-17")
+def test_the_draft_fetches_the_same_bytes():
+    leader, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
+    transfer.begin(snapshot)
+    assert follower.ports.sent[0][1] == DRAFT_VERSION
+    transfer.deliver()
+    transfer.lose()
+    transfer.outcomes.clear()
+    transfer.begin(snapshot)
+    transfer.finish()
+    assert transfer.bytes_sent <= leader.store.size(snapshot) + CHUNK
+    is_the_leaders(transfer, snapshot)
+
+
+@pytest.mark.clause("S-17")
+def test_an_unknown_media_type_ends_the_download():
+    _, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
+    transfer.begin(snapshot)
+    transfer.deliver(changed(transfer.answer(), media_type="text/plain"))
+    assert transfer.outcomes == [Failed()]
+    assert follower.names() == []
+    assert "text/plain" in str(follower.ports.told("download_discarded")[0]["why"])
+
+
+def test_a_slow_link_gets_smaller_pieces_until_one_arrives():
+    rate = TransferRate(2**20, 1_500_000)
+    bytes_per_s, first = 4_000, rate.chunk_bytes
+    for _ in range(20):
+        if rate.chunk_bytes * 1_000_000 // bytes_per_s > 1_500_000:
+            rate.lost()
+        else:
+            rate.arrived(rate.chunk_bytes * 1_000_000 // bytes_per_s)
+    assert rate.chunk_bytes * 1_000_000 // bytes_per_s <= 1_500_000
+    assert first == 2**16
+    for _ in range(20):
+        rate.arrived(10)
+    assert rate.chunk_bytes == 2**20
+    for _ in range(20):
+        rate.lost()
+    assert rate.chunk_bytes == LEAST_BYTES
+    assert TransferRate(100, 1_000).chunk_bytes == 100

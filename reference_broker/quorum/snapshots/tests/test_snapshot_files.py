@@ -1,0 +1,269 @@
+"""A snapshot's bytes: Kafka's framing, one record for each thing that lives, nothing loaded that is not whole."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.record_codec import decode, encode
+from reference_broker.metadata.records import (
+    BeginTransactionRecord,
+    BrokerEndpoint,
+    BrokerFeature,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    MetadataEpoch,
+    NoOpRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+)
+from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metadata.snapshots.records_of import records_of
+from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
+from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
+from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.snapshots.file_names import made_path, part_path, progress_path, read_name, snapshot_path
+from reference_broker.quorum.snapshots.format import (
+    SnapshotDamaged,
+    data_batch,
+    footer_batch,
+    header_batch,
+    last_contained_timestamp_ms,
+    read_batches,
+)
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.snapshots.tests.snapshot_world import (
+    DIRECTORY,
+    Replica,
+    content,
+    filled,
+    flips,
+    replayed,
+    run,
+    setting,
+)
+from reference_broker.records.batch import validate
+from reference_broker.records.control import decode_snapshot_header, read_control
+from reference_broker.records.reader import read_records
+
+ID = OffsetAndEpoch(100, 1)
+
+
+@pytest.fixture
+def made():
+    """(a replica with one snapshot, its ID, its bytes)."""
+    replica = filled(Replica())
+    snapshot = replica.make_snapshot()
+    return replica, snapshot, replica.bytes_of(snapshot)
+
+
+@pytest.mark.clause("S-16")
+def test_one_file_of_batches_from_header_to_footer(made):
+    replica, snapshot, data = made
+    headers = [header for _, header in validate(data)]
+    assert [header.is_control for header in headers] == [True, *[False] * (len(headers) - 2), True]
+    assert {header.leader_epoch for header in headers} == {snapshot.epoch}
+    assert [header.base_offset for header in headers] == [0, *(header.last_offset + 1 for header in headers[:-1])]
+    first = read_control(next(read_records(data)))
+    assert (first.type, decode_snapshot_header(first).last_contained_log_timestamp) == (
+        3,
+        replica.image.provenance.timestamp_ms,
+    )
+    assert (headers[0].batch_length, headers[-1].batch_length) == (71, 63), "not the sizes that Kafka writes"
+    assert snapshot == (replica.log.end.offset, replica.epoch)
+    assert replica.store.path(snapshot) == f"{DIRECTORY}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
+
+
+@pytest.mark.clause("S-16")
+def test_ten_thousand_changes_of_one_setting_leave_the_number_of_records():
+    replica = filled(Replica())
+    replica.append([setting(0)])
+    before = list(records_of(replica.image))
+    for number in range(100):
+        replica.append([setting(0, str(100 * number + each)) for each in range(100)])
+    after = list(records_of(replica.image))
+    assert len(after) == len(before) == 5 + 5 * 20 + 1
+    assert after[-1] == setting(0, "9999")
+
+
+def test_equal_content_gives_equal_bytes_whatever_the_order_of_its_records():
+    one, other = Replica(), Replica()
+    ordered = [ConfigRecord(resource_type=2, resource_name=f"t{n}", name="k", value="v") for n in range(9)]
+    topics = [topic_records(f"t{n}", topic_id(n), 2) for n in range(9)]
+    for replica, order in ((one, 1), (other, -1)):
+        replica.append(ordered[::order])
+        for records in topics[::order]:
+            replica.append(records)
+    assert one.bytes_of(one.make_snapshot()) == other.bytes_of(other.make_snapshot())
+
+
+@pytest.mark.clause("S-9")
+def test_no_torn_snapshot_is_loaded(made):
+    replica, snapshot, data = made
+    for length in [*range(0, len(data), 7), len(data) - 1]:
+        replica.disk.write(replica.store.path(snapshot), data[:length])
+        with pytest.raises(StartRefused, match="cannot be loaded"):
+            run(load_snapshot(replica.disk, replica.store, snapshot))
+
+
+@pytest.mark.clause("S-9")
+def test_no_damaged_snapshot_is_loaded(made):
+    replica, snapshot, data = made
+    for damaged in flips(data, 11):
+        replica.disk.write(replica.store.path(snapshot), damaged)
+        with pytest.raises(StartRefused, match="cannot be loaded"):
+            run(load_snapshot(replica.disk, replica.store, snapshot))
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_file_of_other_pieces_is_no_snapshot(index):
+    head, foot = header_batch(ID, 5), footer_batch(ID, 1, 5)
+    record = encode(FeatureLevelRecord(name="f", feature_level=1))
+    wrong = (
+        head + footer_batch(ID, 1, 5) + footer_batch(ID, 2, 5),
+        data_batch(ID, 0, 5, [record]) + foot,
+        head + header_batch(ID, 5),
+        head + data_batch(OffsetAndEpoch(100, 2), 1, 5, [record]) + footer_batch(ID, 2, 5),
+    )
+    replica = Replica()
+    replica.disk.append("f", [wrong[index]])
+    with pytest.raises(SnapshotDamaged):
+        list(read_batches(replica.disk, "f", ID))
+
+
+@pytest.mark.clause("T-3")
+@pytest.mark.parametrize("marker", [BeginTransactionRecord(), EndTransactionRecord()])
+def test_a_snapshot_with_a_marker_is_refused(marker):
+    replica = Replica()
+    head = header_batch(ID, 5) + data_batch(ID, 1, 5, [encode(marker)])
+    replica.disk.append(snapshot_path(ID), [head + footer_batch(ID, 2, 5)])
+    with pytest.raises(StartRefused, match="transaction"):
+        run(load_snapshot(replica.disk, SnapshotStore(replica.disk), ID))
+
+
+def test_a_batch_larger_than_one_read_is_read():
+    """Kafka writes its records into batches of up to 8 MiB."""
+    replica = Replica()
+    values = [encode(setting(number, "x" * 900)) for number in range(1000)]
+    whole = header_batch(ID, 5) + data_batch(ID, 1, 5, values) + footer_batch(ID, 1001, 5)
+    replica.disk.append(snapshot_path(ID), [whole])
+    image = run(load_snapshot(replica.disk, SnapshotStore(replica.disk), ID))
+    assert len(image.configs) == 1000
+    assert image.provenance == Provenance(99, 1, 5)
+    assert last_contained_timestamp_ms(replica.disk, snapshot_path(ID)) == 5
+
+
+def test_loading_is_done_in_slices():
+    replica = filled(Replica(), topics=5, partitions=300)
+    snapshot = replica.make_snapshot()
+    assert sum(1 for _ in load_snapshot(replica.disk, replica.store, snapshot)) >= 1505 // 200
+
+
+OTHERS = st.lists(
+    st.one_of(
+        st.builds(
+            RegisterBrokerRecord,
+            broker_id=st.integers(0, 3),
+            broker_epoch=st.integers(0, 9),
+            incarnation_id=st.binary(min_size=16, max_size=16),
+            end_points=st.just((BrokerEndpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0),)),
+            features=st.just(()),
+            rack=st.sampled_from((None, "r")),
+            fenced=st.booleans(),
+            in_controlled_shutdown=st.booleans(),
+            log_dirs=st.sampled_from(((), (bytes(16),))),
+        ),
+        st.builds(FeatureLevelRecord, name=st.sampled_from("ab"), feature_level=st.integers(0, 3)),
+    ),
+    max_size=8,
+)
+
+
+@pytest.mark.clause("S-15", "S-16")
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, OTHERS)
+def test_what_a_snapshot_gives_equals_full_replay(operations, others):
+    model, image = Model(), EMPTY_IMAGE
+    records = list(others)
+    for operation, number in operations:
+        records += model.records(operation, number)
+    image = replayed(image, records, Provenance(41, 3, 7))
+    again = [decode(encode(record)) for record in records_of(image)]
+    assert len(again) == _living(image)
+    assert content(replayed(EMPTY_IMAGE, again, Provenance(41, 3, 7))) == content(image)
+
+
+def _living(image: MetadataImage) -> int:
+    settings_ = sum(len(pairs) for pairs in image.configs.values())
+    partitions = sum(1 + len(topic.partitions) for topic in image.topics.values())
+    single = (image.next_producer_id > 0) + (image.metadata_epoch > 0)
+    return len(image.features) + len(image.brokers) + partitions + settings_ + single
+
+
+@pytest.mark.clause("M-1")
+@pytest.mark.clause("M-14")
+def test_the_metadata_epoch_and_what_brokers_announced_survive():
+    endpoint = BrokerEndpoint(name="PLAINTEXT", host="h", port=1, security_protocol=0)
+    feature = BrokerFeature(name="f", min_supported_version=1, max_supported_version=3)
+    replica = Replica()
+    replica.append(
+        [
+            RegisterBrokerRecord(
+                broker_id=1, incarnation_id=bytes(16), broker_epoch=2, end_points=(endpoint,), features=(feature,)
+            ),
+            NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=57)),
+        ]
+    )
+    loaded = run(load_snapshot(replica.disk, replica.store, replica.make_snapshot()))
+    assert loaded.metadata_epoch == 57
+    assert loaded.brokers[1].features == (("f", 1, 3),)
+    assert [loaded.brokers[1].supports("f", level) for level in (0, 1, 3, 4)] == [False, True, True, False]
+    assert [loaded.brokers[1].supports("other", level) for level in (0, 1)] == [True, False]
+
+
+def test_producer_ids_survive():
+    replica = Replica()
+    replica.append([ProducerIdsRecord(broker_id=1, next_producer_id=3000)])
+    snapshot = replica.make_snapshot()
+    assert run(load_snapshot(replica.disk, replica.store, snapshot)).next_producer_id == 3000
+
+
+@pytest.mark.clause("S-9")
+def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made):
+    replica, snapshot, _ = made
+    other, older = OffsetAndEpoch(500, 2), OffsetAndEpoch(400, 2)
+    left = (
+        made_path(OffsetAndEpoch(900, 1)),
+        part_path(OffsetAndEpoch(700, 1)),
+        progress_path(OffsetAndEpoch(800, 1)),
+        f"{DIRECTORY}/{5:020d}-{1:010d}.checkpoint.deleted",
+        part_path(snapshot),
+        progress_path(snapshot),
+        part_path(older),
+        progress_path(older),
+    )
+    for path in (*left, part_path(other), progress_path(other), snapshot_path(OffsetAndEpoch(0, 0))):
+        replica.disk.append(path, [b"x"])
+    store = SnapshotStore(replica.disk)
+    assert store.ids == (snapshot,)
+    assert store.partial == other
+    assert not any(replica.disk.exists(path) for path in left)
+    assert replica.disk.exists(part_path(other))
+    assert replica.disk.exists(progress_path(other))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1-1.checkpoint",
+        f"{1:020d}-{1:09d}.checkpoint",
+        f"{1:020d}{1:010d}.checkpoint",
+        f"{1:020d}-{1:010d}.log",
+        f"{1:020d}-{1:010d}-made.checkpoint",
+    ],
+)
+def test_other_names_are_no_snapshots(name):
+    assert read_name(name, ".checkpoint") is None
+    assert read_name(f"{7:020d}-{2:010d}.checkpoint", ".checkpoint") == (7, 2)

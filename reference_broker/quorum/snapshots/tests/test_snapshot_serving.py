@@ -1,0 +1,190 @@
+"""What a leader says to FetchSnapshot: bytes, or Kafka's errors in Kafka's order."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from reference_broker.apis.quorum import k59_fetch_snapshot
+from reference_broker.ports.now import Now
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.messages import (
+    MEDIA_TYPE,
+    SnapshotRequest,
+    read_request,
+    read_response,
+    request_for,
+)
+from reference_broker.quorum.snapshots.serving import serve
+from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, Replica, filled
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+
+
+class Served:
+    def __init__(self) -> None:
+        self.replica = filled(Replica())
+        self.id = self.replica.make_snapshot()
+        self.data = self.replica.bytes_of(self.id)
+        self.leadership = Leadership(epoch=3)
+
+    def ask(self, is_draft=False, **changed):
+        request = SnapshotRequest("c", 2, "__cluster_metadata", 0, 3, self.id, 0, 2**31 - 1)
+        return serve(replace(request, **changed), self.replica.store, self.leadership, 7, is_draft)
+
+    def handle(self, body, version=1):
+        broker = SimpleNamespace(
+            quorum=self.leadership,
+            snapshots=self.replica.store,
+            now=Now(7, 7),
+            loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=9)})),
+        )
+        return k59_fetch_snapshot.handle(broker, SimpleNamespace(api_version=version), body)
+
+
+@pytest.fixture
+def served():
+    return Served()
+
+
+@pytest.mark.clause("S-1", "S-2", "S-3")
+def test_bytes_from_a_position_at_most_so_many(served):
+    piece = served.ask(position=5, max_bytes=10)
+    assert (piece.data, piece.position, piece.size, piece.id) == (served.data[5:15], 5, len(served.data), served.id)
+    assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, Error.NONE)
+
+
+@pytest.mark.clause("S-3")
+def test_pieces_of_any_size_make_the_file(served):
+    position, got = 0, b""
+    while position < len(served.data):
+        piece = served.ask(position=position, max_bytes=1 + position % 37)
+        got += piece.data
+        position += len(piece.data)
+    assert got == served.data
+
+
+@pytest.mark.clause("S-3")
+def test_no_bytes_wanted_no_bytes_given(served):
+    assert (served.ask(max_bytes=0).data, served.ask(max_bytes=0).error) == (b"", Error.NONE)
+    assert served.ask(max_bytes=-1).data == b""
+
+
+@pytest.mark.clause("S-5", "S-6", "S-7")
+def test_errors_come_in_kafkas_order(served):
+    size = len(served.data)
+    wrong = {
+        "cluster_id": "other",
+        "partition": 1,
+        "leader_epoch": 2,
+        "id": OffsetAndEpoch(served.id.offset, 0),
+        "position": size,
+    }
+    served.leadership.error = Error.NOT_LEADER_OR_FOLLOWER
+    expected = [
+        ("cluster_id", Error.INCONSISTENT_CLUSTER_ID),
+        ("partition", Error.UNKNOWN_TOPIC_OR_PARTITION),
+        ("leader_epoch", Error.FENCED_LEADER_EPOCH),
+        (None, Error.NOT_LEADER_OR_FOLLOWER),
+        (None, Error.BROKER_NOT_AVAILABLE),
+        ("id", Error.SNAPSHOT_NOT_FOUND),
+        ("position", Error.POSITION_OUT_OF_RANGE),
+    ]
+    for name, error in expected:
+        piece = served.ask(**wrong)
+        assert (piece.error, piece.data, piece.leader_id, piece.epoch) == (error, b"", 1, 3), name
+        if name is not None:
+            del wrong[name]
+        elif error is Error.NOT_LEADER_OR_FOLLOWER:
+            served.leadership.error = Error.BROKER_NOT_AVAILABLE
+        else:
+            served.leadership.error = None
+    assert served.ask(**wrong).error is Error.NONE
+    assert served.ask(leader_epoch=4).error is Error.UNKNOWN_LEADER_EPOCH
+    assert served.ask(topic="unknown").error is Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert served.ask(cluster_id=None).error is Error.NONE
+
+
+@pytest.mark.clause("S-6")
+def test_positions_outside_the_file(served):
+    size = len(served.data)
+    errors = [served.ask(position=each).error for each in (-1, size, size + 1, 2**40)]
+    assert errors == [Error.POSITION_OUT_OF_RANGE] * 4
+    assert served.ask(position=size - 1).data == served.data[-1:]
+
+
+@pytest.mark.clause("S-5")
+def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served):
+    other = OffsetAndEpoch(served.id.offset, served.id.epoch + 1)
+    assert served.ask(id=other).error is Error.SNAPSHOT_NOT_FOUND
+    assert served.ask(id=OffsetAndEpoch(0, 0)).error is Error.SNAPSHOT_NOT_FOUND
+
+
+def test_only_good_requests_count_as_heard(served):
+    served.ask(replica_id=2)
+    served.ask(replica_id=3, position=-1)
+    assert served.leadership.heard == [2]
+
+
+@pytest.mark.clause("S-17")
+def test_the_draft_says_what_remains_and_of_what_kind(served):
+    size = len(served.data)
+    body = request_for("c", 2, 3, served.id, 0, 10)
+    first = served.handle(body, 1000).topics[0].partitions[0]
+    assert (first.media_type, first.more, first.data) == (MEDIA_TYPE, True, served.data[:10])
+    last = served.handle(request_for("c", 2, 3, served.id, size - 4, 10), 1000).topics[0].partitions[0]
+    assert (last.media_type, last.more, last.data, last.position) == ("", False, served.data[-4:], size - 4)
+    end = served.handle(request_for("c", 2, 3, served.id, size, 10), 1000).topics[0].partitions[0]
+    assert (end.error_code, end.more, end.data) == (0, False, b"")
+    for position in (size + 1, -1):
+        beyond = served.handle(request_for("c", 2, 3, served.id, position, 10), 1000).topics[0].partitions[0]
+        assert (beyond.error_code, beyond.more, beyond.data) == (Error.OFFSET_OUT_OF_RANGE, False, b"")
+
+
+@pytest.mark.clause("S-4", "S-13")
+def test_the_api_answers_one_partition_of_one_topic(served):
+    good = request_for("c", 2, 3, served.id, 0, 10)
+    one = served.handle(good).topics[0].partitions[0]
+    assert (one.size, one.position, bytes(one.unaligned_records)) == (len(served.data), 0, served.data[:10])
+    assert (one.snapshot_id.end_offset, one.snapshot_id.epoch) == served.id
+    assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (1, 3)
+    assert [each.node_id for each in served.handle(good).node_endpoints] == [1]
+    none, twice = replace(good, topics=()), replace(good, topics=good.topics * 2)
+    assert [served.handle(body).error_code for body in (none, twice)] == [Error.INVALID_REQUEST] * 2
+    assert served.handle(none, 1000).error_code == Error.INVALID_REQUEST
+    foreign = replace(none, cluster_id="x")
+    assert served.handle(foreign).error_code == Error.INCONSISTENT_CLUSTER_ID
+    assert served.handle(replace(good, cluster_id="")).error_code == Error.INCONSISTENT_CLUSTER_ID
+    other = replace(good, topics=(replace(good.topics[0], name="t0"),))
+    found = served.handle(other).topics[0]
+    assert (found.name, found.partitions[0].error_code) == ("t0", Error.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@pytest.mark.clause("S-1", "S-4", "S-17")
+@pytest.mark.parametrize("version", [0, 1, 1000])
+def test_over_the_wire(served, version):
+    """What a follower reads is what the leader said, in every version, the draft among them."""
+    key = ApiKey.FETCH_SNAPSHOT
+    asked = request_for("c", 2, 3, served.id, 5, 10)
+    frame = b"".join(encode_request(key, version, 7, "node-2", asked))[4:]
+    _, offset = read_request_header(frame)
+    seen = decode_request(key, version, frame, offset)
+    assert read_request(seen) == read_request(replace(asked, cluster_id=None) if version == 1000 else asked)
+    said = served.handle(seen, version)
+    correlation_id, heard = decode_response(key, version, b"".join(encode_response(key, version, 7, said))[4:])
+    piece = read_response(heard)
+    assert (correlation_id, piece.error, piece.position, piece.data) == (7, Error.NONE, 5, served.data[5:15])
+    assert not piece.is_last
+    assert (piece.size, piece.id) == ((-1, None) if version == 1000 else (len(served.data), served.id))
+
+
+def test_answers_that_make_no_sense_are_errors(served):
+    body = request_for("c", 2, 3, served.id, 5, 10)
+    for version in (1, 1000):
+        said = served.handle(body, version)
+        assert read_response(replace(said, topics=())).error is Error.UNKNOWN_SERVER_ERROR
+        refused = served.handle(replace(body, topics=()), version)
+        assert read_response(refused).error is Error.INVALID_REQUEST
+    assert read_response(object()).error is Error.UNKNOWN_SERVER_ERROR

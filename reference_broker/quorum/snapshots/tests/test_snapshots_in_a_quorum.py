@@ -1,0 +1,185 @@
+"""Quorums whose nodes make, keep, send, fetch and load real snapshots, under kills, power losses, pauses and cuts."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.snapshots.generator import SnapshotGenerator
+from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.quorum.metadata_log import open_metadata_log
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.snapshots.download import SnapshotDownload
+from reference_broker.quorum.snapshots.messages import read_request, response_of
+from reference_broker.quorum.snapshots.serving import serve
+from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.snapshots.tests.snapshot_world import content, run, setting
+from reference_broker.quorum.tests.quorum_disk import LossyDisk
+from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_storm import Storm
+from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
+from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.wire.apis import ApiKey
+
+SETTINGS = {
+    "metadata_log_max_record_bytes_between_snapshots": "3000",
+    "metadata_log_max_snapshot_interval_ms": "0",
+    "metadata_max_retention_bytes": "0",
+    "crucible_metadata_snapshot_keep_ms": "300",
+    "crucible_metadata_snapshot_fetch_max_bytes": "300",
+}
+
+
+class Node(Process):
+    """A process with its own snapshots. ``images``: what it published, by offset."""
+
+    def __init__(self, world: "Nodes", node_id: int, config: BrokerConfig, disk: LossyDisk) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.disk = disk
+        self.paused = False
+        self.backlog: list[Callable[[], None]] = []
+        self.timers: dict[int, bool] = {}
+        self.notes: list[tuple[str, dict[str, int | str]]] = []
+        self.snapshots = SnapshotStore(disk)  # type: ignore[assignment]
+        self.log = run(open_metadata_log(disk, config, self.now(), False, self.snapshots))
+        around = Surroundings(node_id, disk, self, Random(world.random.randrange(2**60)))
+        self.download = SnapshotDownload(around, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
+        self.quorum = Quorum(around, config, "cluster", self.log, self, self.download)
+        self.loader = MetadataLoader(around, self.log, self.snapshots)
+        self.generator = SnapshotGenerator(around, config, self.snapshots, self.log, Metrics())
+        self.loader.on_published = self.generator.published
+        self.loader.subscribe(lambda _delta, image: world.published(image))
+        run(self.loader.load())
+
+    def serve(self, asked: Asked, answer: Callable[[object], None]) -> None:
+        if asked.api_key != ApiKey.FETCH_SNAPSHOT:
+            super().serve(asked, answer)
+            return
+        request = read_request(asked.body)
+        piece = serve(request, self.snapshots, self.quorum, self.now().mono_us, False)
+        answer(response_of(request.topic, request.partition, piece, None))
+
+    def high_watermark_advanced(self, high_watermark: int) -> None:
+        super().high_watermark_advanced(high_watermark)
+        self.loader.catch_up(high_watermark)
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
+        super().snapshot_installed(snapshot)
+        self.loader.reload(snapshot)
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        super().note(what, *fields)
+        self.world.told[what] = self.world.told.get(what, 0) + 1
+        if what == "snapshot_loaded":
+            assert not self.quorum_leads(), "a leader never loads a snapshot"
+
+    def quorum_leads(self) -> bool:
+        return hasattr(self, "quorum") and self.quorum.role is Role.LEADER
+
+
+class Nodes(World):
+    """``images``: the content that was published at each offset, by whom ever."""
+
+    def __init__(self, seed: int, voters: int = 3, observers: int = 0, **settings: str) -> None:
+        super().__init__(seed, voters, observers, **SETTINGS | settings)
+        self.images: dict[int, object] = {}
+        self.told: dict[str, int] = {}
+
+    def start(self, *node_ids: int) -> None:
+        for node_id in node_ids or self.ids:
+            process = Node(self, node_id, self.config, self.disks[node_id])
+            self.processes[node_id] = process
+            self.invariants.started(process)
+            process.deliver(process.quorum.start)
+
+    def published(self, image) -> None:
+        found = content(image)
+        assert self.images.setdefault(image.provenance.offset, found) == found, "two contents at one offset"
+
+    def _append(self, process: Process) -> None:
+        try:
+            for _ in range(self.random.randrange(1, 4)):
+                self.appended += 1
+                process.quorum.append([encode(setting(self.random.randrange(40), str(self.appended)))])
+        except NotLeader:
+            pass
+
+
+def _converge(world: Nodes) -> None:
+    world.run_until(lambda: len(world.processes) == len(world.ids) and world.converged())
+    target = world.leader.log.end.offset
+    world.run_until(lambda: world.high_watermark() >= target)
+    world.run_until(lambda: min(each.loader.image.provenance.offset for each in world.processes.values()) >= target - 1)
+
+
+@pytest.mark.clause("S-9", "S-10", "S-11", "S-12", "S-15")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_storm_over_nodes_with_snapshots(seed):
+    world = Nodes(seed, voters=3, observers=1)
+    world.start()
+    world.keep_appending()
+    storm = Storm(world)
+    storm.begin()
+    world.run(15 * SECOND_US)
+    storm.end()
+    _converge(world)
+    assert world.told["snapshot_renamed"] > 2, "the test must see snapshots"
+
+
+@pytest.mark.clause("S-9", "S-10", "S-15")
+def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot():
+    world = Nodes(1)
+    world.start(0, 1)
+    world.keep_appending()
+    world.run_until(lambda: world.leader is not None and world.leader.log.start_offset > 100)
+    world.start(2)
+    world.run_until(lambda: world.told.get("download_finished", 0) > 0)
+    _converge(world)
+    late = world.processes[2]
+    assert late.log.start_offset > 0
+    assert late.loader.image.provenance.offset > 100
+    assert [fields["position"] for what, fields in late.notes if what == "download_started"] == [0]
+
+
+@pytest.mark.clause("S-12")
+def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does():
+    world = Nodes(2, voters=1)
+    world.start()
+    world.keep_appending()
+    for _ in range(5):
+        begun = world.told.get("snapshot_started", 0)
+        world.run_until(lambda begun=begun: world.told.get("snapshot_started", 0) > begun)
+        world.kill(0, power_loss=True)
+        world.start(0)
+        world.run(2 * SECOND_US)
+    world.kill(0)
+    disk = world.disks[0]
+    store = SnapshotStore(disk)
+    assert content(run(load_snapshot(disk, store, store.latest))) == world.images[store.latest.offset - 1]
+
+
+@pytest.mark.clause("S-15")
+def test_a_slow_follower_progresses_while_new_snapshots_appear():
+    small = {
+        "metadata_log_max_record_bytes_between_snapshots": "1000",
+        "crucible_metadata_snapshot_fetch_max_bytes": "60",
+    }
+    world = Nodes(3, **small)
+    world.start(0, 1)
+    world.keep_appending()
+    world.run_until(lambda: world.leader is not None and world.leader.log.start_offset > 100)
+    world.start(2)
+    world.run_until(lambda: world.told.get("download_finished", 0) > 0)
+    late = world.processes[2]
+    fetched = sum(fields["bytes"] for what, fields in late.notes if what == "download_chunk")
+    size = next(fields["bytes"] for what, fields in late.notes if what == "download_finished")
+    superseded = sum(1 for what, _ in world.leader.notes if what == "snapshot_renamed")
+    assert superseded > 5
+    assert fetched <= 3 * size

@@ -1,0 +1,276 @@
+"""One quorum without a world: the test plays the disk, the clock and all other nodes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import TopicRecord
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.now import Now
+from reference_broker.quorum.fetch_messages import fetch, fetched
+from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoch, read_epoch_answer, read_voted
+from reference_broker.quorum.messages import vote as vote_request
+from reference_broker.quorum.messages import voted as vote_response
+from reference_broker.quorum.metadata_log import Validity
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
+from reference_broker.quorum.values import Outcome
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+
+CLUSTER = "cluster"
+WALL_MS = 1_700_000_000_000
+
+
+@dataclass
+class Sent:
+    peer: int
+    api_key: int
+    body: Any
+    timeout_ms: int
+    replied: Callable[[object], None]
+    failed: Callable[[], None]
+
+    @property
+    def partition(self) -> Any:
+        return self.body.topics[0].partitions[0]
+
+
+@dataclass
+class Download:
+    """What was begun, with its callbacks."""
+
+    begun: list[tuple[int, int, OffsetAndEpoch]] = field(default_factory=list)
+    cancels: int = 0
+    progress: Callable[[], None] = lambda: None
+    outcome: Callable[[Outcome], None] = lambda _: None
+
+    def begin(
+        self,
+        leader: int,
+        leader_epoch: int,
+        id: OffsetAndEpoch,  # noqa: A002
+        progress: Callable[[], None],
+        outcome: Callable[[Outcome], None],
+    ) -> None:
+        self.begun.append((leader, leader_epoch, id))
+        self.progress, self.outcome = progress, outcome
+
+    def cancel(self) -> None:
+        self.cancels += 1
+
+
+NEWS = {
+    "leader_changed": "leader",
+    "leadership_won": "won",
+    "leadership_lost": "lost",
+    "high_watermark_advanced": "hw",
+    "snapshot_installed": "snapshot",
+}
+
+
+class Alone(AroundQuorum):
+    """Node 0 of voters 0, 1, 2 (or as told). ``auto_sync``: syncs end at once; else they wait in ``syncs``."""
+
+    def __init__(
+        self,
+        voters: int = 3,
+        node_id: int = 0,
+        disk: MemoryDisk | None = None,
+        *,
+        auto_sync: bool = True,
+        **settings: str,
+    ) -> None:
+        super().__init__()
+        self.node_id = node_id
+        self.time_us = 1_000_000
+        self.auto_sync = auto_sync
+        self.disk = disk if disk is not None else MemoryDisk()
+        self.sent: list[Sent] = []
+        self.syncs: list[tuple[tuple[str, ...], Callable[[], None]]] = []
+        self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
+        self.news: list[tuple[Any, ...]] = []
+        self.download = Download()
+        self._timer = 0
+        dial = ",".join(f"{each}@host:{9000 + each}" for each in range(voters))
+        given = {"controller.quorum.voters": dial, "crucible.cluster.id": CLUSTER}
+        self.config = BrokerConfig.parse(given | {name.replace("_", "."): value for name, value in settings.items()})
+        self.snapshots = NamedSnapshots(self.disk)
+        self.log = opened(self.disk, self.config, self.now(), self.snapshots)
+        self.quorum = Quorum(
+            Surroundings(node_id, self.disk, self, Random(5)), self.config, CLUSTER, self.log, self, self.download
+        )
+
+    # raft.ports.Ports
+
+    def now(self) -> Now:
+        return Now(self.time_us, WALL_MS + self.time_us // 1000)
+
+    def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
+        self._timer += 1
+        self.timers[self._timer] = (deadline_us, fire)
+        return self._timer
+
+    def cancel_timer(self, timer: int) -> None:
+        self.timers.pop(timer, None)
+
+    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
+        if self.auto_sync:
+            done()
+        else:
+            self.syncs.append((paths, done))
+
+    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
+        assert api_version >= 1
+        self.sent.append(Sent(peer, asked.api_key, asked.body, timeout_ms, asked.replied, asked.failed))
+
+    def tell(self, what: str, *values: object) -> None:
+        self.news.append((NEWS[what], *values))
+
+    # The test's doings
+
+    def sync_one(self) -> None:
+        self.syncs.pop(0)[1]()
+
+    def sync_all(self) -> None:
+        while self.syncs:
+            self.sync_one()
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Timers fire in order."""
+        end_us = self.time_us + duration_ms * 1000
+        while True:
+            due = [(deadline, number) for number, (deadline, _) in self.timers.items() if deadline <= end_us]
+            if not due:
+                break
+            deadline, number = min(due)
+            self.time_us = max(deadline, self.time_us)
+            self.timers.pop(number)[1]()
+        self.time_us = end_us
+
+    def take(self, api_key: int) -> list[Sent]:
+        """What was sent of an API since the last time; the rest is forgotten with it."""
+        taken = [each for each in self.sent if each.api_key == api_key]
+        self.sent.clear()
+        return taken
+
+    def started(self) -> "Alone":
+        self.quorum.start()
+        return self
+
+    def elect(self, *voters: int) -> "Alone":
+        """The node seeks an election and gets these voters' votes; the others cannot be reached."""
+        while self.quorum.role.value in ("unattached", "resigned", "follower"):
+            self.pass_ms(100)
+        for _ in ("whether", "in earnest"):
+            for each in self.take(ApiKey.VOTE):
+                if each.peer in voters:
+                    each.replied(granted(each, True))
+                else:
+                    each.failed()
+        assert self.quorum.is_leader, self.quorum.role
+        return self
+
+    def following(self, leader: int = 1, epoch: int = 5) -> "Alone":
+        self.quorum.start()
+        assert self.begin(leader, epoch).error is Error.NONE
+        return self
+
+    def ask_vote(
+        self,
+        candidate: int,
+        epoch: int,
+        end: OffsetAndEpoch = OffsetAndEpoch(0, 0),  # noqa: B008 - immutable
+        *,
+        pre_vote: bool = False,
+        cluster_id: str | None = CLUSTER,
+        voter_id: int = -1,
+    ) -> list[Answer]:
+        """The answers so far: none while something is made durable; a request-level error as epoch -1."""
+        answers: list[Answer] = []
+        asked = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
+        body = vote_request(cluster_id, voter_id, asked)  # type: ignore[arg-type]
+        self.quorum.handle_vote(body, lambda body: answers.append(read_voted(body) or _whole(body)))
+        return answers
+
+    def begin(self, leader: int, epoch: int, voter_id: int = -1) -> Answer:
+        answers: list[Answer] = []
+        self.quorum.handle_begin_quorum_epoch(
+            begin_epoch(CLUSTER, voter_id, leader, epoch),
+            lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
+        )
+        return answers[0]
+
+    def end(self, leader: int, epoch: int, *successors: int) -> Answer:
+        answers: list[Answer] = []
+        self.quorum.handle_end_quorum_epoch(
+            end_epoch(CLUSTER, leader, epoch, successors),
+            lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
+        )
+        return answers[0]
+
+    def fetch(self, replica: int, offset: int, epoch: int, **changed: Any) -> list[PartitionData | FetchResponse]:
+        """The answers so far: the partition's, or the whole response where it is an error of the request."""
+        request = fetch(
+            CLUSTER,
+            replica,
+            changed.pop("current", self.quorum.epoch),
+            OffsetAndEpoch(offset, epoch),
+            0,
+            changed.pop("high_watermark", 2**63 - 1),
+            changed.pop("wait_ms", 0),
+        )
+        for name, value in changed.items():
+            setattr(request, name, value)
+        return self.fetch_as(request)
+
+    def fetch_as(self, request: FetchRequest) -> list[PartitionData | FetchResponse]:
+        answers: list[PartitionData | FetchResponse] = []
+        self.quorum.handle_fetch(
+            request,
+            lambda body: answers.append(body if body.error_code else body.responses[0].partitions[0]),
+        )
+        return answers
+
+    def append(self, count: int = 1) -> None:
+        for number in range(count):
+            self.quorum.append([encode(TopicRecord(name=f"t{number}", topic_id=bytes(16)))])
+
+    def answer_fetch(
+        self,
+        records: bytes = b"",
+        high_watermark: int = -1,
+        *,
+        validity: Validity | None = None,
+        error: Error = Error.NONE,
+        leader: int = 1,
+        epoch: int | None = None,
+    ) -> None:
+        """The one fetch that is on its way gets this answer."""
+        (question,) = self.take(ApiKey.FETCH)
+        epoch = self.quorum.epoch if epoch is None else epoch
+        question.replied(fetched(error, leader, epoch, high_watermark, 0, validity, records))
+
+
+def granted(asked: Sent, is_granted: bool, leader: int = -1) -> object:
+    return vote_response(Answer(Error.NONE, leader, asked.partition.replica_epoch, is_granted))
+
+
+def batch(offset: int, epoch: int, count: int = 1) -> bytes:
+    """Bytes of one batch as a leader sends it."""
+    records = [Record(timestamp_ms=1, value=b"\x01\x14\x00\x00") for _ in range(count)]
+    return build(records, base_offset=offset, leader_epoch=epoch)
+
+
+def _whole(body: Any) -> Answer:
+    return Answer(Error(int(body.error_code)), -1, -1)

@@ -1,0 +1,76 @@
+"""What a quorum needs around it in every test: its log opened, its notes kept, what it asks and tells led through two
+methods."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
+from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+
+
+def opened(disk: Disk, config: BrokerConfig, now: Now, snapshots: NamedSnapshots) -> MetadataLog:
+    """At once, in as many slices as it takes."""
+    opening = open_metadata_log(disk, config, now, False, snapshots)
+    while True:
+        try:
+            next(opening)
+        except StopIteration as stop:
+            log: MetadataLog = stop.value
+            return log
+
+
+class AroundQuorum(ABC):
+    """The parts of raft.ports.Ports and raft.quorum.QuorumListener that are alike in all of them."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, dict[str, int | str]]] = []
+
+    @abstractmethod
+    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
+        """A request of the quorum's."""
+
+    @abstractmethod
+    def tell(self, what: str, *values: object) -> None:
+        """``what``: the listener's method."""
+
+    # raft.ports.Ports
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        self.notes.append((what, dict(fields)))
+
+    def send(
+        self,
+        peer: int,
+        channel: Channel,
+        api_key: int,
+        api_version: int,
+        body: object,
+        timeout_ms: int,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
+        assert channel is Channel.RAFT
+        self.ask(peer, api_version, Asked(api_key, body, replied, failed), timeout_ms)
+
+    # raft.quorum.QuorumListener
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        self.tell("leader_changed", leader_id, epoch)
+
+    def leadership_won(self, epoch: int, start_offset: int) -> None:
+        self.tell("leadership_won", epoch, start_offset)
+
+    def leadership_lost(self, epoch: int) -> None:
+        self.tell("leadership_lost", epoch)
+
+    def high_watermark_advanced(self, high_watermark: int) -> None:
+        self.tell("high_watermark_advanced", high_watermark)
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
+        self.tell("snapshot_installed", snapshot)

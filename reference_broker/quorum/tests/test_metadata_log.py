@@ -1,0 +1,268 @@
+"""The metadata log and its snapshots: what a fetch gets, what is cut, what opening repairs (KafkaMetadataLogTest)."""
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.config import LogConfig
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import NoOpRecord, TopicRecord
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.quorum.metadata_log import (
+    MAX_BATCH_BYTES,
+    VALID,
+    BatchTooLarge,
+    CutBelowHighWatermark,
+    Diverging,
+    MetadataLog,
+    NeedsSnapshot,
+    Validity,
+    open_metadata_log,
+)
+from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_alone import batch
+from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+
+NOW = Now(0, 1_700_000_000_000)
+CONFIG = BrokerConfig.parse({"metadata.log.segment.bytes": "1024"})
+EPOCHS = "__cluster_metadata-0/leader-epoch-checkpoint"
+
+
+def opened(disk: MemoryDisk | None = None, clean: bool = False) -> MetadataLog:
+    disk = disk if disk is not None else MemoryDisk()
+    opening = open_metadata_log(disk, CONFIG, NOW, clean, NamedSnapshots(disk))
+    while True:
+        try:
+            next(opening)
+        except StopIteration as stop:
+            log = stop.value
+            assert isinstance(log, MetadataLog)
+            return log
+
+
+def filled(*epochs: int, each: int = 10) -> MetadataLog:
+    """``each`` batches of one record in each epoch, all committed."""
+    log = opened()
+    for epoch in epochs:
+        for _ in range(each):
+            log.append(NOW, [encode(NoOpRecord())], epoch)
+    log.log.advance_high_watermark(log.end.offset)
+    return log
+
+
+def snapshot(log: MetadataLog, offset: int, epoch: int, delete: bool = True) -> OffsetAndEpoch:
+    made = OffsetAndEpoch(offset, epoch)
+    assert isinstance(log.snapshots, NamedSnapshots)
+    log.snapshots.add(made)
+    if delete:
+        assert log.delete_before(made)
+        log.snapshots.drop_older(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "validity"),
+    [
+        (0, 0, VALID),
+        (10, 1, VALID),
+        (5, 1, VALID),
+        (20, 3, VALID),
+        (25, 3, Diverging(OffsetAndEpoch(20, 3))),
+        (11, 1, Diverging(OffsetAndEpoch(10, 1))),
+        (15, 2, Diverging(OffsetAndEpoch(10, 1))),
+        (20, 7, Diverging(OffsetAndEpoch(20, 3))),
+        (5, 3, VALID),
+        (4, 0, Diverging(OffsetAndEpoch(0, 0))),
+    ],
+)
+def test_what_a_fetch_gets_without_snapshots(offset: int, epoch: int, validity: Validity) -> None:
+    assert filled(1, 3).validate(offset, epoch) == validity
+
+
+@pytest.mark.clause("S-10")
+@pytest.mark.parametrize(
+    ("offset", "epoch", "validity"),
+    [
+        (0, 0, NeedsSnapshot(OffsetAndEpoch(15, 3))),
+        (14, 3, NeedsSnapshot(OffsetAndEpoch(15, 3))),
+        (15, 2, NeedsSnapshot(OffsetAndEpoch(15, 3))),
+        (20, 2, NeedsSnapshot(OffsetAndEpoch(15, 3))),
+        (15, 3, VALID),
+        (20, 3, VALID),
+        (30, 5, VALID),
+        (31, 5, Diverging(OffsetAndEpoch(30, 5))),
+        (25, 4, Diverging(OffsetAndEpoch(20, 3))),
+    ],
+)
+def test_what_a_fetch_gets_when_the_log_starts_at_a_snapshot(offset: int, epoch: int, validity: Validity) -> None:
+    log = filled(1, 3, 5)
+    snapshot(log, 15, 3)
+    assert log.validate(offset, epoch) == validity
+
+
+def test_an_epoch_from_before_the_oldest_snapshot_ends_at_it() -> None:
+    """testFetchRequestTruncateToLogStart."""
+    log = opened()
+    log.snapshots.add(OffsetAndEpoch(10, 1))  # type: ignore[attr-defined]
+    log.install_snapshot(NOW, OffsetAndEpoch(10, 1))
+    log.append(NOW, [encode(NoOpRecord())], 4)
+    assert log.validate(11, 2) == Diverging(OffsetAndEpoch(10, 1))
+
+
+@pytest.mark.clause("S-10")
+def test_with_a_snapshot_a_fetch_at_0_needs_it_though_the_log_is_whole() -> None:
+    log = filled(1)
+    snapshot(log, 5, 1, delete=False)
+    assert log.validate(0, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
+    assert log.validate(3, 1) == VALID
+    assert log.validate(3, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
+
+
+def test_the_newest_snapshot_is_named() -> None:
+    log = filled(1, 3)
+    snapshot(log, 5, 1)
+    snapshot(log, 15, 3, delete=False)
+    assert log.validate(3, 1) == NeedsSnapshot(OffsetAndEpoch(15, 3))
+    assert log.validate(5, 1) == VALID
+
+
+@pytest.mark.parametrize(
+    ("diverging", "end"),
+    [
+        (OffsetAndEpoch(12, 3), OffsetAndEpoch(12, 3)),
+        (OffsetAndEpoch(99, 3), OffsetAndEpoch(20, 3)),
+        (OffsetAndEpoch(15, 2), OffsetAndEpoch(10, 1)),
+        (OffsetAndEpoch(8, 1), OffsetAndEpoch(8, 1)),
+    ],
+)
+def test_a_diverging_log_is_cut_to_the_common_part(diverging: OffsetAndEpoch, end: OffsetAndEpoch) -> None:
+    log = filled(1, 3)
+    log.log.high_watermark = 0
+    log.truncate_to_diverging(diverging)
+    assert log.end == end
+
+
+def test_truncation_below_the_high_watermark_is_refused() -> None:
+    with pytest.raises(CutBelowHighWatermark, match="below its high watermark 20"):
+        filled(1, 3).truncate_to(19)
+
+
+@pytest.mark.parametrize(("id", "installed"), [((99, 3), True), ((5, 4), True), ((20, 3), False), ((99, 2), False)])
+def test_a_snapshot_replaces_the_log_only_if_it_is_ahead(id: tuple[int, int], installed: bool) -> None:  # noqa: A002
+    log = filled(1, 3)
+    wanted = OffsetAndEpoch(*id)
+    log.snapshots.add(wanted)  # type: ignore[attr-defined]
+    assert log.install_snapshot(NOW, wanted) is installed
+    if installed:
+        assert (log.start_offset, log.end, log.log.high_watermark) == (wanted.offset, wanted, wanted.offset)
+
+
+def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
+    log = filled(1, each=60)
+    log.log.high_watermark = 30
+    assert log.delete_before(OffsetAndEpoch(31, 1)) is False
+    assert log.delete_before(OffsetAndEpoch(30, 1)) is True
+    assert log.start_offset == 30
+    assert log.delete_before(OffsetAndEpoch(30, 1)) is False
+    assert log.log.bases[0] <= 30
+    assert log.log.bases[0] > 0, "whole segments below are gone"
+
+
+# Appending
+
+
+def test_a_batch_over_the_limit_is_refused() -> None:
+    log = opened()
+    with pytest.raises(BatchTooLarge):
+        log.append(NOW, [encode(TopicRecord(name="x" * MAX_BATCH_BYTES, topic_id=bytes(16)))], 1)
+    assert log.end == OffsetAndEpoch(0, 0)
+
+
+def test_a_batch_may_be_larger_than_a_segment() -> None:
+    log = opened()
+    log.append(NOW, [encode(TopicRecord(name="x" * 5000, topic_id=bytes(16)))], 1)
+    log.append(NOW, [encode(NoOpRecord())], 1)
+    assert log.end.offset == 2
+    assert len(log.log.segments) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "taken"),
+    [
+        (batch(0, 1) + batch(1, 1), 2),
+        (batch(0, 1) + batch(2, 1), 1),
+        (batch(0, 1) + batch(1, 3), 1),
+        (batch(0, 2) + batch(1, 1), 1),
+        (batch(0, 1) + batch(1, 1)[:-3], 1),
+        (batch(0, 1) + batch(1, 1)[:-1] + b"\xff", 1),
+        (batch(1, 1), 0),
+        (b"", 0),
+        (b"nonsense" * 20, 0),
+    ],
+    ids=["good", "a hole", "a newer epoch", "an older epoch", "torn", "damaged", "not the next", "none", "nonsense"],
+)
+def test_a_follower_takes_what_follows_and_is_whole(data: bytes, taken: int) -> None:
+    log = opened()
+    assert log.append_fetched(NOW, data, 2) == taken * len(batch(0, 1))
+    assert log.end.offset == taken
+
+
+def test_batches_tell_their_records_provenance_and_size() -> None:
+    log = filled(2, each=1)
+    log.append_leader_change(NOW, 1, (0, 1), 3)
+    first, second = log.batches(0, 2)
+    assert (first.values, first.provenance.offset, first.provenance.epoch) == ((encode(NoOpRecord()),), 0, 2)
+    assert second.values == ()
+    assert first.size_bytes + second.size_bytes == log.log.size_bytes
+    assert len(list(log.batches(0, 1))) == 1, "not beyond the end that is given"
+
+
+# Opening
+
+
+def test_opening_takes_epochs_from_the_batches_after_a_crash() -> None:
+    """The file may speak of records that a power loss took, or brought back."""
+    log = filled(1, 3)
+    disk = log.log.disk
+    assert isinstance(disk, MemoryDisk)
+    disk.files[EPOCHS] = bytearray(b"0\n2\n1 0\n7 5\n")
+    assert opened(disk).end_for_epoch(1) == OffsetAndEpoch(10, 1)
+
+
+def test_opening_repairs_a_crash_between_a_snapshots_rename_and_the_logs_truncation() -> None:
+    log = filled(1)
+    log.snapshots.add(OffsetAndEpoch(40, 2))  # type: ignore[attr-defined]
+    again = opened(log.log.disk)  # type: ignore[arg-type]
+    assert (again.start_offset, again.end) == (40, OffsetAndEpoch(40, 2))
+
+
+def test_opening_refuses_a_log_that_begins_where_no_snapshot_reaches() -> None:
+    log = filled(1, each=60)
+    snapshot(log, 50, 1)
+    disk = log.log.disk
+    assert isinstance(disk, MemoryDisk)
+    for name in [path for path in disk.files if path.endswith(".checkpoint")]:
+        del disk.files[name]
+    NamedSnapshots(disk).add(OffsetAndEpoch(20, 1))
+    with pytest.raises(StartRefused, match="begins at offset"):
+        opened(disk)
+
+
+def test_opening_keeps_the_start_at_the_oldest_snapshot() -> None:
+    log = filled(1, each=60)
+    made = snapshot(log, 50, 1)
+    disk = log.log.disk
+    assert isinstance(disk, MemoryDisk)
+    for path in [path for path in disk.files if "log-start-offset" in path]:
+        del disk.files[path]  # The power was lost before it was durable.
+    again = opened(disk)
+    assert (again.start_offset, again.end) == (50, OffsetAndEpoch(60, 1))
+    assert again.validate(*made) == VALID
+    assert again.log.high_watermark == 50
+
+
+def test_an_empty_log_ends_at_0() -> None:
+    log = opened()
+    assert (log.end, log.start_offset, log.synced_offset) == (OffsetAndEpoch(0, 0), 0, 0)
+    assert LogConfig().segment_bytes > CONFIG.metadata_log_segment_bytes

@@ -1,0 +1,481 @@
+"""Conversations about votes and epochs: what one node says and does, sentence by sentence (as KafkaRaftClientTest)."""
+
+import json
+
+import pytest
+
+from reference_broker.quorum.messages import Answer, begin_epoch, begun, voted
+from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted
+from reference_broker.quorum.timing import START_DELAY_US
+from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+STATE = "__cluster_metadata-0/quorum-state"
+NOTHING = OffsetAndEpoch(0, 0)
+START_MS = START_DELAY_US[1] // 1000
+
+
+def state_of(node: Alone) -> tuple[int, int, int]:
+    """(leader, epoch, vote) as kept."""
+    kept = json.loads(node.disk.files[STATE])
+    return kept["leaderId"], kept["leaderEpoch"], kept["votedId"]
+
+
+# A quorum of one
+
+
+def test_a_quorum_of_one_leads_without_a_network() -> None:
+    node = Alone(1).started()
+    assert node.quorum.role is Role.LEADER
+    assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.high_watermark) == (1, 0, 1)
+    assert node.news == [("leader", -1, 0), ("leader", -1, 1), ("leader", 0, 1), ("won", 1, 0), ("hw", 1)]
+    assert not node.sent
+
+
+def test_a_quorum_of_one_waits_for_its_disk() -> None:
+    node = Alone(1, auto_sync=False).started()
+    assert node.quorum.epoch == 1
+    assert node.quorum.role is Role.CANDIDATE
+    node.sync_one()  # Its vote.
+    assert node.quorum.role is Role.LEADER
+    with pytest.raises(NotLeader):
+        node.append()
+    node.sync_one()  # Its leadership.
+    node.append()
+    assert node.quorum.high_watermark == -1
+    node.sync_all()
+    assert node.quorum.high_watermark == 2
+
+
+# Persist before answer
+
+
+def test_a_leader_is_not_told_before_it_is_durable() -> None:
+    """Also not by what asks without waiting: clients that ask who the controller is, the broker that registers."""
+    node = Alone(auto_sync=False).started()
+    node.quorum.handle_begin_quorum_epoch(begin_epoch("cluster", -1, 1, 5), lambda _: None)
+    assert node.quorum.leader_id == node.quorum.shown_leader_id == -1
+    node.sync_all()
+    assert node.quorum.leader_id == node.quorum.shown_leader_id == 1
+
+
+def test_a_leader_that_is_sought_to_be_replaced_is_not_shown() -> None:
+    node = Alone().following(1, 5)
+    node.pass_ms(2050)
+    assert node.quorum.role is Role.PROSPECTIVE
+    assert (node.quorum.leader_id, node.quorum.shown_leader_id, node.news[-1]) == (1, -1, ("leader", -1, 5))
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, False, leader=1))
+    assert (node.quorum.shown_leader_id, node.news[-1]) == (1, ("leader", 1, 5))
+
+
+def test_halts_at_once_also_on_its_way_into_another_role() -> None:
+    node = Alone(auto_sync=False).started()
+    answers = node.ask_vote(1, 5)
+    left: list[bool] = []
+    node.quorum.shut_down(lambda: left.append(True))
+    assert not left, "a good end waits for the disk"
+    node.quorum.halt()
+    node.sync_all()
+    node.pass_ms(20_000)
+    assert node.quorum.stopped
+    assert len(answers) == 1
+    assert not node.sent
+
+
+def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_asked_to_leave() -> None:
+    node = Alone().started().elect(1)
+    node.sent.clear()
+    node.quorum.halt()
+    left: list[bool] = []
+    node.quorum.shut_down(lambda: left.append(True))
+    assert left == [True]
+    assert not node.sent
+    assert node.news[-1] == ("lost", 1)
+    with pytest.raises(NotLeader):
+        node.append()
+
+
+def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
+    node = Alone(auto_sync=False).started()
+    first = node.ask_vote(1, 5)
+    second = node.ask_vote(2, 5)
+    fetched = node.fetch(1, 0, 0, current=5)
+    assert not first + second + fetched
+    assert STATE not in node.disk.files
+    node.sync_one()
+    assert state_of(node) == (-1, 5, 1)
+    assert first == [Answer(Error.NONE, -1, 5, True)]
+    assert second == [Answer(Error.NONE, -1, 5, False)]
+    assert fetched[0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_restarted_voter_keeps_its_vote_and_epoch() -> None:
+    node = Alone().started()
+    node.ask_vote(1, 5)
+    again = Alone(disk=node.disk).started()
+    assert (again.quorum.epoch, again.quorum.voted_id) == (5, 1)
+    assert again.ask_vote(2, 5)[0].granted is False
+    assert again.ask_vote(1, 5)[0].granted is True
+
+
+def test_a_restarted_leader_does_not_lead_its_epoch_again() -> None:
+    node = Alone().started().elect(1)
+    epoch = node.quorum.epoch
+    assert state_of(node) == (0, epoch, 0)
+    again = Alone(disk=node.disk).started()
+    assert again.quorum.role is Role.UNATTACHED
+    assert (again.quorum.epoch, again.quorum.voted_id, again.quorum.leader_id) == (epoch, 0, -1)
+    assert again.ask_vote(1, epoch, OffsetAndEpoch(9, 0))[0].granted is False
+    again.elect(1)
+    assert again.quorum.epoch == epoch + 1
+
+
+def test_a_restarted_candidate_seeks_a_new_epoch() -> None:
+    """It may have won that election and written records that it lost."""
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, True))
+    assert node.quorum.role is Role.CANDIDATE
+    again = Alone(disk=node.disk).started()
+    assert (again.quorum.role, again.quorum.epoch, again.quorum.voted_id) == (Role.UNATTACHED, 1, 0)
+
+
+def test_a_restarted_follower_follows_on() -> None:
+    node = Alone().following(1, 5)
+    again = Alone(disk=node.disk).started()
+    assert (again.quorum.role, again.quorum.epoch, again.quorum.leader_id) == (Role.FOLLOWER, 5, 1)
+    assert again.take(ApiKey.FETCH)[0].peer == 1
+
+
+def test_other_voters_than_before_are_refused_in_one_sentence() -> None:
+    disk = Alone().following().disk
+    with pytest.raises(StartRefused, match=r"voters 0,1,2, not 0,1,2,3,4: give controller.quorum.voters as it was"):
+        Alone(5, disk=disk)
+
+
+def test_the_state_file_is_kafkas() -> None:
+    node = Alone().following(2, 7)
+    assert json.loads(node.disk.files[STATE]) == {
+        "clusterId": "",
+        "leaderId": 2,
+        "leaderEpoch": 7,
+        "votedId": -1,
+        "appliedOffset": 0,
+        "currentVoters": [{"voterId": 0}, {"voterId": 1}, {"voterId": 2}],
+        "data_version": 0,
+    }
+
+
+def test_a_lost_state_file_does_not_take_the_epoch_back() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 4))
+    del node.disk.files[STATE]
+    assert Alone(disk=node.disk).started().quorum.epoch == 4
+
+
+# Voting
+
+
+@pytest.mark.parametrize(
+    ("end", "is_granted"),
+    [
+        (OffsetAndEpoch(1, 4), False),
+        (OffsetAndEpoch(9, 3), False),
+        (OffsetAndEpoch(2, 4), True),
+        (OffsetAndEpoch(1, 5), True),
+    ],
+)
+def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: bool) -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 4, count=2))
+    assert node.ask_vote(2, 6, end) == [Answer(Error.NONE, -1, 6, is_granted)]
+    assert node.quorum.role is Role.UNATTACHED
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"cluster_id": "another"}, Error.INCONSISTENT_CLUSTER_ID),
+        ({"epoch": 4}, Error.FENCED_LEADER_EPOCH),
+        ({"candidate": 7}, Error.INCONSISTENT_VOTER_SET),
+        ({"candidate": -1}, Error.INVALID_REQUEST),
+        ({"voter_id": 2}, Error.INVALID_VOTER_KEY),
+        ({"end": OffsetAndEpoch(-1, 0)}, Error.INVALID_REQUEST),
+        ({"end": OffsetAndEpoch(0, -1)}, Error.INVALID_REQUEST),
+        ({"end": OffsetAndEpoch(0, 6)}, Error.INVALID_REQUEST),
+    ],
+)
+def test_votes_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
+    node = Alone().following(1, 5)
+    asked: dict[str, object] = {"candidate": 2, "epoch": 6, **changed}
+    answer = node.ask_vote(**asked)[0]  # type: ignore[arg-type]
+    assert (answer.error, answer.granted) == (error, False)
+    assert node.quorum.epoch == 5
+
+
+def test_an_observer_does_not_vote() -> None:
+    node = Alone(3, node_id=4).started()
+    assert node.ask_vote(1, 3)[0].error is Error.INCONSISTENT_VOTER_SET
+    node.pass_ms(20_000)
+    assert not node.take(ApiKey.VOTE)
+
+
+def test_a_cluster_id_may_be_left_out() -> None:
+    assert Alone().started().ask_vote(1, 1, cluster_id=None)[0].granted
+
+
+# Pre-vote
+
+
+def test_a_pre_vote_binds_nobody() -> None:
+    node = Alone(auto_sync=False)
+    node.auto_sync = True
+    node.started()
+    node.auto_sync = False
+    assert node.ask_vote(1, 0, pre_vote=True)[0].granted
+    assert node.ask_vote(2, 0, pre_vote=True)[0].granted
+    assert not node.syncs
+
+
+def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
+    node = Alone().following(1, 5)
+    assert node.ask_vote(2, 5, pre_vote=True)[0].granted, "the leader was not heard yet"
+    node.answer_fetch()
+    assert node.ask_vote(2, 5, pre_vote=True) == [Answer(Error.NONE, 1, 5, False)]
+    assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
+
+
+def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
+    node = Alone().started().elect(1)
+    end = OffsetAndEpoch(9, 0)
+    assert node.ask_vote(2, node.quorum.epoch, end, pre_vote=True)[0].granted is False
+    assert node.ask_vote(2, node.quorum.epoch, end)[0].granted is False
+    assert node.quorum.is_leader
+
+
+def test_asks_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    asked = node.take(ApiKey.VOTE)
+    assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in asked] == [
+        (1, True, 0),
+        (2, True, 0),
+    ]
+    assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 0)
+    asked[0].replied(granted(asked[0], True))
+    asked = node.take(ApiKey.VOTE)
+    assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in asked] == [
+        (1, False, 1),
+        (2, False, 1),
+    ]
+    assert state_of(node) == (-1, 1, 0)
+
+
+def test_a_refused_prospective_goes_back_to_its_leader() -> None:
+    node = Alone().following(1, 5)
+    node.pass_ms(2050)
+    assert node.quorum.role is Role.PROSPECTIVE
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, False, leader=1))
+    assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 5, 1)
+
+
+def test_a_prospective_keeps_asking_those_it_cannot_reach() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    for each in node.take(ApiKey.VOTE):
+        each.failed()
+    node.pass_ms(60)
+    assert [each.peer for each in node.take(ApiKey.VOTE)] == [1, 2]
+
+
+def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, True))
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, False))
+    assert (node.quorum.role, node.quorum.epoch) == (Role.CANDIDATE, 1)
+    node.pass_ms(1000)
+    assert node.quorum.role is Role.PROSPECTIVE
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, True))
+    assert (node.quorum.role, node.quorum.epoch) == (Role.CANDIDATE, 2)
+
+
+# Answers belong to the role in which they were asked for
+
+
+def test_a_late_vote_does_not_elect() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    for each in node.take(ApiKey.VOTE):
+        each.replied(granted(each, True))
+    late = node.take(ApiKey.VOTE)
+    node.ask_vote(2, 3, OffsetAndEpoch(5, 2))
+    late[0].replied(granted(late[0], True))
+    assert (node.quorum.role, node.quorum.epoch) == (Role.UNATTACHED, 3)
+
+
+def test_a_late_pre_vote_is_no_vote() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    first, second = node.take(ApiKey.VOTE)
+    first.replied(granted(first, True))
+    second.replied(granted(second, True))
+    assert node.quorum.role is Role.CANDIDATE
+
+
+def test_a_late_failure_changes_nothing() -> None:
+    node = Alone().following(1, 5)
+    (question,) = node.take(ApiKey.FETCH)
+    node.begin(2, 6)
+    node.sent.clear()
+    question.failed()
+    node.pass_ms(20)
+    assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 2)
+    assert not node.take(ApiKey.FETCH)
+
+
+def test_any_answer_may_tell_of_a_newer_epoch() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    asked = node.take(ApiKey.VOTE)
+    asked[0].replied(begun(Answer(Error.FENCED_LEADER_EPOCH, 2, 8)))  # Not an answer to a vote: it says nothing.
+    assert node.quorum.epoch == 0
+    asked[1].replied(granted_in(8, 2))
+    assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 8, 2)
+
+
+def granted_in(epoch: int, leader: int) -> object:
+    return voted(Answer(Error.FENCED_LEADER_EPOCH, leader, epoch))
+
+
+def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
+    node = Alone().started()
+    node.pass_ms(START_MS)
+    node.take(ApiKey.VOTE)[0].replied(granted_in(8, 0))
+    assert (node.quorum.role, node.quorum.epoch, node.quorum.voted_id) == (Role.UNATTACHED, 8, 0)
+
+
+# BeginQuorumEpoch and EndQuorumEpoch
+
+
+def test_follows_a_leader_that_announces_itself() -> None:
+    node = Alone().started()
+    assert node.begin(1, 3) == Answer(Error.NONE, 1, 3)
+    assert node.news[-1] == ("leader", 1, 3)
+    assert node.begin(1, 2).error is Error.FENCED_LEADER_EPOCH
+    assert node.begin(2, 3).error is Error.INVALID_REQUEST, "two leaders in one epoch"
+    assert node.begin(7, 4).error is Error.INCONSISTENT_VOTER_SET
+    assert node.begin(1, 3, voter_id=2).error is Error.INVALID_VOTER_KEY
+
+
+def test_an_announcement_starts_the_fetch_timeout_anew() -> None:
+    node = Alone().following(1, 5)
+    for _ in range(5):
+        node.pass_ms(1500)
+        node.begin(1, 5)
+    assert node.quorum.role is Role.FOLLOWER
+    node.pass_ms(2050)
+    assert node.quorum.role is Role.PROSPECTIVE
+
+
+def test_a_leader_announces_itself_until_it_is_heard() -> None:
+    node = Alone().started().elect(1)
+    assert [each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
+    epoch = node.quorum.epoch
+    node.pass_ms(900)
+    node.fetch(1, 0, 0)
+    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both questions are still on their way"
+    node.pass_ms(1000)
+    assert node.quorum.epoch == epoch
+
+
+def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> None:
+    first, second = Alone().following(1, 5), Alone(node_id=2).following(1, 5)
+    for node, at_once in ((first, True), (second, False)):
+        node.answer_fetch()
+        assert node.end(1, 5, 0, 2) == Answer(Error.NONE, 1, 5)
+        node.pass_ms(0)
+        assert (node.quorum.role is Role.PROSPECTIVE) is at_once
+    assert second.ask_vote(0, 5, pre_vote=True)[0].granted
+
+
+def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_logs() -> None:
+    node = Alone(4).started().elect(1, 2)
+    node.append(3)
+    node.fetch(1, 1, node.quorum.epoch)
+    node.fetch(3, 3, node.quorum.epoch)
+    node.sent.clear()
+    done: list[bool] = []
+    node.quorum.shut_down(lambda: done.append(True))
+    asked = node.take(ApiKey.END_QUORUM_EPOCH)
+    assert [each.peer for each in asked] == [1, 2, 3]
+    assert [each.candidate_id for each in asked[0].partition.preferred_candidates] == [3, 1, 2]
+    assert node.news[-2:] == [("lost", 1), ("leader", -1, 1)]
+    assert node.ask_vote(3, 2, OffsetAndEpoch(4, 1))[0].granted, "it still helps to elect another"
+    assert done == [True], "another epoch has begun without it"
+    assert node.ask_vote(1, 3)[0].error is Error.BROKER_NOT_AVAILABLE
+
+
+def test_a_leader_does_not_wait_for_ever_for_others_to_hear() -> None:
+    node = Alone().started().elect(1)
+    done: list[bool] = []
+    node.quorum.shut_down(lambda: done.append(True))
+    node.pass_ms(1999)
+    assert not done
+    node.pass_ms(1)
+    assert done == [True]
+
+
+def test_others_leave_at_once() -> None:
+    done: list[bool] = []
+    node = Alone().following(1, 5)
+    node.quorum.shut_down(lambda: done.append(True))
+    node.pass_ms(20_000)
+    assert done == [True]
+    assert not node.take(ApiKey.VOTE)
+
+
+# Check quorum
+
+
+def test_resigns_when_a_majority_is_silent() -> None:
+    node = Alone(5).started().elect(1, 2)
+    epoch = node.quorum.epoch
+    for _ in range(4):
+        node.pass_ms(2900)
+        node.fetch(3, 0, 0)
+        node.quorum.contacted(4)
+    assert node.quorum.is_leader
+    node.fetch(9, 0, 0)  # An observer does not count.
+    node.pass_ms(3000)
+    assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.RESIGNED, epoch, -1)
+    assert ("leader_resigned", {"epoch": epoch, "why": "a majority of voters was silent"}) in node.notes
+    assert {each.peer for each in node.take(ApiKey.END_QUORUM_EPOCH)} == {1, 2, 3, 4}
+    node.pass_ms(2000)
+    assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, epoch)
+
+
+def test_leadership_won_is_followed_by_lost() -> None:
+    node = Alone().started().elect(1)
+    assert node.news[-1] == ("won", 1, 0)
+    node.ask_vote(2, 9, OffsetAndEpoch(9, 8))
+    assert node.news[-2:] == [("lost", 1), ("leader", -1, 9)]
+
+
+def test_the_epochs_first_record_names_the_voters() -> None:
+    node = Alone().started().elect(1)
+    data = node.log.read(0, 1 << 20, 1)
+    assert isinstance(node.log, MetadataLog)
+    assert [batch.values for batch in node.log.batches(0, 1)] == [()]
+    voters = "04" + "0000000000" + "0000000100" + "0000000200"
+    assert data.endswith(bytes.fromhex("0000" + "00000000" + voters + voters + "00" + "00"))

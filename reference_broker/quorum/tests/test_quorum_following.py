@@ -1,0 +1,247 @@
+"""Conversations of a follower: fetches, truncation, leaders that vanish, snapshots."""
+
+import pytest
+
+from reference_broker.quorum.metadata_log import CutBelowHighWatermark, Diverging, NeedsSnapshot
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_alone import Alone, batch
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover, Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+
+# Following
+
+
+def test_a_follower_names_only_what_is_durable() -> None:
+    node = Alone().following(1, 5)
+    node.auto_sync = False
+    node.answer_fetch(batch(0, 5, count=2))
+    assert not node.take(ApiKey.FETCH)
+    node.sync_all()
+    (asked,) = node.take(ApiKey.FETCH)
+    assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (2, 5)
+
+
+def test_an_observer_does_not_wait_for_its_disk() -> None:
+    node = Alone(3, node_id=4).started()
+    node.pass_ms(20)
+    node.answer_fetch(error=Error.NOT_LEADER_OR_FOLLOWER, leader=1, epoch=5)
+    node.auto_sync = False
+    node.answer_fetch(batch(0, 5, count=2))
+    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 2
+
+
+def test_a_fetch_says_who_asks_and_what_it_knows() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 5, count=2), high_watermark=1)
+    asked = node.sent[0]
+    assert (asked.peer, asked.body.replica_id, asked.body.cluster_id, asked.body.max_wait_ms) == (1, 0, "cluster", 1000)
+    assert (asked.body.session_id, asked.body.session_epoch) == (0, -1)
+    assert (asked.partition.current_leader_epoch, asked.partition.high_watermark) == (5, 1)
+
+
+def test_records_of_a_higher_epoch_are_not_taken() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 5) + batch(1, 6))
+    assert node.log.end == OffsetAndEpoch(1, 5)
+
+
+@pytest.mark.parametrize("damage", [b"\x00" * 200, batch(0, 5)[:-1], batch(7, 5)], ids=["zeros", "torn", "a hole"])
+def test_damaged_records_are_ignored_and_asked_for_again_later(damage: bytes) -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(damage)
+    assert node.log.end == OffsetAndEpoch(0, 0)
+    assert not node.sent, "not in a loop"
+    node.pass_ms(50)
+    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
+
+
+def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
+    node = Alone().following(1, 3)
+    node.answer_fetch(batch(0, 2, count=2) + batch(2, 3, count=2) + batch(4, 3))
+    node.begin(2, 6)
+    node.sent[:] = node.sent[-1:]
+    node.auto_sync = False
+    node.answer_fetch(validity=Diverging(OffsetAndEpoch(4, 3)), leader=2)
+    assert node.log.end == OffsetAndEpoch(4, 3)
+    assert not node.sent
+    node.sync_all()
+    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 4
+    assert ("truncated", {"offset": 4}) in node.notes
+
+
+def test_committed_records_are_never_cut() -> None:
+    node = Alone().following(1, 3)
+    node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
+    with pytest.raises(CutBelowHighWatermark, match="below its high watermark 3"):
+        node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
+
+
+def test_an_answer_from_an_older_epoch_is_ignored() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 4), epoch=4, leader=2)
+    assert node.log.end.offset == 0
+    assert node.quorum.epoch == 5
+
+
+def test_an_answer_to_another_role_is_not_taken() -> None:
+    node = Alone().following(1, 5)
+    (late,) = node.take(ApiKey.FETCH)
+    node.pass_ms(2050)
+    assert node.quorum.role is Role.PROSPECTIVE
+    node.sent[:] = [late]
+    node.answer_fetch(batch(0, 5))
+    assert node.log.end.offset == 0
+
+
+# A leader that is gone
+
+
+def test_two_broken_connections_in_a_row_mean_that_the_leader_is_gone() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch()
+    node.take(ApiKey.FETCH)[0].failed()
+    node.pass_ms(20)
+    assert node.ask_vote(2, 5, pre_vote=True)[0].granted is False, "once is not enough"
+    node.take(ApiKey.FETCH)[0].failed()
+    assert node.ask_vote(2, 5, pre_vote=True)[0].granted is True
+    node.pass_ms(50)
+    assert node.quorum.role is Role.PROSPECTIVE
+
+
+def test_an_answer_in_between_means_that_it_is_there() -> None:
+    node = Alone().following(1, 5)
+    for _ in range(6):
+        node.take(ApiKey.FETCH)[0].failed()
+        node.pass_ms(20)
+        node.answer_fetch()
+    node.pass_ms(200)
+    assert node.quorum.role is Role.FOLLOWER
+
+
+def test_a_leader_that_says_it_is_none_is_let_go() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch()
+    node.answer_fetch(error=Error.NOT_LEADER_OR_FOLLOWER, leader=-1)
+    node.pass_ms(50)
+    assert node.quorum.role is Role.PROSPECTIVE
+
+
+def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
+    node = Alone().following(1, 5)
+    node.pass_ms(1999)
+    assert node.quorum.role is Role.FOLLOWER
+    node.pass_ms(51)
+    assert node.quorum.role is Role.PROSPECTIVE
+
+
+def test_an_observer_asks_the_voters_who_leads() -> None:
+    node = Alone(3, node_id=4).started()
+    asked = []
+    for _ in range(4):
+        node.pass_ms(500)
+        (one,) = node.take(ApiKey.FETCH)
+        asked.append(one.peer)
+        assert one.body.max_wait_ms == 0
+        one.failed()
+    assert sorted(asked[:3]) == [0, 1, 2]
+    assert asked[3] == asked[0]
+
+
+def test_a_full_disk_does_not_end_a_follower() -> None:
+    node = Alone().following(1, 5)
+    node.disk.fail_after = 0
+    node.answer_fetch(batch(0, 5))
+    node.disk.fail_after = None
+    node.pass_ms(50)
+    node.answer_fetch(batch(0, 5))
+    assert node.log.end == OffsetAndEpoch(1, 5)
+
+
+# Snapshots
+
+
+def needing(id: OffsetAndEpoch) -> Alone:  # noqa: A002
+    node = Alone().following(1, 5)
+    node.answer_fetch(validity=NeedsSnapshot(id))
+    return node
+
+
+WANTED = OffsetAndEpoch(100, 4)
+
+
+@pytest.mark.clause("S-9")
+def test_a_snapshot_takes_the_place_of_the_log() -> None:
+    node = needing(WANTED)
+    assert node.download.begun == [(1, 5, WANTED)]
+    assert not node.take(ApiKey.FETCH), "no fetch meanwhile"
+    node.snapshots.add(WANTED)
+    assert node.log.install_snapshot(node.now(), WANTED)
+    node.download.outcome(Installed(WANTED))
+    assert node.news[-1] == ("snapshot", WANTED)
+    assert node.quorum.high_watermark == 100
+    (asked,) = node.take(ApiKey.FETCH)
+    assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == WANTED
+
+
+def test_progress_refreshes_the_fetch_timeout() -> None:
+    node = needing(WANTED)
+    for _ in range(5):
+        node.pass_ms(1900)
+        node.download.progress()
+    assert node.quorum.role is Role.FOLLOWER
+    node.pass_ms(2050)
+    assert node.quorum.role is Role.PROSPECTIVE
+    assert node.download.cancels == 1
+
+
+@pytest.mark.parametrize("half", [OffsetAndEpoch(-1, 4), OffsetAndEpoch(100, -1)])
+def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: OffsetAndEpoch) -> None:
+    node = Alone().following(1, 5)
+    for _ in range(3):
+        node.pass_ms(600)
+        node.answer_fetch(validity=NeedsSnapshot(half))
+        assert not node.sent
+    assert not node.download.begun
+    node.pass_ms(250)
+    assert node.quorum.role is Role.PROSPECTIVE
+
+
+@pytest.mark.clause("S-10")
+def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
+    node = needing(WANTED)
+    node.download.outcome(Rediscover())
+    (asked,) = node.take(ApiKey.FETCH)
+    assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (0, 0)
+
+
+@pytest.mark.clause("S-10")
+def test_rediscovery_takes_no_records() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 5, count=3))
+    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    node.download.outcome(Rediscover())
+    node.answer_fetch(batch(0, 5))
+    assert node.log.end.offset == 3
+    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 3
+
+
+@pytest.mark.parametrize("leader", [-1, 2])
+def test_a_download_may_tell_of_a_newer_epoch(leader: int) -> None:
+    node = needing(WANTED)
+    node.download.outcome(LeaderChanged(leader, 8))
+    assert (node.quorum.epoch, node.quorum.leader_id) == (8, leader)
+
+
+def test_a_download_that_fails_is_begun_anew_with_a_fetch() -> None:
+    node = needing(WANTED)
+    node.download.outcome(Failed())
+    node.pass_ms(50)
+    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
+
+
+def test_what_a_download_says_to_another_role_is_ignored() -> None:
+    node = needing(WANTED)
+    node.pass_ms(2050)
+    node.download.outcome(Installed(WANTED))
+    assert node.quorum.high_watermark == -1

@@ -1,0 +1,296 @@
+"""Conversations with a leader about its log: the high watermark, fetches, divergence."""
+
+import pytest
+
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_alone import Alone, batch
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+
+CONFIRMED = 2**63 - 1
+
+
+def leading(voters: int = 3, **settings: str) -> Alone:
+    node = Alone(voters, **settings).started().elect(*range(1, voters))
+    node.sent.clear()
+    return node
+
+
+def snapshot_at(node: Alone, offset: int) -> OffsetAndEpoch:
+    """Committed, made, and the log before it deleted."""
+    made = OffsetAndEpoch(offset, node.log.log.epoch_at(offset - 1))
+    node.snapshots.add(made)
+    assert node.log.delete_before(made)
+    return made
+
+
+# The high watermark
+
+
+def test_the_high_watermark_is_what_a_majority_made_durable() -> None:
+    node = leading(5)
+    node.append(3)
+    node.fetch(1, 4, 1)
+    assert node.quorum.high_watermark == -1
+    node.fetch(2, 2, 1)
+    assert node.quorum.high_watermark == 2
+    node.fetch(3, 3, 1)
+    assert node.quorum.high_watermark == 3
+    node.fetch(7, 4, 1)  # An observer.
+    assert node.quorum.high_watermark == 3
+
+
+def test_a_leader_counts_itself_only_up_to_its_synced_end() -> None:
+    node = leading()
+    node.auto_sync = False
+    node.append()
+    node.fetch(1, 2, 1)
+    assert node.quorum.high_watermark == 1
+    node.sync_all()
+    assert node.quorum.high_watermark == 2
+
+
+def test_older_epochs_are_committed_only_with_the_epochs_own_first_record() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 5, count=4))
+    node.elect(2)
+    assert node.quorum.epoch_start_offset == 4
+    node.fetch(2, 4, 5)
+    assert node.quorum.high_watermark == -1
+    node.fetch(2, 5, 6)
+    assert node.quorum.high_watermark == 5
+
+
+def test_the_high_watermark_does_not_go_back() -> None:
+    node = leading()
+    node.append(3)
+    node.fetch(1, 4, 1)
+    assert node.quorum.high_watermark == 4
+    node.fetch(1, 1, 1)
+    assert node.quorum.high_watermark == 4
+    assert [each for each in node.news if each[0] == "hw"] == [("hw", 4)]
+
+
+def test_a_follower_knows_no_more_than_it_has() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 5, count=2), high_watermark=9)
+    assert node.quorum.high_watermark == 2
+    node.answer_fetch(high_watermark=1)
+    assert node.quorum.high_watermark == 2
+
+
+# Answering fetches
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"cluster_id": "another"}, Error.INCONSISTENT_CLUSTER_ID),
+        ({"topics": []}, Error.INVALID_REQUEST),
+        ({"cluster_id": None}, Error.NONE),
+        ({"wait_ms": -1, "current": 9}, Error.INVALID_REQUEST),
+        ({"current": 9}, Error.UNKNOWN_LEADER_EPOCH),
+        ({"current": 0, "epoch": 0}, Error.FENCED_LEADER_EPOCH),
+        ({"current": 0, "epoch": 1}, Error.INVALID_REQUEST),
+        ({"epoch": 2}, Error.INVALID_REQUEST),
+        ({"epoch": -1}, Error.INVALID_REQUEST),
+        ({"offset": -1}, Error.INVALID_REQUEST),
+    ],
+)
+def test_fetches_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
+    node = leading()
+    asked: dict[str, object] = {"replica": 1, "offset": 1, "epoch": 1, **changed}
+    answer = node.fetch(**asked)[0]  # type: ignore[arg-type]
+    assert answer.error_code == error
+
+
+def test_a_fetch_by_topic_name_is_refused_as_a_whole() -> None:
+    answer = leading().fetch_as(FetchRequest(replica_id=1))[0]
+    assert isinstance(answer, FetchResponse)
+    assert answer.error_code == Error.INVALID_REQUEST
+
+
+def test_whoever_does_not_lead_names_the_leader() -> None:
+    answer = Alone().following(1, 5).fetch(2, 0, 0)[0]
+    assert isinstance(answer, PartitionData)
+    assert answer.error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader is not None
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 5)
+
+
+def test_a_fetch_waits_for_records() -> None:
+    node = leading()
+    answers = node.fetch(1, 1, 1, wait_ms=500)
+    node.pass_ms(499)
+    assert not answers
+    node.append(2)
+    assert not answers, "what is appended in one event is sent together"
+    node.pass_ms(0)
+    assert len(answers) == 1
+    again = Alone().following(1, 1)
+    again.log.append_fetched(node.now(), batch(0, 1), 1)
+    assert again.log.append_fetched(node.now(), answers[0].records, 1)  # type: ignore[union-attr, arg-type]
+    assert again.log.end == OffsetAndEpoch(3, 1)
+
+
+def test_a_fetch_waits_no_longer_than_it_wants() -> None:
+    node = leading()
+    node.fetch(1, 1, 1)
+    answers = node.fetch(1, 1, 1, wait_ms=500)
+    node.pass_ms(500)
+    assert [(each.error_code, bytes(each.records)) for each in answers] == [(0, b"")]  # type: ignore[union-attr, arg-type]
+
+
+def test_waits_that_end_nearly_together_end_at_once_and_others_in_their_time() -> None:
+    node = leading()
+    node.fetch(1, 1, 1)
+    node.fetch(2, 1, 1)
+    first = node.fetch(1, 1, 1, wait_ms=500)
+    near = node.fetch(2, 1, 1, wait_ms=515)
+    later = node.fetch(-1, 1, 1, wait_ms=600)
+    sooner = node.fetch(-1, 1, 1, wait_ms=100)
+    node.pass_ms(100)
+    assert (len(sooner), len(first)) == (1, 0)
+    node.pass_ms(400)
+    assert (len(first), len(near), len(later)) == (1, 1, 0)
+    node.pass_ms(100)
+    assert len(later) == 1
+
+
+def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
+    node = leading()
+    answers = node.fetch(-1, 1, 1, wait_ms=2**31 - 1)
+    node.pass_ms(2000)
+    assert len(answers) == 1
+    assert not node.quorum.state.waiting  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("told", [CONFIRMED, 4], ids=["testDefaultHwmDeferred", "testUnchangedHighWatermarkDeferred"])
+def test_a_fetch_that_knows_the_high_watermark_waits(told: int) -> None:
+    node = leading()
+    node.append(3)
+    node.fetch(1, 4, 1)
+    answers = node.fetch(1, 4, 1, wait_ms=500, high_watermark=told)
+    node.pass_ms(499)
+    assert not answers
+
+
+def test_a_fetch_waits_while_the_leader_knows_no_high_watermark() -> None:
+    assert not leading(5).fetch(1, 1, 1, wait_ms=500, high_watermark=-1)
+
+
+def test_a_stale_high_watermark_completes_the_fetch_at_once() -> None:
+    node = leading()
+    node.append(3)
+    node.fetch(1, 4, 1)
+    (answer,) = node.fetch(2, 4, 1, wait_ms=500, high_watermark=3)
+    assert answer.high_watermark == 4  # type: ignore[union-attr]
+
+
+def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
+    node = leading(5)
+    node.append(3)
+    answers = node.fetch(1, 4, 1, wait_ms=500, high_watermark=-1)
+    assert not answers
+    node.fetch(2, 4, 1)
+    assert [each.high_watermark for each in answers] == [4]  # type: ignore[union-attr]
+
+
+def test_fetches_that_wait_are_answered_when_leadership_ends_and_that_is_durable() -> None:
+    node = leading()
+    answers = node.fetch(1, 1, 1, wait_ms=500)
+    node.auto_sync = False
+    node.ask_vote(2, 7, OffsetAndEpoch(9, 6))
+    assert not answers
+    node.sync_all()
+    assert [(each.error_code, each.current_leader.leader_epoch) for each in answers] == [(6, 7)]  # type: ignore[union-attr]
+
+
+def test_a_replica_has_one_fetch_at_a_time() -> None:
+    node = leading()
+    first = node.fetch(1, 1, 1, wait_ms=500)
+    second = node.fetch(1, 1, 1, wait_ms=500)
+    assert (len(first), len(second)) == (1, 0)
+
+
+def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
+    node = Alone().following(1, 3)
+    node.answer_fetch(batch(0, 2, count=3) + batch(3, 3))
+    node.elect(2)
+    (answer,) = node.fetch(1, 9, 3, wait_ms=500)
+    assert answer.diverging_epoch is not None  # type: ignore[union-attr]
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 4)  # type: ignore[union-attr]
+    assert not answer.records
+
+
+@pytest.mark.clause("S-10")
+@pytest.mark.parametrize(
+    ("offset", "epoch"),
+    [(0, 0), (2, 1), (4, 0)],
+    ids=[
+        "testFetchRequestOffsetAtZero",
+        "testFetchRequestOffsetLessThanLogStart",
+        "testFetchRequestAtLogStartOffsetWithInvalidEpoch",
+    ],
+)
+def test_a_leader_sends_its_snapshot_id_at_once(offset: int, epoch: int) -> None:
+    node = leading()
+    node.append(5)
+    node.fetch(1, 6, 1)
+    made = snapshot_at(node, 4)
+    high_watermark = node.quorum.high_watermark
+    (answer,) = node.fetch(2, offset, epoch, wait_ms=500)
+    assert answer.snapshot_id is not None  # type: ignore[union-attr]
+    assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch) == made  # type: ignore[union-attr]
+    assert node.quorum.high_watermark == high_watermark
+
+
+@pytest.mark.clause("S-10")
+def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
+    node = leading()
+    node.append(5)
+    node.fetch(1, 6, 1)
+    snapshot_at(node, 4)
+    (answer,) = node.fetch(2, 4, 1)
+    assert answer.snapshot_id is None  # type: ignore[union-attr]
+    assert len(answer.records) > 0  # type: ignore[union-attr, arg-type]
+
+
+def test_describes_who_fetched_when() -> None:
+    node = leading()
+    node.append(3)
+    node.fetch(1, 4, 1)
+    at_ms = node.now().wall_ms
+    node.pass_ms(100)
+    node.fetch(7, 2, 1)
+    described = node.quorum.describe()
+    assert (described.leader_id, described.leader_epoch, described.high_watermark) == (0, 1, 4)
+    own, one, two = described.voters
+    assert (own.log_end_offset, own.last_fetch_ms) == (4, at_ms + 100)
+    assert (one.log_end_offset, one.last_fetch_ms, one.last_caught_up_ms) == (4, at_ms, at_ms)
+    assert (two.log_end_offset, two.last_fetch_ms, two.last_caught_up_ms) == (-1, -1, -1)
+    (observer,) = described.observers
+    assert (observer.replica_id, observer.log_end_offset, observer.last_caught_up_ms) == (7, 2, -1)
+    node.pass_ms(100)
+    node.append()
+    node.fetch(7, 4, 1)
+    assert node.quorum.describe().observers[0].last_caught_up_ms == at_ms + 100, "where the log ended at its last fetch"
+
+
+def test_an_observer_that_is_silent_for_minutes_is_forgotten() -> None:
+    node = leading(1)
+    node.fetch(7, 1, 1)
+    node.pass_ms(300_001)
+    assert not node.quorum.describe().observers
+
+
+def test_requests_to_the_leader_only_are_judged_in_order() -> None:
+    node = leading()
+    check = node.quorum.leader_check
+    assert check("another", 9) is Error.INCONSISTENT_CLUSTER_ID
+    assert check("cluster", 0) is Error.FENCED_LEADER_EPOCH
+    assert check(None, 2) is Error.UNKNOWN_LEADER_EPOCH
+    assert check(None, 1) is None
+    assert Alone().following(1, 5).quorum.leader_check(None, 5) is Error.NOT_LEADER_OR_FOLLOWER
+    node.quorum.shut_down(lambda: None)
+    assert check(None, 1) is Error.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,53 @@
+"""How long the quorum waits for what; random where nodes must not act at the same moment."""
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.chance import RandomSource
+
+GONE_DELAY_US = 50_000
+"""Between the leader's end being noticed and the first election, at random up to this much: all notice at once."""
+FIRST_BACKOFF_US = 50_000
+START_DELAY_US = (20_000, 100_000)
+"""Between a voter's start and its first election, at random: a leader that lives is asked before, and voters that are
+started together do not rival."""
+
+
+class QuorumTiming:
+    """``check_quorum_us``: 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
+
+    __slots__ = (
+        "_backoff_max_us",
+        "_random",
+        "check_quorum_us",
+        "election_timeout_ms",
+        "fetch_timeout_us",
+        "request_timeout_ms",
+    )
+
+    def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
+        self._random = random
+        self._backoff_max_us = config.controller_quorum_election_backoff_max_ms * 1000
+        self.election_timeout_ms = config.controller_quorum_election_timeout_ms
+        self.request_timeout_ms = config.controller_quorum_request_timeout_ms
+        self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
+        self.check_quorum_us = self.fetch_timeout_us * 3 // 2
+
+    @property
+    def request_timeout_us(self) -> int:
+        return self.request_timeout_ms * 1000
+
+    def election_us(self) -> int:
+        """Of one election, and of waiting for somebody else's: between one and two timeouts."""
+        timeout_us = self.election_timeout_ms * 1000
+        return timeout_us + self._random.randrange(timeout_us)
+
+    def start_us(self) -> int:
+        """Before the first election of a voter that starts without a leader."""
+        return self._random.randrange(*START_DELAY_US)
+
+    def backoff_us(self, attempts: int) -> int:
+        """After an election without a winner: longer with each."""
+        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(attempts, 10), self._backoff_max_us))
+
+    def gone_us(self, attempts: int) -> int:
+        """Before an election because the leader is gone."""
+        return 1 + self._random.randrange(min(GONE_DELAY_US << min(attempts, 10), self.fetch_timeout_us))

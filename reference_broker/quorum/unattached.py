@@ -1,0 +1,90 @@
+"""Without a known leader: looks for one, and as a voter seeks to become one when none is found in time."""
+
+from typing import TYPE_CHECKING
+
+from reference_broker.quorum.discovery import Discovery
+from reference_broker.quorum.messages import end_epoch, read_epoch_answer
+from reference_broker.quorum.role_state import RoleState
+from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from reference_broker.quorum.quorum import Quorum
+
+END_EPOCH_VERSION = 1
+
+
+class Unattached(RoleState):
+    """Also after this node voted for another, until that one is known to lead. Observers know no other waiting.
+
+    ``starting``: the node has just started, and may find that a leader lives: its first election comes soon, but is
+    careful. Unlike Kafka, where each start of a cluster waits for an election timeout.
+    """
+
+    __slots__ = ("_discovery", "_starting")
+
+    role = Role.UNATTACHED
+
+    def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
+        super().__init__(quorum)
+        self._starting = starting
+        self._discovery = Discovery(self)
+
+    def start(self) -> None:
+        quorum = self.quorum
+        if quorum.is_voter and self._starting:
+            self.after(quorum.timing.start_us(), lambda: quorum.become_prospective(starting=True))
+        elif quorum.is_voter:
+            self.after(quorum.timing.election_us(), quorum.become_prospective)
+        self._discovery.start()
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
+        if pre_vote or self.quorum.voted_id == NO_NODE:
+            return up_to_date
+        return self.quorum.voted_id == candidate_id
+
+
+class Resigned(RoleState):
+    """Led this epoch and does no more: tells the others whom it would like to follow, then waits for a new leader.
+
+    ``successors``: the other voters, the longest log first. Asks for votes itself when nobody else has for the time of
+    an election, unless the node is leaving.
+    """
+
+    __slots__ = ("_untold", "successors")
+
+    role = Role.RESIGNED
+
+    def __init__(self, quorum: "Quorum", successors: tuple[int, ...]) -> None:
+        super().__init__(quorum)
+        self.successors = successors
+        self._untold = dict.fromkeys(quorum.others)
+
+    def start(self) -> None:
+        quorum = self.quorum
+        for peer in quorum.others:
+            self._tell(peer)
+        if not quorum.leaving:
+            self.after(quorum.timing.election_us(), quorum.become_prospective)
+
+    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
+        """Its vote in this epoch was its own."""
+        return pre_vote and up_to_date
+
+    def _tell(self, peer: int) -> None:
+        quorum = self.quorum
+        self.ask(
+            peer,
+            (ApiKey.END_QUORUM_EPOCH, END_EPOCH_VERSION),
+            end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
+            quorum.timing.request_timeout_ms,
+            read_epoch_answer,
+            lambda _: self._heard(peer),
+            lambda: self._heard(peer),
+        )
+
+    def _heard(self, peer: int) -> None:
+        """It knows, or cannot be told."""
+        self._untold.pop(peer, None)
+        if not self._untold:
+            self.quorum.all_told()

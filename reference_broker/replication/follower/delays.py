@@ -1,0 +1,55 @@
+"""Partitions that are left alone for a while: one timer for all that come back at the same time."""
+
+from collections.abc import Callable
+from functools import partial
+
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.follower.followed import Followed
+
+FIRST_BACKOFF_MS = 20
+"""Doubled with each further error up to ``replica.fetch.backoff.ms``: after a failover the new leader is a leader in a
+moment."""
+
+
+def backoff_ms(errors: int, longest_ms: int) -> int:
+    """``errors``: in a row, before this one."""
+    return min(FIRST_BACKOFF_MS << min(errors, 16), longest_ms)
+
+
+class Delays:
+    """``back`` is given each partition whose time has come, ``done()`` follows the last of them."""
+
+    __slots__ = ("_back", "_done", "_groups", "_longest_ms", "_ports")
+
+    def __init__(
+        self, ports: Ports, longest_ms: int, back: Callable[[Followed], None], done: Callable[[], None]
+    ) -> None:
+        self._ports = ports
+        self._longest_ms = longest_ms
+        self._back = back
+        self._done = done
+        self._groups: dict[int, list[Followed]] = {}
+        """By the time from which they are fetched again."""
+
+    def put(self, one: Followed) -> None:
+        """After an error: longer with each in a row."""
+        one.resumes_us = self._ports.now().mono_us + backoff_ms(one.errors, self._longest_ms) * 1000 + 1
+        one.errors += 1
+        group = self._groups.get(one.resumes_us)
+        if group is None:
+            group = self._groups[one.resumes_us] = []
+            self._ports.set_timer(one.resumes_us, partial(self._release, one.resumes_us))
+        group.append(one)
+
+    def shortened(self, wait_ms: int) -> int:
+        """``wait_ms``, or less where some come back before."""
+        if not self._groups:
+            return wait_ms
+        return min(wait_ms, max(0, (min(self._groups) - self._ports.now().mono_us) // 1000 + 1))
+
+    def _release(self, resumes_us: int) -> None:
+        for one in self._groups.pop(resumes_us):
+            if one.resumes_us == resumes_us:  # Else it has come back before, or was put off once more.
+                one.resumes_us = 0
+                self._back(one)
+        self._done()

@@ -1,0 +1,51 @@
+"""How many committed records the followed partition that is furthest behind has not fetched: Kafka's MaxLag."""
+
+from heapq import heapify, heappop, heappush
+
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.replication.follower.followed import Followed
+
+_COMPACT_FROM = 64
+
+
+class FetchLag:
+    """By each partition's latest answer. Only those that are behind are kept: one that is not costs a look-up."""
+
+    __slots__ = ("_furthest", "_gauge", "_lags", "_last")
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._lags: dict[Followed, int] = {}
+        self._furthest: list[tuple[int, int, Followed]] = []
+        """A heap of (-lag, number, partition); an entry whose lag is not the partition's any more counts nothing."""
+        self._last = 0
+
+    def answered(self, one: Followed, high_watermark: int) -> None:
+        """``high_watermark``: the leader's, as the answer tells it; what came with it is in the log."""
+        self._set(one, max(0, high_watermark - one.log.log_end_offset))
+
+    def drop(self, one: Followed) -> None:
+        """It is followed no more."""
+        self._set(one, 0)
+
+    def _set(self, one: Followed, lag: int) -> None:
+        if lag == self._lags.get(one, 0):
+            return
+        if lag:
+            self._lags[one] = lag
+            self._push(one, lag)
+        else:
+            del self._lags[one]
+        heap = self._furthest
+        while heap and self._lags.get(heap[0][2]) != -heap[0][0]:
+            heappop(heap)
+        self._gauge.value = -heap[0][0] if heap else 0
+
+    def _push(self, one: Followed, lag: int) -> None:
+        self._last += 1
+        if len(self._furthest) >= 2 * len(self._lags) + _COMPACT_FROM:
+            self._furthest = [(-each, number, behind) for number, (behind, each) in enumerate(self._lags.items())]
+            heapify(self._furthest)
+            self._last = max(self._last, len(self._furthest))
+        else:
+            heappush(self._furthest, (-lag, self._last, one))

@@ -1,0 +1,308 @@
+"""One leader's follower: one connection, one fetch session for all partitions, one request in flight.
+
+A fetch names only what changed since the one before (an append here, a new partition, another epoch): 10,000 followed
+partitions at rest cost one empty request and one empty answer each ``replica.fetch.wait.max.ms``.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.session_handler import Handled, SessionHandler, Wanted, make_session_handler
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.durable import must_be_durable, sync_then
+from reference_broker.replication.follower.announced import announces_first_revision, versions_request
+from reference_broker.replication.follower.delays import Delays, backoff_ms
+from reference_broker.replication.follower.fetch_lag import FetchLag
+from reference_broker.replication.follower.followed import NEVER, Followed
+from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.replication.follower.lookups import Lookups, Question
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.fetch import FetchResponse, PartitionData
+
+NAMED_PER_FETCH = 300
+"""More partitions that are new or changed wait for the next fetch, which follows at once: it bounds one event here and,
+at some 10 us each where all of them may join, at the leader."""
+PARTITIONS_PER_SLICE = 256
+BYTES_PER_SLICE = 1 << 20
+"""Of an answer, taken in one event."""
+GATHER_US = 1000
+"""Partitions come in numbers: the first of them waits so long for the others."""
+NEWCOMERS_WAIT_MS = 50
+"""A fetch that names a partition for the first time waits no longer for data, since others may be on their way."""
+
+FINAL, FIRST = "final", "first"
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSetting:
+    """What all fetchers of a node share. ``broker_epoch()``: of this node's registration, -1 before."""
+
+    node_id: int
+    config: BrokerConfig
+    ports: Ports
+    broker_epoch: Callable[[], int]
+    intake: Intake
+    lag: FetchLag
+
+
+class Fetcher:
+    """``followed``: its partitions, by name. One of these is so: a request is in flight or its answer is being taken
+    (``_busy``), the next request waits for ``_timer``, or there is nothing to ask for."""
+
+    __slots__ = (
+        "_asks_revision",
+        "_busy",
+        "_delays",
+        "_due_us",
+        "_ended",
+        "_failures",
+        "_handler",
+        "_lookups",
+        "_setting",
+        "_timer",
+        "_undurable",
+        "_unsaid",
+        "followed",
+        "leader_id",
+    )
+
+    def __init__(self, leader_id: int, setting: FetcherSetting) -> None:
+        self.leader_id = leader_id
+        self.followed: dict[TopicPartition, Followed] = {}
+        self._setting = setting
+        self._asks_revision = setting.config.fetch_session_revision == FIRST
+        self._handler: SessionHandler = make_session_handler(FINAL)
+        self._unsaid: dict[TopicPartition, None] = {}
+        """What the leader has to be told of: wanted otherwise than it knows, or not wanted any more."""
+        self._lookups = Lookups(
+            setting.node_id, setting.config.replica_socket_timeout_ms, setting.intake, self._settled, self._delay
+        )
+        self._undurable: list[PartitionLog] = []
+        """Appended to and, by ``flush.messages``, to be synced before the next fetch."""
+        backoff_max_ms = setting.config.replica_fetch_backoff_ms
+        self._delays = Delays(setting.ports, backoff_max_ms, self._resume, lambda: self._wake(0))
+        self._busy = False
+        self._timer: int | None = None
+        self._due_us = 0
+        self._failures = 0
+        self._ended = False
+
+    # What is followed
+
+    def follow(self, one: Followed) -> None:
+        """From now on, or from now on under another epoch: whatever held it up is over."""
+        self.followed[one.name] = one
+        one.resumes_us = one.errors = 0
+        self._begin(one)
+        self._failures = 0
+        self._wake(GATHER_US)
+
+    def drop(self, one: Followed) -> None:
+        if self.followed.get(one.name) is one:
+            del self.followed[one.name]
+            self._lookups.drop(one)
+            self._unsaid[one.name] = None
+            self._wake(GATHER_US)
+
+    def end(self) -> None:
+        """The node ends: nothing is asked or taken any more."""
+        self._ended = True
+
+    # What is asked
+
+    def _wake(self, after_us: int) -> None:
+        """Asks soon; sooner than planned where a failure was being waited out."""
+        if self._busy or self._ended:
+            return
+        ports = self._setting.ports
+        due_us = ports.now().mono_us + after_us
+        if self._timer is not None:
+            if self._failures > 0 or self._due_us <= due_us:
+                return
+            ports.cancel_timer(self._timer)
+        self._plan(due_us)
+
+    def _plan(self, due_us: int) -> None:
+        self._due_us = due_us
+        self._timer = self._setting.ports.set_timer(due_us, self._ask)
+
+    def _ask(self) -> None:
+        self._timer = None
+        if self._busy or self._ended:
+            return
+        if self.followed and self._asks_revision:
+            self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._versions_told)
+            return
+        question = self._lookups.next()
+        if question is None:
+            self._fetch()
+        else:
+            told = partial(self._told, question)
+            self._send(ApiKey.LIST_OFFSETS, VERSIONS[ApiKey.LIST_OFFSETS][1], question.body, told)
+
+    def _told(self, question: Question, answer: object) -> None:
+        self._busy = False
+        if not self._ended:
+            question.told(answer)
+            self._ask()
+
+    def _send(self, api_key: ApiKey, api_version: int, body: object, replied: Callable[[object], None]) -> None:
+        self._busy = True
+        timeout_ms = self._setting.config.replica_socket_timeout_ms
+        self._setting.ports.send(
+            self.leader_id, Channel.REPLICA, api_key, api_version, body, timeout_ms, replied, self._failed
+        )
+
+    def _failed(self) -> None:
+        """No answer: the leader may have acted on the request or not."""
+        self._busy = False
+        if self._handler.in_flight is not None:
+            self._handler.handle_lost()
+        self._asks_revision = self._setting.config.fetch_session_revision == FIRST
+        self._pause()
+
+    def _pause(self) -> None:
+        """Nothing is asked for a while; of a leader that nothing is wanted of, nothing at all."""
+        if not self.followed:
+            self._handler = make_session_handler(self._handler.revision)
+            self._unsaid.clear()
+            return
+        pause_ms = backoff_ms(self._failures, self._setting.config.replica_fetch_backoff_ms)
+        self._failures += 1
+        self._plan(self._setting.ports.now().mono_us + pause_ms * 1000)
+
+    # Which revision
+
+    def _versions_told(self, answer: object) -> None:
+        self._busy = self._asks_revision = False
+        revision = FIRST if announces_first_revision(answer) else FINAL
+        if revision == FINAL:
+            self._setting.ports.note("fetch_revision_not_served", ("leader", self.leader_id))
+        if revision != self._handler.revision:
+            self._handler = make_session_handler(revision)
+            self._unsaid.clear()
+            for one in self.followed.values():
+                self._begin(one)
+        self._ask()
+
+    # Fetching
+
+    def _fetch(self) -> None:
+        changed, forgotten, newcomers = self._news()
+        handler, setting = self._handler, self._setting
+        if not changed and not handler.partitions:
+            return  # Nothing is fetched from this leader now.
+        plan = handler.update(changed, forgotten)
+        config = setting.config
+        wait_ms = config.replica_fetch_wait_max_ms
+        if newcomers or self._unsaid:
+            wait_ms = 0 if self._unsaid else min(wait_ms, NEWCOMERS_WAIT_MS)
+        wait_ms = self._delays.shortened(wait_ms)
+        request = plan.request(
+            wait_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+            setting.node_id,
+            setting.broker_epoch(),
+        )
+        self._send(ApiKey.FETCH, plan.version(VERSIONS[ApiKey.FETCH][1]), request, self._answered)
+
+    def _news(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
+        """What the next fetch says: partitions that are wanted otherwise, those that are not wanted any more, and
+        whether one is named for the first time."""
+        changed: dict[TopicPartition, Wanted] = {}
+        forgotten: list[TopicPartition] = []
+        newcomers = False
+        max_bytes, held = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
+        # The first revision names all partitions once more when one comes or goes: better all at once.
+        limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._unsaid)
+        for name in list(islice(self._unsaid, limit)):
+            del self._unsaid[name]
+            one = self.followed.get(name)
+            if one is not None and one.resumes_us == 0:
+                newcomers = newcomers or one.asked is None
+                one.asked = changed[name] = one.wanted(max_bytes)
+            elif name in held:
+                forgotten.append(name)
+        return changed, forgotten, newcomers
+
+    def _answered(self, answer: object) -> None:
+        assert isinstance(answer, FetchResponse), f"a fetch was answered by {type(answer).__name__}"
+        handled: Handled = self._handler.handle_response(answer)
+        if self._ended:
+            return
+        if handled.problem is not None:
+            self._busy = False
+            leader = ("leader", self.leader_id)
+            self._setting.ports.note("replica_session_lost", leader, ("reason", handled.problem))
+            self._pause()
+            return
+        self._failures = 0
+        self._take(iter(handled.partitions))
+
+    def _take(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
+        """In slices of one event each."""
+        if self._ended:
+            return
+        taken_bytes = 0
+        for number, (name, data) in enumerate(partitions, 1):
+            taken_bytes += len(data.records or b"")
+            self._take_one(name, data)
+            if number == PARTITIONS_PER_SLICE or taken_bytes >= BYTES_PER_SLICE:
+                ports = self._setting.ports
+                ports.set_timer(ports.now().mono_us, partial(self._take, partitions))
+                return
+        self._taken()
+
+    def _take_one(self, name: TopicPartition, data: PartitionData) -> None:
+        one = self.followed.get(name)
+        if one is None or not one.answers_present():
+            return  # Followed otherwise by now: the next request says so.
+        outcome = self._setting.intake.take(one, data)
+        if outcome is Outcome.TAKEN:
+            one.errors = 0
+            if data.diverging_epoch is None:
+                self._setting.lag.answered(one, data.high_watermark)
+            if must_be_durable(one.log):
+                self._undurable.append(one.log)
+            if one.asked != one.wanted(self._setting.config.replica_fetch_max_bytes):
+                self._unsaid[name] = None
+        elif outcome is Outcome.OUT_OF_RANGE:
+            one.asked = None
+            self._lookups.want_offsets(one)
+        elif outcome is Outcome.FENCED:
+            one.resumes_us = NEVER
+            self._unsaid[name] = None
+        else:
+            self._delay(one)
+
+    def _taken(self) -> None:
+        if self._undurable:
+            logs, self._undurable = self._undurable, []
+            sync_then(self._setting.ports, logs, self._taken)
+            return
+        self._busy = False
+        self._ask()
+
+    def _delay(self, one: Followed) -> None:
+        """It is left out of the session for a while, so that the fetches of the others wait for data again."""
+        self._delays.put(one)
+        self._unsaid[one.name] = None
+
+    def _resume(self, one: Followed) -> None:
+        if self.followed.get(one.name) is one:
+            self._begin(one)
+
+    def _begin(self, one: Followed) -> None:
+        self._lookups.drop(one)
+        one.asked = None
+        self._unsaid[one.name] = None
+
+    def _settled(self, one: Followed) -> None:
+        self._unsaid[one.name] = None

@@ -1,0 +1,77 @@
+"""What this node follows: one fetcher for each leader, made when the first partition of it comes."""
+
+from collections.abc import Callable
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.follower.fetch_lag import FetchLag
+from reference_broker.replication.follower.fetcher import Fetcher, FetcherSetting
+from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.intake import Intake
+
+
+class Fetchers:
+    """``broker_epoch()``: of this node's registration, -1 before it. ``high_watermark_moved`` is told of each log whose
+    high watermark followed its leader's. Nothing is asked of other nodes before ``start`` and after ``halt``."""
+
+    __slots__ = ("_fetchers", "_followed", "_halted", "_setting")
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        config: BrokerConfig,
+        broker_epoch: Callable[[], int],
+        high_watermark_moved: Callable[[PartitionLog], None],
+        lag: FetchLag,
+    ) -> None:
+        intake = Intake(ports, high_watermark_moved)
+        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag)
+        self._fetchers: dict[int, Fetcher] = {}
+        """By leader; one that nothing is fetched from any more stays, and costs nothing."""
+        self._followed: dict[tuple[bytes, int], Followed] = {}
+        self._halted = False
+
+    @property
+    def followed(self) -> int:
+        """How many partitions."""
+        return len(self._followed)
+
+    def halt(self) -> None:
+        """Nothing is asked or appended any more."""
+        self._halted = True
+        for fetcher in self._fetchers.values():
+            fetcher.end()
+
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+        """From now on ``state.leader``; repeated with each newer ``state``."""
+        key = (topic.topic_id, index)
+        known = self._followed.get(key)
+        if known is not None and known.leader_id == state.leader:
+            if known.leader_epoch != state.leader_epoch:
+                known.leader_epoch = state.leader_epoch
+                self._fetchers[known.leader_id].follow(known)
+            return
+        self.rests(*key)
+        if self._halted:
+            return
+        log.forget_empty_epochs()
+        name = TopicPartition(topic.name, index)
+        one = self._followed[key] = Followed(name, topic.topic_id, log, state.leader, state.leader_epoch)
+        self._fetcher(state.leader).follow(one)
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        """It follows nobody from now on. Unknown ones are no error."""
+        one = self._followed.pop((topic_id, index), None)
+        if one is not None:
+            self._fetchers[one.leader_id].drop(one)
+            self._setting.lag.drop(one)
+
+    def _fetcher(self, leader_id: int) -> Fetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id] = Fetcher(leader_id, self._setting)
+        return fetcher

@@ -1,0 +1,120 @@
+"""What one partition of a leader's answer does to a follower's log."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
+from reference_broker.ports.disk import Buffer, DiskError
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.truncation import truncation_offset
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import EpochEndOffset, PartitionData
+
+
+class Outcome(Enum):
+    TAKEN = 0
+    """It goes on where the log ends now."""
+    OUT_OF_RANGE = 1
+    """The leader's log has to be asked where it begins and ends."""
+    RETRY = 2
+    """Later, by the same metadata or newer."""
+    FENCED = 3
+    """The leadership that it follows is over: newer metadata is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """``high_watermark_moved`` is told of each log whose high watermark is another one now."""
+
+    ports: Ports
+    high_watermark_moved: Callable[[PartitionLog], None]
+
+    def take(self, one: Followed, data: PartitionData) -> Outcome:
+        """An answer to what ``one`` asks now."""
+        if data.error_code != Error.NONE:
+            return self._refused(one, data.error_code)
+        if data.diverging_epoch is not None:
+            return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
+        if not data.records and data.log_start_offset <= one.log.log_start_offset:
+            self._follow_high_watermark(one.log, data)
+            return Outcome.TAKEN
+        return self.settle(one, lambda: self._take_all(one, data))
+
+    def diverged(self, one: Followed, leader: EpochEndOffset | None) -> None:
+        """Truncates to the last offset that both logs may share. Raises DiskError, and RecordsRefused where that
+        changes nothing: the next fetch would find the same."""
+        assert leader is not None
+        log = one.log
+        before = (log.log_end_offset, log.latest_epoch)
+        self.truncate(one, truncation_offset(log, leader))
+        if log.log_end_offset == before[0]:
+            log.forget_empty_epochs()  # The epoch that the leader does not know holds no record here.
+            if (log.log_end_offset, log.latest_epoch) == before:
+                where = f"epoch {leader.epoch} up to {leader.end_offset}"
+                raise RecordsRefused(Error.UNKNOWN_SERVER_ERROR, f"the leader's log has {where}, which is all of this")
+
+    def truncate(self, one: Followed, offset: int) -> None:
+        """Raises DiskError. Below the high watermark only where the cluster has lost what it had committed; that is
+        told."""
+        log = one.log
+        where = ("partition", one.trace_name)
+        if offset < log.high_watermark:
+            known = ("high_watermark", log.high_watermark)
+            self.ports.note("truncated_below_high_watermark", where, ("offset", offset), known)
+        if offset < log.log_end_offset:
+            known_high_watermark = log.high_watermark
+            log.truncate_to(offset)
+            self.ports.note("truncated", where, ("offset", log.log_end_offset))
+            if log.high_watermark != known_high_watermark:
+                self.high_watermark_moved(log)
+
+    def start_anew(self, one: Followed, offset: int) -> None:
+        """Nothing of the log is in the leader's any more. Raises DiskError."""
+        one.log.truncate_fully_and_start_at(offset, self.ports.now())
+        self.high_watermark_moved(one.log)
+        self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
+
+    def _take_all(self, one: Followed, data: PartitionData) -> None:
+        """The high watermark and the log start go along with the leader's, as far as the log reaches."""
+        log = one.log
+        if data.records:
+            self._append(one, data.records)
+        self._follow_high_watermark(log, data)
+        if data.log_start_offset > log.log_start_offset:
+            log.delete_records_before(min(data.log_start_offset, log.high_watermark))
+
+    def _append(self, one: Followed, records: Buffer) -> None:
+        """A leader's log may start inside a batch (DeleteRecords): a log without records begins with all of it."""
+        log, now = one.log, self.ports.now()
+        try:
+            log.append_replicated(now, records)
+        except UnexpectedOffset as early:
+            is_empty = log.log_start_offset == log.log_end_offset
+            if not is_empty or not early.first_offset < log.log_end_offset <= early.last_offset:
+                raise
+            self.start_anew(one, early.first_offset)
+            log.append_replicated(now, records)
+
+    def _follow_high_watermark(self, log: PartitionLog, data: PartitionData) -> None:
+        if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
+            self.high_watermark_moved(log)
+
+    def _refused(self, one: Followed, code: int) -> Outcome:
+        if code == Error.OFFSET_OUT_OF_RANGE:
+            return Outcome.OUT_OF_RANGE
+        if one.errors == 0:
+            where = ("partition", one.trace_name)
+            self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))
+        return Outcome.FENCED if code == Error.FENCED_LEADER_EPOCH else Outcome.RETRY
+
+    def settle(self, one: Followed, work: Callable[[], None]) -> Outcome:
+        """Damaged records and a disk that fails harm no client: the replica falls behind and tries again."""
+        try:
+            work()
+        except (RecordsRefused, DiskError) as failure:
+            if one.errors == 0:
+                self.ports.note("replica_append_failed", ("partition", one.trace_name), ("reason", str(failure)))
+            return Outcome.RETRY
+        return Outcome.TAKEN

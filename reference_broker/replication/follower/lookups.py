@@ -1,0 +1,160 @@
+"""What a follower asks its leader beside fetches, for a partition that was out of range: where the leader's log ends,
+and where it begins (ListOffsets as a replica)."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v10 import request as request_schema
+    from kio.schema.list_offsets.v10 import response as response_schema
+else:
+    request_schema = LazySchema("list_offsets.v10.request")
+    response_schema = LazySchema("list_offsets.v10.response")
+
+LATEST = -1
+EARLIEST = -2
+"""Special timestamps of ListOffsets."""
+PARTITIONS_PER_REQUEST = 200
+
+Asked: TypeAlias = list[tuple[Followed, int]]
+"""Partitions and the leader epochs under which they were asked about."""
+
+
+class Question(NamedTuple):
+    """``told(answer)`` does what the answer means."""
+
+    body: "request_schema.ListOffsetsRequest"
+    told: Callable[[object], None]
+
+
+class Lookups:
+    """``settled`` is given each partition that can be fetched now, ``put_off`` each that found no answer. A partition
+    stands in one of the two, until its answer has come."""
+
+    __slots__ = ("_ends", "_intake", "_node_id", "_put_off", "_settled", "_starts", "_timeout_ms")
+
+    def __init__(
+        self,
+        node_id: int,
+        timeout_ms: int,
+        intake: Intake,
+        settled: Callable[[Followed], None],
+        put_off: Callable[[Followed], None],
+    ) -> None:
+        self._node_id = node_id
+        self._timeout_ms = timeout_ms
+        self._intake = intake
+        self._settled = settled
+        self._put_off = put_off
+        self._ends: dict[TopicPartition, Followed] = {}
+        self._starts: dict[TopicPartition, Followed] = {}
+
+    def want_offsets(self, one: Followed) -> None:
+        self._ends[one.name] = one
+
+    def drop(self, one: Followed) -> None:
+        for waiting in (self._ends, self._starts):
+            waiting.pop(one.name, None)
+
+    def next(self) -> Question | None:
+        """Asks nothing itself; the same again until it was told an answer."""
+        for waiting, timestamp, told in (
+            (self._ends, LATEST, self._end_told),
+            (self._starts, EARLIEST, self._start_told),
+        ):
+            if waiting:
+                asked = _asked(waiting)
+                return Question(self._offsets_request(asked, timestamp), partial(told, asked))
+        return None
+
+    # Where the leader's log ends and begins
+
+    def _offsets_request(self, asked: Asked, timestamp: int) -> "request_schema.ListOffsetsRequest":
+        return request_schema.ListOffsetsRequest(
+            replica_id=BrokerId(self._node_id),
+            isolation_level=i8(0),
+            topics=tuple(
+                request_schema.ListOffsetsTopic(
+                    name=TopicName(topic),
+                    partitions=tuple(
+                        request_schema.ListOffsetsPartition(
+                            partition_index=i32(one.name.partition),
+                            current_leader_epoch=i32(epoch),
+                            timestamp=i64(timestamp),
+                        )
+                        for one, epoch in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(asked)
+            ),
+            timeout=i32Timedelta.parse(timedelta(milliseconds=self._timeout_ms)),
+        )
+
+    def _end_told(self, asked: Asked, answer: object) -> None:
+        """A leader whose log ends before the follower's has lost records (an unclean election): so does the follower.
+        One whose log does not holds later ones only."""
+        for one, end_offset in self._current(self._ends, asked, _offsets(answer)):
+            if end_offset >= one.log.log_end_offset:
+                self._starts[one.name] = one
+            else:
+                self._settle(one, partial(self._intake.truncate, one, end_offset))
+
+    def _start_told(self, asked: Asked, answer: object) -> None:
+        for one, start_offset in self._current(self._starts, asked, _offsets(answer)):
+            if start_offset > one.log.log_end_offset:
+                self._settle(one, partial(self._intake.start_anew, one, start_offset))
+            else:
+                self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds out where they part.
+
+    def _settle(self, one: Followed, change: Callable[[], None]) -> None:
+        outcome = self._intake.settle(one, change)
+        (self._settled if outcome is Outcome.TAKEN else self._put_off)(one)
+
+    def _current(
+        self, waiting: dict[TopicPartition, Followed], asked: Asked, found: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[Followed, int]]:
+        """Those that still wait as they did when they were asked about. Without an answer: later."""
+        for one, epoch in asked:
+            if waiting.get(one.name) is not one or one.leader_epoch != epoch:
+                continue
+            del waiting[one.name]
+            answer = found.get(one.name)
+            if answer is None:
+                self._put_off(one)
+            else:
+                yield one, answer
+
+
+def _asked(waiting: Mapping[TopicPartition, Followed]) -> Asked:
+    return [(one, one.leader_epoch) for one in list(waiting.values())[:PARTITIONS_PER_REQUEST]]
+
+
+def _by_topic(asked: Asked) -> Iterable[tuple[str, Asked]]:
+    topics: dict[str, Asked] = {}
+    for one, epoch in asked:
+        topics.setdefault(one.name.topic, []).append((one, epoch))
+    return topics.items()
+
+
+def _offsets(answer: object) -> Mapping[TopicPartition, int]:
+    """Without those that answered with an error or with nothing."""
+    assert isinstance(answer, response_schema.ListOffsetsResponse), (
+        f"ListOffsets was answered by {type(answer).__name__}"
+    )
+    return {
+        TopicPartition(topic.name, int(each.partition_index)): int(each.offset)
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.error_code is ErrorCode.none and each.offset >= 0
+    }

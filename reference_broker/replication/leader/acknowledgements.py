@@ -1,0 +1,140 @@
+"""Requests that wait for a partition's high watermark (acks=all) or low watermark (DeleteRecords).
+
+Each partition keeps its waiting requests in a heap by offset, so that completing costs what is completed. One timer
+serves all of them: the earliest deadline, found in a heap from which answered requests drop out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import Error
+
+Offsets: TypeAlias = list[tuple[Partition, int]]
+"""(partition, watermark that it must reach)."""
+
+Answered: TypeAlias = Callable[[dict[Partition, Error]], None]
+"""Given the partitions that failed, and how; the others have reached their offset."""
+
+Abandon: TypeAlias = Callable[[], None]
+"""Nobody waits for the answer any more: it is forgotten."""
+
+Heap: TypeAlias = list[tuple[int, int, object]]
+
+LONGEST_TIMEOUT_MS = 0x7FFFFFFF
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One request. ``pending``: partitions that have not reached their offset; empty once it is answered."""
+
+    pending: dict[Partition, int]
+    answered: Answered
+    errors: dict[Partition, Error] = field(default_factory=dict)
+
+    def settle(self, partition: Partition, error: Error) -> None:
+        """That partition's part is decided; the last one answers. An answered request ignores it."""
+        pending = self.pending
+        if pending.pop(partition, None) is None:
+            return
+        if error:
+            self.errors[partition] = error
+        if not pending:
+            self.answered(self.errors)
+
+
+class Acknowledgements:
+    """``heap_of``: where a partition keeps the requests that wait for it."""
+
+    __slots__ = ("_compact_at", "_deadlines", "_heap_of", "_last", "_ports", "_timer", "_timer_us")
+
+    def __init__(self, ports: Ports, heap_of: Callable[[Partition], Heap]) -> None:
+        self._ports = ports
+        self._heap_of = heap_of
+        self._deadlines: list[tuple[int, int, Waiting]] = []
+        self._compact_at = _COMPACT_FROM
+        self._last = 0
+        self._timer: int | None = None
+        self._timer_us = 0
+
+    def wait(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon:
+        """None of ``offsets`` is reached yet. REQUEST_TIMED_OUT for those that are not in ``timeout_ms``."""
+        pending = dict(offsets)
+        if len(pending) < len(offsets):
+            for partition, offset in offsets:
+                pending[partition] = max(pending[partition], offset)
+        waiting = Waiting(pending, answered)
+        for partition, offset in pending.items():
+            self._last += 1
+            heappush(self._heap_of(partition), (offset, self._last, waiting))
+        deadline_us = self._ports.now().mono_us + min(max(timeout_ms, 0), LONGEST_TIMEOUT_MS) * 1000
+        self._forget_answered()
+        heappush(self._deadlines, (deadline_us, self._last, waiting))
+        if self._timer is None or deadline_us < self._timer_us:
+            self._arm(deadline_us)
+        return partial(self._abandon, waiting)
+
+    def _abandon(self, waiting: Waiting) -> None:
+        """Costs what waits for the same partitions, as a connection that closes is rare."""
+        stale, waiting.pending = waiting.pending, {}
+        for partition in stale:
+            self._forget_settled(partition)
+        self._forget_answered()
+
+    def _forget_settled(self, partition: Partition) -> None:
+        heap = self._heap_of(partition)
+        heap[:] = [entry for entry in heap if _is_waiting(entry)]
+        heapify(heap)
+
+    def reached(self, partition: Partition, heap: Heap, offset: int, error: Error) -> None:
+        """The watermark is ``offset`` now. ``error``: for all that it completes."""
+        while heap and heap[0][0] <= offset:
+            waiting = heappop(heap)[2]
+            assert isinstance(waiting, Waiting), "only this class fills the heap"
+            waiting.settle(partition, error)
+
+    def fail(self, partition: Partition, heap: Heap, error: Error) -> None:
+        """Nobody need wait for this partition any more."""
+        self.reached(partition, heap, 1 << 63, error)
+
+    def _forget_answered(self) -> None:
+        """Those in front for nothing; those behind one that still waits, when they are the most."""
+        deadlines = self._deadlines
+        while deadlines and not deadlines[0][2].pending:
+            heappop(deadlines)
+        if len(deadlines) >= self._compact_at:
+            self._deadlines = [entry for entry in deadlines if entry[2].pending]
+            heapify(self._deadlines)
+            self._compact_at = 2 * len(self._deadlines) + _COMPACT_FROM
+
+    def _arm(self, deadline_us: int) -> None:
+        if self._timer is not None:
+            self._ports.cancel_timer(self._timer)
+        self._timer_us = deadline_us
+        self._timer = self._ports.set_timer(deadline_us, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        now_us = self._ports.now().mono_us
+        deadlines = self._deadlines
+        stale: dict[Partition, None] = {}
+        while deadlines and (deadlines[0][0] <= now_us or not deadlines[0][2].pending):
+            waiting = heappop(deadlines)[2]
+            for partition in list(waiting.pending):
+                stale[partition] = None
+                waiting.settle(partition, Error.REQUEST_TIMED_OUT)
+        for partition in stale:
+            self._forget_settled(partition)
+        if deadlines:
+            self._arm(deadlines[0][0])
+
+
+_COMPACT_FROM = 64
+
+
+def _is_waiting(entry: tuple[int, int, object]) -> bool:
+    return isinstance(entry[2], Waiting) and bool(entry[2].pending)

@@ -1,0 +1,70 @@
+"""Fetches of followers that wait here, and when they are answered before their time.
+
+A follower names a partition that it follows anew when its fetch in flight is answered: with nothing else to tell that
+takes ``replica.fetch.wait.max.ms``, and acks=all as long. So a leader that takes up partitions answers the waiting
+fetches of their replicas at once, and lets them wait shortly only for a moment, since a replica may hear of its new
+leader later than that leader does.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from reference_broker.ports.node_ports import Ports
+
+GATHER_US = 1000
+"""Partitions are taken up in numbers: one answer for all of them."""
+EXPECTED_MS = 1000
+"""So long after a partition was taken up, a fetch of one of its replicas waits no longer than SHORT_WAIT_MS."""
+SHORT_WAIT_MS = 20
+
+
+class WaitingFetch(Protocol):
+    def respond(self) -> None:
+        """Now, with what there is."""
+        ...
+
+
+class FollowerWaits:
+    """One waiting fetch is known of each follower, the latest: a follower has one in flight."""
+
+    __slots__ = ("_expected_until_us", "_is_planned", "_ports", "_waiting")
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._waiting: dict[int, WaitingFetch] = {}
+        self._expected_until_us: dict[int, int] = {}
+        """By replica. A replica that names what it has to is not told from one that does not: that ends by itself."""
+        self._is_planned = False
+
+    def begin(self, replica_id: int, fetch: WaitingFetch, max_wait_ms: int) -> int:
+        """It waits; returns for how long at most, in ms."""
+        self._waiting[replica_id] = fetch
+        return min(max_wait_ms, SHORT_WAIT_MS) if self._is_expected(replica_id) else max_wait_ms
+
+    def end(self, replica_id: int, fetch: WaitingFetch) -> None:
+        if self._waiting.get(replica_id) is fetch:
+            del self._waiting[replica_id]
+
+    def expect(self, replica_ids: Iterable[int]) -> None:
+        """They have to name a partition that this node leads from now on."""
+        now_us = self._ports.now().mono_us
+        for replica_id in replica_ids:
+            self._expected_until_us[replica_id] = now_us + EXPECTED_MS * 1000
+        if self._waiting and not self._is_planned:
+            self._is_planned = True
+            self._ports.set_timer(now_us + GATHER_US, self._answer_expected)
+
+    def _is_expected(self, replica_id: int) -> bool:
+        until_us = self._expected_until_us.get(replica_id)
+        if until_us is None:
+            return False
+        if self._ports.now().mono_us < until_us:
+            return True
+        del self._expected_until_us[replica_id]
+        return False
+
+    def _answer_expected(self) -> None:
+        self._is_planned = False
+        for replica_id, fetch in list(self._waiting.items()):
+            if self._waiting.get(replica_id) is fetch and self._is_expected(replica_id):
+                fetch.respond()

@@ -1,0 +1,208 @@
+"""Changes of in-sync replicas, asked of the active controller: AlterPartition (KIP-497, KIP-903).
+
+One request is on its way at a time; what is proposed meanwhile goes with the next. A proposal counts until the
+metadata or an answer settles it, so it is asked again for as long as nobody has said what became of it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.static.primitive import i8, i32, i64
+
+from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.metrics.metrics import Counter
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.leader.replicas import Followers, Proposal
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.alter_partition.v3 import request as request_schema
+    from kio.schema.alter_partition.v3 import response as response_schema
+else:
+    request_schema = LazySchema("alter_partition.v3.request")
+    response_schema = LazySchema("alter_partition.v3.response")
+
+RETRY_MS = 50
+"""After a request that failed as a whole, as in Kafka."""
+
+PARTITIONS_PER_REQUEST = 200
+"""Putting them together, writing them as metadata and taking the answer are events below 5 ms each."""
+
+_RECOVERED = 0
+"""An unclean leader serves what it has: with its first proposal it says that it has recovered, as Kafka's does."""
+
+_REFUSED = frozenset({ErrorCode.operation_not_attempted, ErrorCode.ineligible_replica})
+"""The proposal was not applied, and the partition is as this leader knows it: what was committed holds."""
+
+_WAIT_FOR_METADATA = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.invalid_update_version,
+        ErrorCode.invalid_request,
+        ErrorCode.new_leader_elected,
+    }
+)
+"""This leader's knowledge is old: newer metadata settles the proposal."""
+
+Committed: TypeAlias = Callable[[Partition, tuple[int, ...], int], None]
+"""(partition, in-sync replicas, partition epoch)."""
+
+
+class IsrProposals:
+    """``committed``: an answer says that the proposal is applied. ``refused``: that it is not. Each is called only
+    while the proposal is still the partition's. ``failures`` counts what was not applied, each time."""
+
+    __slots__ = (
+        "_asking",
+        "_committed",
+        "_failures",
+        "_node_id",
+        "_pending",
+        "_ports",
+        "_refused",
+        "_replica",
+        "_retry_planned",
+    )
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        replica: MetadataReplica,
+        committed: Committed,
+        refused: Callable[[Partition], None],
+        failures: Counter,
+    ) -> None:
+        self._ports = ports
+        self._node_id = node_id
+        self._replica = replica
+        self._committed = committed
+        self._refused = refused
+        self._failures = failures
+        self._pending: dict[Partition, Proposal] = {}
+        self._asking = False
+        self._retry_planned = False
+
+    def propose(self, partition: Partition, proposal: Proposal) -> None:
+        """Asks for ``proposal``, which ``partition.followers`` holds already."""
+        self._pending[partition] = proposal
+        self._ask_soon(0)
+
+    def _ask_soon(self, pause_ms: int) -> None:
+        """In an event of its own, so that what one request or one tick proposes goes together."""
+        if not self._asking and not self._retry_planned and self._pending:
+            self._retry_planned = True
+            self._ports.set_timer(self._ports.now().mono_us + pause_ms * 1000, self._ask)
+
+    def _ask(self) -> None:
+        self._retry_planned = False
+        sent = self._still_wanted()
+        if not sent:
+            return
+        self._asking = True
+        channel, version = self._replica.lifecycle.channel, VERSIONS[ApiKey.ALTER_PARTITION][1]
+        answered = partial(self._answered, sent)
+        channel.ask(ApiKey.ALTER_PARTITION, version, self._request(sent), answered, self._failed)
+
+    def _still_wanted(self) -> dict[Partition, Proposal]:
+        """The oldest of those that no metadata has settled meanwhile."""
+        sent: dict[Partition, Proposal] = {}
+        for partition, proposal in list(self._pending.items()):
+            if not _holds(partition, proposal):
+                del self._pending[partition]
+            elif len(sent) < PARTITIONS_PER_REQUEST:
+                sent[partition] = proposal
+        return sent
+
+    def _request(self, sent: dict[Partition, Proposal]) -> "request_schema.AlterPartitionRequest":
+        topics: dict[bytes, list[request_schema.PartitionData]] = {}
+        epoch = self._replica.lifecycle.registered_epoch
+        for partition, proposal in sent.items():
+            followers = partition.followers
+            assert followers is not None, "only partitions with followers have proposals"
+            topics.setdefault(partition.topic_id, []).append(
+                request_schema.PartitionData(
+                    partition_index=i32(partition.index),
+                    leader_epoch=i32(proposal.leader_epoch),
+                    new_isr_with_epochs=tuple(self._member(followers, one, epoch) for one in proposal.isr),
+                    leader_recovery_state=i8(_RECOVERED),
+                    partition_epoch=i32(proposal.partition_epoch),
+                )
+            )
+        return request_schema.AlterPartitionRequest(
+            broker_id=BrokerId(self._node_id),
+            broker_epoch=i64(epoch),
+            topics=tuple(
+                request_schema.TopicData(topic_id=UUID(bytes=topic_id), partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
+            ),
+        )
+
+    def _member(self, followers: Followers, replica_id: int, own_epoch: int) -> "request_schema.BrokerState":
+        """Its broker epoch as its fetches told it; -1 where this leader has had none, which the controller takes as
+        unknown."""
+        state = followers.states.get(replica_id)
+        epoch = own_epoch if state is None else max(state.broker_epoch, -1)
+        return request_schema.BrokerState(broker_id=BrokerId(replica_id), broker_epoch=i64(epoch))
+
+    def _failed(self) -> None:
+        """It may have been applied: asking again is harmless, since the partition epoch then is old."""
+        self._asking = False
+        self._ask_soon(RETRY_MS)
+
+    def _answered(self, sent: dict[Partition, Proposal], answer: object) -> None:
+        assert isinstance(answer, response_schema.AlterPartitionResponse), (
+            f"AlterPartition was answered by {type(answer).__name__}"
+        )
+        self._asking = False
+        if answer.error_code is not ErrorCode.none:
+            self._ports.note("isr_proposal_failed", ("error", int(answer.error_code)))
+            self._ask_soon(RETRY_MS)
+            return
+        by_id = {(topic.topic_id, one.partition_index): one for topic in answer.topics for one in topic.partitions}
+        retried = False
+        for partition, proposal in sent.items():
+            one = by_id.get((UUID(bytes=partition.topic_id), i32(partition.index)))
+            retried = not self._settled(partition, proposal, one) or retried
+        self._ask_soon(RETRY_MS if retried else 0)
+
+    def _settled(
+        self, partition: Partition, proposal: Proposal, answer: "response_schema.PartitionData | None"
+    ) -> bool:
+        """False: it must be asked again."""
+        if self._pending.get(partition) is not proposal:
+            return True
+        if not _holds(partition, proposal):  # Newer metadata was first.
+            del self._pending[partition]
+            return True
+        if answer is None:
+            return False
+        if answer.error_code is ErrorCode.none:
+            del self._pending[partition]
+            self._committed(partition, tuple(int(one) for one in answer.isr), int(answer.partition_epoch))
+            return True
+        self._failures.value += 1
+        self._ports.note(
+            "isr_proposal_refused", ("partition", partition.log.directory), ("error", int(answer.error_code))
+        )
+        if answer.error_code in _REFUSED:
+            del self._pending[partition]
+            self._refused(partition)
+        elif answer.error_code in _WAIT_FOR_METADATA:
+            del self._pending[partition]
+        else:
+            return False
+        return True
+
+
+def _holds(partition: Partition, proposal: Proposal) -> bool:
+    followers = partition.followers
+    return followers is not None and followers.proposal is proposal

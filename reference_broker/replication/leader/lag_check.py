@@ -1,0 +1,83 @@
+"""Looks at partitions that have a replica behind, twice in ``replica.lag.time.max.ms`` and when the metadata changes.
+
+A partition is watched from its first append (or proposal) until everybody is in sync and at the leader's end again, so
+that one at rest is not visited. A round goes in slices, one an event.
+"""
+
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.leader.replicas import Followers
+from reference_broker.replication.partitions import Partition
+
+PARTITIONS_PER_SLICE = 256
+"""Looked at in one event: below 2 ms."""
+
+Look: TypeAlias = Callable[[Partition, Followers, bool], None]
+"""(partition, its followers, whether those that lag may be proposed to leave)."""
+
+
+class LagCheck:
+    """``watched``: in the order in which they came to be behind."""
+
+    __slots__ = ("_again", "_is_running", "_look", "_max_lag_ms", "_ports", "_shrinks_again", "watched")
+
+    def __init__(self, ports: Ports, max_lag_ms: int, look: Look) -> None:
+        self.watched: dict[Partition, None] = {}
+        self._ports = ports
+        self._max_lag_ms = max_lag_ms
+        self._look = look
+        self._is_running = False
+        self._again = False
+        self._shrinks_again = False
+
+    def start(self) -> None:
+        self._plan()
+
+    def watch(self, partition: Partition, followers: Followers) -> None:
+        followers.is_watched = True
+        self.watched[partition] = None
+
+    def unwatch(self, partition: Partition) -> None:
+        self.watched.pop(partition, None)
+
+    def begin(self, *, shrinks: bool) -> None:
+        """A round from now on. What comes while one runs has one more follow it, since that may have passed already."""
+        if self._is_running:
+            self._again = True
+            self._shrinks_again = self._shrinks_again or shrinks
+        elif self.watched:
+            self._is_running = True
+            self._slice(self._round(shrinks))
+
+    def _plan(self) -> None:
+        deadline_us = self._ports.now().mono_us + self._max_lag_ms * 500
+        self._ports.set_timer(deadline_us, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._plan()
+        self.begin(shrinks=True)
+
+    def _slice(self, work: Generator[None, None, None]) -> None:
+        try:
+            next(work)
+        except StopIteration:
+            self._is_running = False
+            if self._again:
+                shrinks = self._shrinks_again
+                self._again = self._shrinks_again = False
+                self.begin(shrinks=shrinks)
+        else:
+            self._ports.set_timer(self._ports.now().mono_us, lambda: self._slice(work))
+
+    def _round(self, shrinks: bool) -> Generator[None, None, None]:
+        for number, partition in enumerate(list(self.watched), 1):
+            followers = partition.followers
+            if followers is not None:
+                if followers.is_even(partition.log.log_end_offset):
+                    followers.is_watched = False
+                    self.unwatch(partition)
+                self._look(partition, followers, shrinks)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield

@@ -1,0 +1,36 @@
+"""What the metadata says of the brokers that have a replica of something led here: judged anew each time."""
+
+from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.replication.leader.replicas import FollowerState
+
+
+class Standings:
+    """Of other brokers, and of this node's own replicas."""
+
+    __slots__ = ("_node_id", "_replica")
+
+    def __init__(self, node_id: int, replica: MetadataReplica) -> None:
+        self._node_id = node_id
+        self._replica = replica
+
+    def is_eligible(self, state: FollowerState) -> bool:
+        """To join: not fenced, not leaving, and the incarnation that the metadata has (KIP-903)."""
+        broker = self._replica.controller.image.brokers.get(state.replica_id)
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+            return False
+        return state.broker_epoch in (-1, broker.broker_epoch)
+
+    def is_stale(self, replica_id: int, replica_epoch: int) -> bool:
+        """A later incarnation is known. ``replica_epoch`` -1: it does not say."""
+        broker = self._replica.controller.image.brokers.get(replica_id)
+        return replica_epoch != -1 and broker is not None and not broker.fenced and broker.broker_epoch > replica_epoch
+
+    def is_alive(self, replica_id: int) -> bool:
+        broker = self._replica.controller.image.brokers.get(replica_id)
+        return broker is not None and not broker.fenced
+
+    def has_replica_here(self, topic: str, index: int) -> bool:
+        known = self._replica.controller.image.topics.get(topic)
+        if known is None or index >= len(known.partitions):
+            return False
+        return self._node_id in known.partitions[index].replicas

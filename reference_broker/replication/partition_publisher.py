@@ -1,0 +1,331 @@
+"""Makes the node's partitions follow the metadata image: opens, leads, follows, rests, reconfigures and deletes them.
+
+A replica whose leader is not this node is no ``Partition``: its log is open, and ``PartitionRoles`` is told whom it
+follows. Publications are carried out in their order, large ones in slices.
+
+A partition's directory is ``<topic>-<index>``. Deletion renames it to ``<topic>-<index>.<topic ID>-delete``, of a large
+topic in slices but before its name is used again, and deletes the files later, one directory an event (some
+milliseconds on a busy disk). At start all partitions are recovered in slices, and directories that no topic claims, by
+name and ID, are deleted.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
+from reference_broker.log.partition_metadata import read_partition_metadata
+from reference_broker.metadata.delta import MetadataDelta, TopicChange
+from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, TopicImage
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
+from reference_broker.replication.partition_roles import PartitionRoles
+from reference_broker.replication.partitions import Partition, Partitions
+
+DELETED_SUFFIX = "-delete"
+CHANGES_PER_SLICE = 64
+"""Partitions opened (without files; those with files yield while they are scanned), closed or given another role in one
+event: some 3 ms."""
+
+RECOVERED_PER_SLICE = 16
+"""Partitions with files opened at start in one event: some 3 ms."""
+
+RENAMES_PER_SLICE = 32
+"""Of directories of deleted partitions in one event: some 2 ms."""
+
+_MAX_NAME_BYTES = 255
+_DELETED_DIRECTORY = re.compile(r".+-\d+\.[0-9a-f]{32}" + DELETED_SUFFIX)
+_SEGMENT = re.compile(r"\d{20}\.log")
+_PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
+_INTERNAL_DIRECTORY = "__cluster_metadata-0"
+
+
+def directory_of(topic: str, index: int) -> str:
+    return f"{topic}-{index}"
+
+
+def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
+    """At most 255 bytes, as file systems ask; the topic's name is cut where needed."""
+    ending = f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}"
+    return topic[: _MAX_NAME_BYTES - len(ending)] + ending
+
+
+Slices = Generator[None, None, None]
+NONE_KNOWN: Mapping[tuple[str, int], int] = {}
+
+
+@dataclass(slots=True)
+class PartitionPublisher:
+    """``later(step)`` runs ``step`` in an event of its own, soon. ``now()``: the instant of the event being handled."""
+
+    node_id: int
+    config: BrokerConfig
+    disk: Disk
+    partitions: Partitions
+    roles: PartitionRoles
+    now: Callable[[], Now]
+    later: Callable[[Callable[[], None]], None]
+    on_caught_up: Callable[[], None] = lambda: None
+    """Called each time when the last publication was carried out."""
+    replica_count: Gauge = field(default_factory=Gauge)
+    """Of this node, led or not."""
+    _resting: dict[tuple[bytes, int], PartitionLog] = field(default_factory=dict)
+    """Logs of replicas that are not led here."""
+    _published: deque[tuple[MetadataDelta, MetadataImage]] = field(default_factory=deque)
+    """Not carried out yet."""
+    _work: Slices | None = None
+    """The start, or what carries publications out; others wait for it."""
+    _changes: int = 0
+    _leaving: dict[str, str] = field(default_factory=dict)
+    """Directories of deleted partitions, which may not exist, and the names that they get."""
+    _doomed: deque[str] = field(default_factory=deque)
+    _deleting: bool = False
+    _topic_defaults: LogConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._topic_defaults = self.config.topic_defaults()
+
+    def start(
+        self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int] = NONE_KNOWN
+    ) -> Slices:
+        """Recovers every replica of this node, in slices. ``clean``: the last stop was a clean one.
+        ``high_watermarks``: by topic and index, as they were known then."""
+        self._work = self._start(image, clean, high_watermarks)
+        return self._work
+
+    def _start(self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int]) -> Slices:
+        yield from self._delete_strays(image)
+        yield
+        for topic in image.topics.values():
+            log_config = self._log_config(topic, image)
+            for index, state in enumerate(topic.partitions):
+                if self.node_id in state.replicas:
+                    directory = self._directory(topic, index)
+                    log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
+                    log.topic_id = topic.topic_id
+                    known = high_watermarks.get((topic.name, index), 0)
+                    log.advance_high_watermark(known)
+                    if known > log.log_end_offset:  # Of another topic of this name, or of a tail that is lost.
+                        self.roles.forgets(log)
+                    self._resting[topic.topic_id, index] = log
+                    self.replica_count.value += 1
+                    self._assume(topic, index, log)
+                if index % RECOVERED_PER_SLICE == RECOVERED_PER_SLICE - 1:
+                    yield
+            yield
+        yield from self._follow_all()
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """A listener of the loader. Costs what changed: new partitions have no files yet, deletion is a rename. What
+        does not fit one event follows in others, and so do later publications."""
+        self._published.append((delta, image))
+        if self._work is None:
+            self._work = self._follow_all()
+            self._go_on()
+
+    @property
+    def is_behind(self) -> bool:
+        """Publications wait to be carried out."""
+        return self._work is not None
+
+    def resting_logs(self) -> Iterable[PartitionLog]:
+        """Logs of replicas that this node holds and does not lead."""
+        return self._resting.values()
+
+    def _go_on(self) -> None:
+        assert self._work is not None, "nothing is being carried out"
+        for _ in self._work:
+            self.later(self._go_on)
+            return
+
+    def _follow_all(self) -> Slices:
+        while self._published:
+            yield from self._follow(*self._published.popleft())
+        self._work = None
+        self.on_caught_up()
+
+    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> Slices:
+        for change in delta.topics:
+            if change.after is None:
+                assert change.before is not None, "a topic change has a topic before it or after it"
+                yield from self._close(change.before)
+            else:
+                yield from self._update(change, change.after, image)
+        for kind, name in delta.configs:
+            if kind == TOPIC_RESOURCE and name in image.topics:
+                yield from self._reconfigure(image.topics[name], image)
+
+    def _is_enough(self) -> bool:
+        """For one event, after one more change."""
+        self._changes = (self._changes + 1) % CHANGES_PER_SLICE
+        return self._changes == 0
+
+    def _update(self, change: TopicChange, topic: TopicImage, image: MetadataImage) -> Slices:
+        log_config: LogConfig | None = None  # Only nodes that hold a replica need it.
+        for index in change.partitions:
+            key = (topic.topic_id, index)
+            log = self.log_of(key)
+            if self.node_id in topic.partitions[index].replicas:
+                if log is None:
+                    log_config = log_config or self._log_config(topic, image)
+                    log = self._resting[key] = self._new_log(topic, index, log_config)
+                    self.replica_count.value += 1
+                self._assume(topic, index, log)
+            elif log is not None:
+                self._give_up(topic, index)
+                self._doom(())
+            else:
+                continue
+            if self._is_enough():
+                yield
+
+    def log_of(self, key: tuple[bytes, int]) -> PartitionLog | None:
+        """Of this node's replica, by topic ID and index; None if it has none."""
+        partition = self.partitions.by_id.get(key)
+        return self._resting.get(key) if partition is None else partition.log
+
+    def _new_log(self, topic: TopicImage, index: int, log_config: LogConfig) -> PartitionLog:
+        log = run_to_end(open_log(self.disk, self._directory(topic, index), log_config, self.now(), True))
+        log.topic_id = topic.topic_id
+        return log
+
+    def _assume(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+        """The role that the image gives this node's replica."""
+        state, key = topic.partitions[index], (topic.topic_id, index)
+        partition = self.partitions.by_id.get(key)
+        if state.leader == self.node_id:
+            self._lead(partition, topic, index, log)
+            return
+        if partition is not None:
+            self.partitions.remove(partition)
+            self._resting[key] = log
+            self.roles.resigns(partition)
+        if state.leader == NO_LEADER:
+            self.roles.rests(*key)
+        else:
+            self.roles.follows(topic, index, state, log)
+
+    def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
+        """With one replica all that is in the log is committed."""
+        state, key = topic.partitions[index], (topic.topic_id, index)
+        is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
+        if partition is None:
+            self.roles.rests(*key)
+            del self._resting[key]
+        if is_new_epoch:
+            log.assign_leader_epoch(state.leader_epoch)
+        if len(state.replicas) == 1:
+            log.advance_high_watermark(log.log_end_offset)
+        if partition is None:
+            partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, log)
+            self.partitions.add(partition)
+            self.roles.leads(partition, state)
+            return
+        partition.leader_epoch = state.leader_epoch
+        self.roles.leads(partition, state)
+        if is_new_epoch:
+            partition.changed()
+
+    def _directory(self, topic: TopicImage, index: int) -> str:
+        """Free of what an earlier topic of that name left, also one that went while this node was away."""
+        directory = directory_of(topic.name, index)
+        if directory in self._leaving:
+            self._move(directory)
+        elif read_partition_metadata(self.disk, directory) not in (None, topic.topic_id):
+            self.disk.delete(directory)
+        return directory
+
+    def _log_config(self, topic: TopicImage, image: MetadataImage) -> LogConfig:
+        configs = image.topic_configs(topic.name)
+        return self.config.log_config(configs) if configs else self._topic_defaults
+
+    def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Slices:
+        log_config = self._log_config(topic, image)
+        for index in range(len(topic.partitions)):
+            log = self.log_of((topic.topic_id, index))
+            if log is not None:
+                log.config = log_config
+                partition = self.partitions.by_id.get((topic.topic_id, index))
+                if partition is not None:
+                    self.roles.reconfigured(partition)
+                if self._is_enough():
+                    yield
+
+    def _close(self, topic: TopicImage) -> Slices:
+        for index in range(len(topic.partitions)):
+            if self.log_of((topic.topic_id, index)) is not None:
+                self._give_up(topic, index)
+                if self._is_enough():
+                    yield
+        self._move_slice()
+        self._doom(())
+
+    def _give_up(self, topic: TopicImage, index: int) -> None:
+        """Its topic is deleted, or it has no replica here any more."""
+        key = (topic.topic_id, index)
+        partition = self.partitions.by_id.get(key)
+        self.replica_count.value -= 1
+        if partition is not None:
+            partition.deleted_topic = True
+            self.partitions.remove(partition)
+            self.roles.resigns(partition)
+        else:
+            self.roles.rests(*key)
+            self.roles.forgets(self._resting.pop(key))
+        self._leaving[directory_of(topic.name, index)] = deleted_directory_of(topic.name, index, topic.topic_id)
+
+    def _move_slice(self) -> None:
+        for directory in list(islice(self._leaving, RENAMES_PER_SLICE)):
+            self._move(directory)
+
+    def _move(self, directory: str) -> None:
+        target = self._leaving.pop(directory)
+        if self.disk.exists(directory):
+            self.disk.rename(directory, target)
+            self._doomed.append(target)
+
+    def _delete_strays(self, image: MetadataImage) -> Slices:
+        """Directories that an earlier life left. Half-done deletions have names of their own and go later; partitions
+        that no topic has, or that moved to other nodes meanwhile, go now: before one of their name comes here."""
+        names = self.disk.list("")
+        for name in self._strays(names, image):
+            self.disk.delete(name)
+            yield
+        self._doom(name for name in names if _DELETED_DIRECTORY.fullmatch(name))
+
+    def _strays(self, names: Iterable[str], image: MetadataImage) -> list[str]:
+        strays = []
+        for name in names:
+            match = _PARTITION_DIRECTORY.fullmatch(name)
+            if match is None or name == _INTERNAL_DIRECTORY:
+                continue
+            if not self._has_replica_here(image.topics.get(match[1]), int(match[2])) and self._is_log(name):
+                strays.append(name)
+        return strays
+
+    def _has_replica_here(self, topic: TopicImage | None, index: int) -> bool:
+        return topic is not None and index < len(topic.partitions) and self.node_id in topic.partitions[index].replicas
+
+    def _is_log(self, directory: str) -> bool:
+        """Somebody else's folder may have such a name, too: only one with a partition's files is ours to delete."""
+        return any(_SEGMENT.fullmatch(name) or name == PARTITION_METADATA_FILE for name in self.disk.list(directory))
+
+    def _doom(self, directories: Iterable[str]) -> None:
+        self._doomed.extend(directories)
+        if (self._leaving or self._doomed) and not self._deleting:
+            self._deleting = True
+            self.later(self._delete_slice)
+
+    def _delete_slice(self) -> None:
+        if self._leaving:
+            self._move_slice()
+        elif self._doomed:  # A new topic may have taken the last name that was to be freed.
+            self.disk.delete(self._doomed.popleft())
+        self._deleting = False
+        self._doom(())

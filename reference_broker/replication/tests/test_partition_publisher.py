@@ -1,0 +1,220 @@
+"""What the publisher tells the roles, and how much of it in one event."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.delta import MetadataDelta, TopicChange
+from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.partition_publisher import CHANGES_PER_SLICE, PartitionPublisher
+from reference_broker.replication.partitions import Partition, Partitions
+
+TOPIC_ID = b"t" * 16
+LED = PartitionImage((1, 2), (1, 2), 1, 0, 0)
+FOLLOWED = PartitionImage((1, 2), (1, 2), 2, 1, 1)
+
+
+@dataclass
+class Roles:
+    """What it was told, as words."""
+
+    told: list[str] = field(default_factory=list)
+
+    def leads(self, partition: Partition, state: PartitionImage) -> None:
+        assert partition.leader_epoch == state.leader_epoch
+        assert not partition.deleted
+        self.told.append(f"leads {partition.index} in {state.leader_epoch}.{state.partition_epoch}")
+
+    def resigns(self, partition: Partition) -> None:
+        assert partition.deleted
+        self.told.append(f"resigns {partition.index}{' with its topic' if partition.deleted_topic else ''}")
+
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+        assert (log.topic_id, log.directory) == (topic.topic_id, f"t-{index}")
+        self.told.append(f"follows {state.leader} in {state.leader_epoch}")
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        assert topic_id == TOPIC_ID
+        self.told.append(f"rests {index}")
+
+    def reconfigured(self, partition: Partition) -> None:
+        self.told.append(f"reconfigured {partition.index} {partition.log.config.min_insync_replicas}")
+
+    def forgets(self, log: PartitionLog) -> None:
+        self.told.append(f"forgets {log.directory}")
+
+
+class World:
+    """Node 1 with topic ``t``, whose states are published one after the other."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        self.disk = disk or MemoryDisk()
+        self.roles = Roles()
+        self.partitions = Partitions()
+        self.steps: list[Callable[[], None]] = []
+        self.image = MetadataImage()
+        self.publisher = PartitionPublisher(
+            1, BrokerConfig(), self.disk, self.partitions, self.roles, now=lambda: Now(0, 0), later=self.steps.append
+        )
+
+    def publish(self, *states: PartitionImage) -> list[str]:
+        """No state: the topic is deleted. What was told in this event."""
+        before = self.image.topics.get("t")
+        after = TopicImage("t", TOPIC_ID, states) if states else None
+        changed = tuple(n for n, state in enumerate(states) if before is None or before.partitions[n] != state)
+        topics = {"t": after} if after is not None else {}
+        self.image = replace(self.image, topics=topics)
+        delta = MetadataDelta(self.image)
+        delta.topics = (TopicChange(before, after, changed),)
+        return self.tell(lambda: self.publisher.publish(delta, self.image))
+
+    def tell(self, work: Callable[[], None]) -> list[str]:
+        self.roles.told.clear()
+        work()
+        return list(self.roles.told)
+
+    def settle(self) -> None:
+        while self.steps:
+            self.steps.pop(0)()
+
+
+def test_a_replica_leads_follows_and_rests_as_the_image_says() -> None:
+    world = World()
+    assert world.publish(LED) == ["rests 0", "leads 0 in 0.0"]
+    assert world.publish(replace(LED, isr=(1,), partition_epoch=1)) == ["leads 0 in 0.1"]
+    log = world.partitions.by_name["t", 0].log
+    assert world.publish(FOLLOWED) == ["resigns 0", "follows 2 in 1"]
+    assert list(world.publisher.resting_logs()) == [log]
+    assert world.publish(replace(FOLLOWED, leader_epoch=2)) == ["follows 2 in 2"]
+    assert world.publish(replace(FOLLOWED, leader=-1, leader_epoch=3)) == ["rests 0"]
+    assert world.publish(replace(LED, leader_epoch=4)) == ["rests 0", "leads 0 in 4.0"]
+    assert world.partitions.by_name["t", 0].log is log
+
+
+def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
+    world = World()
+    world.publish(LED, FOLLOWED)
+    assert world.publish() == ["resigns 0 with its topic", "rests 1", "forgets t-1"]
+    assert not list(world.publisher.resting_logs())
+    assert not world.partitions.by_name
+
+
+def test_a_replica_that_moves_away_is_deleted_here() -> None:
+    world = World()
+    world.publish(FOLLOWED)
+    log = next(iter(world.publisher.resting_logs()))
+    log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
+    assert world.publish(replace(FOLLOWED, replicas=(2, 3))) == ["rests 0", "forgets t-0"]
+    world.settle()
+    assert not world.disk.files
+
+
+def test_a_large_topic_is_opened_in_slices_and_later_publications_wait_for_it() -> None:
+    world = World()
+    count = 3 * CHANGES_PER_SLICE + 1
+    told = world.publish(*(FOLLOWED,) * count)
+    assert len(told) == CHANGES_PER_SLICE
+    assert world.publisher.is_behind
+    assert world.publish() == []
+    slices = 0
+    while world.publisher.is_behind:
+        slices += 1
+        assert len(world.tell(world.steps.pop(0))) <= 2 * CHANGES_PER_SLICE
+    assert slices >= 4
+    assert not list(world.publisher.resting_logs())
+
+
+@pytest.mark.parametrize(("known", "told"), [(0, []), (3, []), (4, ["forgets t-0"])])
+def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int, told: list[str]) -> None:
+    """It was another topic's of that name, or of a tail that is lost: what comes in its place is not committed yet."""
+    world = World()
+    world.publish(FOLLOWED)
+    log = next(iter(world.publisher.resting_logs()))
+    for offset in range(3):
+        record = build([Record(timestamp_ms=0, value=b"v")], base_offset=offset, leader_epoch=0)
+        log.append_replicated(Now(0, 0), record)
+    again = World(world.disk)
+    for _ in again.publisher.start(world.image, True, {("t", 0): known}):
+        """Opening."""
+    assert again.roles.told == [*told, "follows 2 in 1"]
+
+
+def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_led_is_told() -> None:
+    world = World()
+    world.publish(LED, FOLLOWED, *(LED,) * CHANGES_PER_SLICE)
+    world.settle()
+    configs = {(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "2"}}
+    delta = MetadataDelta(world.image)
+    delta.configs.update(configs)
+    world.image = replace(world.image, configs=configs)
+    told = world.tell(lambda: world.publisher.publish(delta, world.image))
+    assert 0 < len(told) <= CHANGES_PER_SLICE
+    assert told[:2] == ["reconfigured 0 2", "reconfigured 2 2"]
+    while world.publisher.is_behind:
+        told += world.tell(world.steps.pop(0))
+    assert len(told) == CHANGES_PER_SLICE + 1
+
+
+def test_replicas_are_counted_whatever_their_role() -> None:
+    world = World()
+
+    def matches() -> bool:
+        here = len(world.partitions.by_name) + len(list(world.publisher.resting_logs()))
+        return world.publisher.replica_count.value == here
+
+    elsewhere = replace(FOLLOWED, replicas=(2, 3))
+    for states in (
+        (LED, FOLLOWED, elsewhere),
+        (FOLLOWED, replace(FOLLOWED, leader=-1), elsewhere),
+        (elsewhere, FOLLOWED, LED),
+        (),
+        (FOLLOWED,),
+        (),
+    ):
+        world.publish(*states)
+        world.settle()
+        assert matches()
+    world.publish(LED, FOLLOWED)
+    again = World(world.disk)
+    for _ in again.publisher.start(world.image, True):
+        """Opening."""
+    assert again.publisher.replica_count.value == 2
+
+
+def test_a_start_knows_the_high_watermarks_of_the_life_before() -> None:
+    world = World()
+    world.publish(FOLLOWED)
+    log = next(iter(world.publisher.resting_logs()))
+    for offset in range(3):
+        record = build([Record(timestamp_ms=0, value=b"v")], base_offset=offset, leader_epoch=0)
+        log.append_replicated(Now(0, 0), record)
+    again = World(world.disk)
+    for _ in again.publisher.start(world.image, True, {("t", 0): 2}):
+        pass
+    (log,) = again.publisher.resting_logs()
+    assert (log.log_end_offset, log.high_watermark) == (3, 2)
+    assert again.roles.told == ["follows 2 in 1"]
+    assert not again.publisher.is_behind
+
+
+def test_what_moved_to_other_nodes_while_this_one_was_away_is_deleted_at_its_start() -> None:
+    """It may come back to this node: not with what it held then."""
+    world = World()
+    world.publish(FOLLOWED, FOLLOWED)
+    for log in world.publisher.resting_logs():
+        log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
+    away = World(world.disk)
+    away.image = world.image
+    away.publish(replace(FOLLOWED, replicas=(2, 3)), FOLLOWED)
+    again = World(world.disk)
+    for _ in again.publisher.start(away.image, True):
+        """Opening."""
+    assert {path.partition("/")[0] for path in world.disk.files} == {"t-1"}
+    assert [log.directory for log in again.publisher.resting_logs()] == ["t-1"]

@@ -1,0 +1,203 @@
+"""A leader's view of its followers, against a model that walks over everything at each request."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.replication.leader.replicas import Followers, FollowerState, Proposal
+
+MAX_LAG_MS = 1000
+
+
+@dataclass(eq=False)
+class Session:
+    contact_us: int = 0
+
+
+@dataclass(eq=False)
+class Cached:
+    session: Session = field(default_factory=Session)
+    fetch_offset: int = 0
+    log_start_offset: int = 0
+    live: bool = True
+
+
+def followers(isr: tuple[int, ...] = (1, 2, 3), replicas: tuple[int, ...] = (1, 2, 3), end: int = 0) -> Followers:
+    made = Followers(1, 0, end, end)
+    made.assign(replicas, 0)
+    made.begin_leadership(isr)
+    made.commit(isr)
+    return made
+
+
+def at(followers: Followers, **ends: int) -> None:
+    for name, end in ends.items():
+        followers.states[int(name[1:])].log_end_offset = end
+
+
+def mark(followers: Followers, end: int, now_us: int = 0, eligible: bool = True) -> int:
+    return followers.high_watermark(end, now_us, MAX_LAG_MS, lambda _: eligible)
+
+
+@dataclass
+class Walked:
+    """Kafka's Replica: every accepted request counts for every cached partition, one by one."""
+
+    last_caught_up_us: int = 0
+    leader_end_at_fetch: int = -1
+    last_fetch_us: int = 0
+
+    def fetched(self, offset: int, leader_end: int, now_us: int) -> None:
+        if offset >= leader_end:
+            self.last_caught_up_us = max(self.last_caught_up_us, now_us)
+        elif offset >= self.leader_end_at_fetch:
+            self.last_caught_up_us = max(self.last_caught_up_us, self.last_fetch_us)
+        self.leader_end_at_fetch = max(leader_end, self.leader_end_at_fetch)
+        self.last_fetch_us = now_us
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 3)),
+        st.tuples(st.just("request"), st.booleans()),
+        st.tuples(st.just("wait"), st.sampled_from([1, 300, 999, 1001, 5000])),
+    ),
+    max_size=60,
+)
+
+
+@pytest.mark.clause("F-22")
+@given(OPERATIONS)
+def test_a_contact_time_says_the_same_as_a_walk_over_all_cached_partitions(operations: list[tuple[str, int]]) -> None:
+    """A request names the partition when its offset moved; the leader looks at it then, or when it has changed."""
+    made, cached, walked = followers(isr=(1, 2), replicas=(1, 2)), Cached(), Walked()
+    state = made.states[2]
+    end = delivered = now_us = 0
+    is_marked = True
+    for what, much in operations:
+        if what == "append":
+            end += much
+            made.appended(end)
+            is_marked = True
+        elif what == "wait":
+            now_us += much * 1000
+        else:
+            is_named = cached.fetch_offset != delivered
+            cached.fetch_offset = delivered
+            cached.session.contact_us = now_us
+            if is_named or is_marked:
+                state.fetched(cached, end)
+            walked.fetched(delivered, end, now_us)
+            delivered = end if much else delivered
+            is_marked = delivered < end  # What was not delivered stays to be looked at.
+        expected = state.log_end_offset == end or now_us - walked.last_caught_up_us <= MAX_LAG_MS * 1000
+        assert (made.lagging(now_us, MAX_LAG_MS) == ()) == expected
+
+
+def test_the_high_watermark_is_the_smallest_end_of_the_maximal_set() -> None:
+    made = followers(isr=(1, 2))
+    at(made, f2=7, f3=4)
+    assert mark(made, 9, now_us=10**9) == 7
+    made.propose(Proposal((1, 2, 3), 0, 0, joining=3))
+    assert (made.isr, made.maximal_isr, mark(made, 9, now_us=10**9)) == ((1, 2), (1, 2, 3), 4)
+    made.withdraw()
+    assert mark(made, 9, now_us=10**9) == 7
+
+
+def test_a_proposal_to_leave_changes_nothing_before_it_is_committed() -> None:
+    made = followers()
+    at(made, f2=7, f3=4)
+    made.propose(Proposal((1, 2), 0, 0))
+    assert (made.maximal_isr, mark(made, 9)) == ((1, 2, 3), 4)
+    made.commit((1, 2))
+    assert (made.maximal_isr, made.proposal, mark(made, 9, now_us=10**9)) == ((1, 2), None, 7)
+
+
+@pytest.mark.parametrize(
+    ("now_us", "eligible", "expected"), [(0, True, 4), (0, False, 7), (MAX_LAG_MS * 1000 + 1, True, 7)]
+)
+def test_who_is_caught_up_and_may_join_is_waited_for(now_us: int, eligible: bool, expected: int) -> None:
+    made = followers(isr=(1, 2))
+    at(made, f2=7, f3=4)
+    made.states[3].last_caught_up_us = 0
+    assert mark(made, 9, now_us, eligible) == expected
+
+
+def test_a_replica_out_of_sync_at_the_start_of_a_leadership_holds_nothing_up() -> None:
+    made = followers(isr=(1, 2))
+    at(made, f2=9)
+    assert mark(made, 9) == 9
+
+
+def test_nobody_in_sync_but_the_leader_is_below_two() -> None:
+    made = followers(isr=(1,))
+    assert [made.is_under_min_isr(wanted) for wanted in (1, 2, 3, 4)] == [False, True, True, True]
+    full = followers()
+    assert [full.is_under_min_isr(wanted) for wanted in (3, 4)] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("end", "high_watermark", "epoch_start", "joins"),
+    [(5, 5, 0, True), (4, 5, 0, False), (5, 3, 6, False), (6, 3, 6, True)],
+)
+def test_who_joins_holds_what_is_committed_and_reached_the_epochs_start(
+    end: int, high_watermark: int, epoch_start: int, joins: bool
+) -> None:
+    made = followers(isr=(1, 2), end=epoch_start)
+    at(made, f3=end)
+    assert made.may_join(made.states[3], high_watermark) is joins
+    made.propose(Proposal((1,), 0, 0))
+    assert not made.may_join(made.states[3], high_watermark), "one proposal at a time"
+
+
+def test_the_low_watermark_leaves_out_the_dead() -> None:
+    made = followers()
+    made.states[2].log_start_offset, made.states[3].log_start_offset = 4, 1
+    assert made.low_watermark(6, lambda _: True) == 1
+    assert made.low_watermark(6, lambda one: one != 3) == 4
+    assert made.low_watermark(6, lambda _: False) == 6
+
+
+def test_a_new_assignment_keeps_what_is_known_of_those_who_stay() -> None:
+    made = followers()
+    at(made, f2=5, f3=6)
+    made.assign((1, 3, 4), 77)
+    made.commit((1, 3))
+    assert {one: state.log_end_offset for one, state in made.states.items()} == {3: 6, 4: -1}
+    assert ([one.replica_id for one in made.in_sync], [one.replica_id for one in made.outside]) == ([3], [4])
+
+
+def test_a_new_epoch_counts_from_its_start_for_those_in_sync() -> None:
+    made = followers()
+    at(made, f2=5, f3=5)
+    made.begin_epoch(1, 9, (1, 2), 10**9)
+    made.commit((1, 2))
+    assert (made.epoch_start_offset, made.leader_epoch) == (9, 1)
+    assert made.lagging(10**9, MAX_LAG_MS) == ()
+    assert made.states[3].last_caught_up_us < 0
+    assert mark(made, 9, 10**9) == 5
+
+
+def test_everybody_even_needs_no_watch() -> None:
+    made = followers(end=5)
+    at(made, f2=5, f3=5)
+    assert made.is_even(5)
+    assert not made.is_even(6)
+    made.propose(Proposal((1, 2), 0, 0))
+    assert not made.is_even(5)
+    made.commit((1, 2))
+    assert not made.is_even(5)
+
+
+def test_silence_is_not_presence() -> None:
+    state, cached = FollowerState(2, 0), Cached(fetch_offset=3)
+    assert not state.was_here(0, MAX_LAG_MS)
+    state.fetched(cached, 3)
+    assert state.was_here(MAX_LAG_MS * 1000, MAX_LAG_MS)
+    assert not state.was_here(MAX_LAG_MS * 1000 + 1, MAX_LAG_MS)
+    cached.session.contact_us = 5_000_000
+    assert state.was_here(6_000_000, MAX_LAG_MS)
+    cached.live = False
+    assert not state.was_here(6_000_000, MAX_LAG_MS)

@@ -1,0 +1,124 @@
+"""One partition that a fetch session caches: what its fetcher asked for, and what it was told."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, PartitionData
+
+if TYPE_CHECKING:
+    from reference_broker.sessions.fetch_session import FetchSession
+
+PartitionKey: TypeAlias = tuple[str | bytes, int]
+"""(topic ID, index) in a session by topic ID (Fetch 13 and newer), else (topic name, index)."""
+
+
+@dataclass(slots=True, eq=False)
+class CachedPartition:
+    """One partition of a session. The request's fields are those of the latest request that named it.
+
+    ``sent_*``: as last sent, -1 (0 for the error, None for the divergence) before the first answer.
+    ``order``: place in the session's list. ``available_bytes``: readable from ``fetch_offset`` at the last look,
+    at most ``max_bytes``; above 0 exactly while it has data to send, and then it is ``queued``. ``there_bytes``: the
+    same without that limit.
+    """
+
+    session: "FetchSession"
+    topic: str
+    topic_id: bytes
+    index: int
+    order: int
+    max_bytes: int = 0
+    fetch_offset: int = 0
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
+    sent_error: int = 0
+    sent_divergence: tuple[int, int] | None = None
+    change_number: int = 0
+    named_number: int = -1
+    available_bytes: int = 0
+    there_bytes: int = 0
+    queued: bool = False
+    live: bool = True
+    """False once it left its session."""
+    partition: Partition | None = None
+    is_of_partition: bool = True
+    """``fetch_offset`` was told of ``partition``, or with a leader epoch that says so: not of another leadership, or of
+    an earlier topic of that name."""
+
+    @property
+    def named(self) -> bool:
+        """Named by the session's latest request."""
+        return self.named_number == self.session.number
+
+    def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
+        """Overwrites all that a request says about a partition."""
+        if topic_id != self.topic_id:
+            self._unbind()  # In a session by name: another topic of that name.
+            self.topic_id = topic_id
+        self.max_bytes = max(wanted.partition_max_bytes, 0)
+        self.fetch_offset = wanted.fetch_offset
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
+        self.log_start_offset = wanted.log_start_offset
+        self.is_of_partition = True
+
+    def remember_sent(self, sent: PartitionData) -> None:
+        """What an answer said about it."""
+        self.sent_high_watermark = sent.high_watermark
+        self.sent_log_start_offset = sent.log_start_offset
+        self.sent_error = sent.error_code
+        self.sent_divergence = divergence(sent)
+
+    def may_be(self, topic_id: bytes) -> bool:
+        """Its request said this topic ID, or none."""
+        return self.topic_id in (NO_TOPIC_ID, topic_id)
+
+    def _unbind(self) -> None:
+        if self.partition is not None:
+            self.partition.unwatch(self)
+            self.partition = None
+
+    def bind(self, partitions: Partitions) -> Partition | None:
+        """The partition led here that this one names now; a deleted and recreated one is found by its name only."""
+        partition = self.partition
+        if partition is None or partition.deleted:
+            if self.session.uses_topic_ids:
+                partition = partitions.by_id.get((self.topic_id, self.index))
+                self.topic = partitions.topic_names.get(self.topic_id, self.topic)
+            else:
+                partition = partitions.by_name.get((self.topic, self.index))
+                if partition is not None and not self.may_be(partition.topic_id):
+                    partition = None
+            self.partition = partition
+            self.is_of_partition = self.named or self.current_leader_epoch >= 0
+        return partition
+
+    def watch(self, partitions: Partitions) -> None:
+        """Marks itself at the partition's next change or, where none is led here, at its arrival."""
+        if self.partition is not None:
+            self.partition.watch(self)
+        else:
+            self.session.arrivals.expect(partitions, self)
+
+    def leave(self) -> None:
+        self.live = False
+        if self.partition is not None:
+            self.partition.unwatch(self)
+        self.session.arrivals.forget(self)
+
+    def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002
+        if not self.live:
+            return
+        self.session.mark(self)
+        if self.session.waiter is not None:
+            self.session.waiter.partition_marked(self)
+
+
+def divergence(data: PartitionData) -> tuple[int, int] | None:
+    """(epoch, end offset) of its diverging epoch."""
+    diverging = data.diverging_epoch
+    return None if diverging is None else (diverging.epoch, diverging.end_offset)

@@ -1,0 +1,231 @@
+"""All incremental fetch sessions of a node: a bounded number of slots, and who may take whose (KIP-227).
+
+Finding, accepting and closing a session cost the same however many there are. Creating one while all slots are
+taken walks over the slots once (1,000 by default: about a tenth of a millisecond), on current values, and a
+refusal is remembered: until something changes that could make a session evictable, no newcomer that is not larger
+costs another walk. How many partitions a session caches is bounded by MAX_SESSION_PARTITIONS, and all
+together by MAX_PARTITIONS; how many one request adds, by the frame size (``socket.request.max.bytes``).
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from reference_broker.metrics.metrics import Counter, Gauge, Metrics
+from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.now import Now
+from reference_broker.sessions.arrivals import Arrivals
+from reference_broker.sessions.eviction import Refusal, Victim, age_ms, find_victim, idle_ms, refusal
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.final_revision import MIN_EVICTION_MS, FinalRevision
+from reference_broker.sessions.first_revision import FirstRevision
+from reference_broker.sessions.revision import Revision
+from reference_broker.wire.errors import Error
+
+MAX_SESSION_PARTITIONS = 250_000
+"""A session that would cache more is closed, and none of that size is created."""
+
+MAX_PARTITIONS = 4_000_000
+"""Of all sessions together (about 1 GB). A newcomer beyond it is treated as if all slots were taken; a session that
+grows beyond it is closed."""
+
+
+class Noter(Protocol):
+    """Adds a line to the trace (``ports.node_ports.Ports.note``)."""
+
+    def __call__(self, what: str, *fields: tuple[str, int | str]) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class FetchSessionCache:
+    """``sessions``: of both revisions, by ID, in order of creation; never more than ``slots``.
+
+    ``first_min_eviction_ms``: ``min.incremental.fetch.session.eviction.ms``, a constant in the final revision.
+    """
+
+    slots: int
+    random: RandomSource
+    metrics: Metrics
+    note: Noter
+    first_min_eviction_ms: int = MIN_EVICTION_MS
+    sessions: dict[int, FetchSession] = field(default_factory=dict)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    partitions_cached: int = 0
+    final: FinalRevision = field(init=False)
+    first: FirstRevision = field(init=False)
+    _refusal: Refusal | None = None
+    _num_sessions: Gauge = field(init=False)
+    _num_partitions: Gauge = field(init=False)
+    _evictions: Counter = field(init=False)
+    _ids_not_found: Counter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.final, self.first = FinalRevision(), FirstRevision(self.first_min_eviction_ms)
+        metrics, kind = self.metrics, "FetchSessionCache"
+        self._num_sessions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions")
+        self._num_partitions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached")
+        self._evictions = metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
+        self._ids_not_found = metrics.counter("crucible.server", kind, "FetchSessionIdNotFoundPerSec")
+
+    def draft(
+        self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
+    ) -> FetchSession:
+        """The session that a full fetch works on; it becomes one of the cache's when admitted. Final by default."""
+        return FetchSession(
+            self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
+        )
+
+    def new_id(self, largest_id: int) -> int:
+        """RandomSource, so that nobody can guess it; unused here."""
+        while True:
+            session_id = self.random.randint(1, largest_id)
+            if session_id not in self.sessions:
+                return session_id
+
+    def find(self, session_id: int, revision: Revision) -> FetchSession | None:
+        """The session of this ID, if it is of this revision."""
+        session = self.sessions.get(session_id)
+        return session if session is not None and session.revision.name == revision.name else None
+
+    def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
+        """The session of an incremental request, or the top-level error. A refused request changes nothing."""
+        session = self._numbered(session_id, request_epoch, self.final)
+        if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
+            return Error.FETCH_SESSION_TOPIC_ID_ERROR
+        return session
+
+    def lookup_first(self, session_id: int, sequence_number: int) -> FetchSession | Error:
+        """The same in the first revision."""
+        return self._numbered(session_id, sequence_number, self.first)
+
+    def _numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
+        session = self.find(session_id, revision)
+        if session is None or not revision.is_number(number):
+            self.count_not_found()
+            return revision.unknown_id
+        if session.denied:
+            return Error.INCREMENTAL_FETCH_DENIED
+        return session if session.accept_epoch(number) else revision.wrong_number
+
+    def admit(self, draft: FetchSession, now: Now) -> bool:
+        """Makes the draft a session, if there is a slot or one that it may take; says whether it is one now."""
+        if len(draft.partitions) > MAX_SESSION_PARTITIONS:
+            return False
+        while not self._has_room(draft):
+            if not self._make_room(draft, now.wall_ms):
+                return False
+        draft.session_id = self.new_id(draft.revision.largest_id)
+        draft.created_ms = now.wall_ms
+        draft.touch(now)
+        self.sessions[draft.session_id] = draft
+        self._recount(len(draft.partitions))
+        self.note(
+            "session_created",
+            ("session_id", draft.session_id),
+            ("partitions", len(draft.partitions)),
+            ("privileged", int(draft.privileged)),
+            ("client_id", draft.client_id),
+            ("made_by", draft.made_by),
+            ("revision", draft.revision.name),
+        )
+        return True
+
+    def admit_or_deny(self, draft: FetchSession, now: Now) -> bool:
+        """As ``admit``; where only its partitions are too many, a session that caches nothing and denies incremental
+        fetches (first revision)."""
+        if self.admit(draft, now):
+            return True
+        if len(self.sessions) >= self.slots:
+            return False
+        draft.deny()
+        return self.admit(draft, now)
+
+    def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
+        """An incremental request is valid: one that still waits on this session can no longer be answered from it."""
+        self._overtaken(session, now)
+        session.accept(request_epoch, now)
+
+    def accept_full(self, session: FetchSession, now: Now) -> None:
+        """A full request replaces what the session caches (first revision); ``resized`` must follow."""
+        self._overtaken(session, now)
+        session.accept_full(now)
+
+    def deny(self, session: FetchSession) -> None:
+        """It would cache too much; it caches nothing any more."""
+        before = len(session.partitions)
+        session.deny()
+        self.resized(session, before)
+
+    def _overtaken(self, session: FetchSession, now: Now) -> None:
+        if session.waiter is not None:
+            session.waiter.abandon(session.revision.wrong_number)
+        if now.wall_ms < session.last_used_ms:
+            self._refusal = None
+
+    def resized(self, session: FetchSession, before: int) -> None:
+        """An incremental request changed what the session caches: ``before`` so many partitions."""
+        if len(session.partitions) != before:
+            self._recount(len(session.partitions) - before)
+
+    def is_too_large(self, session: FetchSession) -> bool:
+        return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > MAX_PARTITIONS
+
+    def close(self, session_id: int, reason: str) -> None:
+        """Ends a session for a reason other than eviction; an unknown ID is no error."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            made_by = ("made_by", session.made_by)
+            self.note("session_closed", ("session_id", session_id), ("reason", reason), made_by)
+            self._remove(session)
+
+    def count_not_found(self) -> None:
+        """One more answer FETCH_SESSION_ID_NOT_FOUND, or in the first revision InvalidFetchSession for an ID."""
+        self._ids_not_found.value += 1
+
+    def victim(self, newcomer: FetchSession, wall_ms: int) -> Victim | None:
+        """The session that ``newcomer`` may take the slot of, and by which rule."""
+        return find_victim(self.sessions.values(), newcomer, wall_ms)
+
+    def _has_room(self, newcomer: FetchSession) -> bool:
+        partitions = self.partitions_cached + len(newcomer.partitions)
+        return len(self.sessions) < self.slots and partitions <= MAX_PARTITIONS
+
+    def _make_room(self, newcomer: FetchSession, wall_ms: int) -> bool:
+        if self._refusal is not None and self._refusal.holds_for(newcomer, wall_ms):
+            return False
+        victim = self.victim(newcomer, wall_ms)
+        if victim is None:
+            self._refusal = refusal(self.sessions.values(), newcomer, wall_ms)
+            return False
+        self._evict(victim, newcomer, wall_ms)
+        return True
+
+    def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> None:
+        session = victim.session
+        self._evictions.value += 1
+        self.note(
+            "session_evicted",
+            ("session_id", session.session_id),
+            ("rule", victim.rule),
+            ("idle_ms", idle_ms(session, wall_ms)),
+            ("age_ms", age_ms(session, wall_ms)),
+            ("partitions", len(session.partitions)),
+            ("by_partitions", len(newcomer.partitions)),
+            ("privileged", int(session.privileged)),
+            ("by_privileged", int(newcomer.privileged)),
+            ("made_by", session.made_by),
+        )
+        self._remove(session)
+
+    def _remove(self, session: FetchSession) -> None:
+        del self.sessions[session.session_id]
+        self._recount(-len(session.partitions))
+        if session.waiter is not None:
+            self.count_not_found()
+            session.waiter.abandon(session.revision.unknown_id)
+        session.release()
+
+    def _recount(self, added: int) -> None:
+        self.partitions_cached += added
+        self._num_partitions.value = self.partitions_cached
+        self._num_sessions.value = len(self.sessions)
+        self._refusal = None

@@ -1,0 +1,94 @@
+"""Fetch sessions as accepted and shipped: 32-bit IDs and epochs, news by comparison with what was last sent."""
+
+from dataclasses import dataclass
+
+from reference_broker.sessions.cached_partition import CachedPartition
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.queues import ListQueue
+from reference_broker.sessions.revision import DataQueue, is_lasting
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import PartitionData
+
+MIN_EVICTION_MS = 120_000
+"""A constant in this revision."""
+FULL_EPOCH = 0
+"""In a request: a full fetch that shall create a session."""
+FINAL_EPOCH = -1
+"""In a request: a full fetch without a session."""
+LARGEST_EPOCH = 0x7FFFFFFF
+
+
+def next_epoch(epoch: int) -> int:
+    """Epochs of a session are 1 .. 2^31-1, and then 1 again."""
+    return 1 if epoch == LARGEST_EPOCH else epoch + 1
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRevision:
+    """The answer holds news, and an error or divergence for as long as it lasts. A request that comes again is refused;
+    a partition that returned records moves to the end of the list. Marks are read as a bit: marked or not."""
+
+    min_eviction_ms: int = MIN_EVICTION_MS
+
+    @property
+    def name(self) -> str:
+        return "final"
+
+    @property
+    def largest_id(self) -> int:
+        return 0x7FFFFFFF
+
+    @property
+    def unknown_id(self) -> Error:
+        return Error.FETCH_SESSION_ID_NOT_FOUND
+
+    @property
+    def wrong_number(self) -> Error:
+        return Error.INVALID_FETCH_SESSION_EPOCH
+
+    def is_number(self, number: int) -> bool:
+        return 1 <= number <= LARGEST_EPOCH
+
+    def accepts(self, session: FetchSession, number: int) -> bool:
+        return number == session.epoch
+
+    def advance(self, session: FetchSession, number: int) -> None:
+        session.epoch = next_epoch(number)
+        session.number += 1
+
+    def queue(self) -> DataQueue:
+        return ListQueue()
+
+    def start(self, session: FetchSession) -> int:  # noqa: ARG002
+        return 0
+
+    def place(self, session: FetchSession, cached: CachedPartition) -> int:  # noqa: ARG002
+        return cached.order
+
+    def named(self, session: FetchSession, cached: CachedPartition) -> None:
+        session.mark(cached)
+
+    def assessed(self, session: FetchSession, cached: CachedPartition, available_bytes: int) -> None:
+        """Data is told whenever it is there."""
+
+    def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:  # noqa: ARG002
+        return (
+            bool(data.records)
+            or data.high_watermark != cached.sent_high_watermark
+            or data.log_start_offset != cached.sent_log_start_offset
+            or is_lasting(data)
+            or data.preferred_read_replica != -1
+        )
+
+    def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002
+        if data.records:
+            session.move_to_end(cached)
+
+    def left_out(self, session: FetchSession, cached: CachedPartition) -> None:
+        """It had no news."""
+
+    def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:  # noqa: ARG002
+        return False
+
+    def full_answered(self, session: FetchSession) -> None:
+        """The list stays as the request had it."""

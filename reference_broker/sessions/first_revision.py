@@ -1,0 +1,112 @@
+"""Fetch sessions in the page's first text: 64-bit IDs and sequence numbers, dirty numbers instead of comparison.
+
+``CachedPartition.change_number`` is the partition's last dirty sequence number. Answer N holds the partitions whose
+number is N or more. A partition that waits in the queue for its data to be sent counts as dirty for whatever number is
+answered next; its number is written down when it is looked at, so that a limit that leaves 10,000 partitions out does
+not touch them.
+"""
+
+from dataclasses import dataclass
+
+from reference_broker.sessions.cached_partition import CachedPartition
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.queues import RingQueue
+from reference_broker.sessions.revision import DataQueue, is_lasting
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import PartitionData
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRevision:
+    """Request N+1 proves that answer N was processed; request N again gets at least the partitions of its first answer.
+    Partitions are ordered by name and index, and answer N begins at N modulo their count. Errors are told as in the
+    final revision, since the page does not say."""
+
+    min_eviction_ms: int
+
+    @property
+    def name(self) -> str:
+        return "first"
+
+    @property
+    def largest_id(self) -> int:
+        return 0x7FFFFFFFFFFFFFFF
+
+    @property
+    def unknown_id(self) -> Error:
+        return Error.INVALID_FETCH_SESSION
+
+    @property
+    def wrong_number(self) -> Error:
+        return Error.INVALID_FETCH_SESSION
+
+    def is_number(self, number: int) -> bool:
+        return number >= 1
+
+    def accepts(self, session: FetchSession, number: int) -> bool:
+        return number in (session.number, session.number + 1)
+
+    def advance(self, session: FetchSession, number: int) -> None:
+        if number == session.number:
+            for cached in session.last_told:
+                session.look_at(cached)
+            return
+        if session.answered_number < session.number:
+            # The request before never got its answer, so what it would have told is told now.
+            for cached in session.changed:
+                cached.change_number = number
+        session.number, session.epoch = number, number + 1
+        session.last_told = {}
+
+    def queue(self) -> DataQueue:
+        return RingQueue()
+
+    def start(self, session: FetchSession) -> int:
+        return 0 if session.answers_full or not session.partitions else session.number % len(session.partitions)
+
+    def place(self, session: FetchSession, cached: CachedPartition) -> int:
+        """As a full request names them; else from the start on, and around."""
+        if session.answers_full:
+            return cached.order
+        return (cached.order - self.start(session)) % len(session.partitions)
+
+    def named(self, session: FetchSession, cached: CachedPartition) -> None:
+        """Being named is no change; an offset with data behind it is (``assessed``)."""
+        session.look_at(cached)
+
+    def assessed(self, session: FetchSession, cached: CachedPartition, available_bytes: int) -> None:
+        """It had data that no answer had room for: dirty for the number behind the last answer's, which may have been
+        this number's first one."""
+        if cached.available_bytes:
+            cached.change_number = max(cached.change_number, session.upcoming_number())
+        elif available_bytes and cached.named:
+            cached.change_number = max(cached.change_number, session.number)
+
+    def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:
+        """What has data and comes here found no room for it: it is left for the next answer, unless this one comes
+        again and held the partition before."""
+        if session.answers_full or is_lasting(data) or cached in session.last_told:
+            return True
+        return cached.change_number >= session.number and not cached.available_bytes
+
+    def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002
+        session.last_told[cached] = None
+        if more:
+            cached.change_number = max(cached.change_number, session.number + 1)
+            return
+        # What a full answer told is settled, also for a number that comes again after it.
+        dirty = 0 if session.answers_full else max(cached.change_number, session.number)
+        session.assess(cached, 0)  # It is not sent again before something changes.
+        cached.change_number = dirty
+
+    def left_out(self, session: FetchSession, cached: CachedPartition) -> None:
+        if cached.available_bytes:
+            cached.change_number = max(cached.change_number, session.number + 1)
+
+    def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:
+        return cached.change_number > session.number and not cached.available_bytes
+
+    def full_answered(self, session: FetchSession) -> None:
+        """From here on they are ordered by name and index. An answer that comes again is told from their numbers."""
+        session.last_told = {}
+        session.rank(sorted(session.partitions.values(), key=lambda cached: (cached.topic, cached.index)))

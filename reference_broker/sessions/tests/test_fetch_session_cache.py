@@ -1,0 +1,402 @@
+"""The slots of the fetch session cache: who may take whose, on current values, and what is counted."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.now import Now
+from reference_broker.sessions import eviction as fetch_eviction
+from reference_broker.sessions import fetch_session_cache
+from reference_broker.sessions.eviction import find_victim
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.sessions.final_revision import MIN_EVICTION_MS, next_epoch
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchPartition
+
+FOLLOWER, CONSUMER = 5, -1
+LIMIT = MIN_EVICTION_MS
+
+
+class Bench:
+    """A cache with a clock."""
+
+    def __init__(self, slots: int) -> None:
+        self.metrics = Metrics()
+        self.notes: list[tuple[str, dict[str, int | str]]] = []
+        self.cache = FetchSessionCache(slots, Random(4), self.metrics, self.note)
+        self.wall_ms = 1_000_000_000
+
+    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
+        self.notes.append((what, dict(fields)))
+
+    @property
+    def now(self) -> Now:
+        return Now(0, self.wall_ms)
+
+    def draft(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
+        draft = self.cache.draft("c", replica_id, False)
+        for index in range(partitions):
+            draft.name("t", bytes(16), FetchPartition(index, 0, 1))
+        return draft
+
+    def create(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession | None:
+        draft = self.draft(partitions, replica_id)
+        return draft if self.cache.admit(draft, self.now) else None
+
+    def made(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
+        session = self.create(partitions, replica_id)
+        assert session is not None
+        return session
+
+    def use(self, session: FetchSession) -> None:
+        self.cache.accept(session, session.epoch, self.now)
+
+    def holds(self, session: FetchSession) -> bool:
+        return self.cache.sessions.get(session.session_id) is session
+
+    def metric(self, name: str) -> int:
+        kind = "counter" if name.endswith("PerSec") else "gauge"
+        return int(getattr(self.metrics, kind)("kafka.server", "FetchSessionCache", name).value)
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """(sessions, partitions cached, evictions)"""
+        return (
+            self.metric("NumIncrementalFetchSessions"),
+            self.metric("NumIncrementalFetchPartitionsCached"),
+            self.metric("IncrementalFetchSessionEvictionsPerSec"),
+        )
+
+    def rules(self) -> list[str]:
+        return [str(fields["rule"]) for what, fields in self.notes if what == "session_evicted"]
+
+
+@pytest.mark.clause("F-2", "FetchSessionTest.testNewSessionId")
+def test_ids_are_positive_unique_and_spread_over_the_whole_range() -> None:
+    bench = Bench(5000)
+    ids = [bench.made(0).session_id for _ in range(5000)]
+    assert len(dict.fromkeys(ids)) == 5000
+    assert all(1 <= one <= 0x7FFFFFFF for one in ids)
+    assert min(ids) < 0x7FFFFFFF // 100
+    assert max(ids) > 0x7FFFFFFF // 100 * 99
+
+
+@pytest.mark.clause("F-2")
+def test_an_id_in_use_is_never_drawn_again() -> None:
+    class Repeating(Random):
+        def randint(self, a: int, b: int) -> int:  # noqa: ARG002
+            return next(draws)
+
+    draws: Iterator[int] = iter([7, 7, 7, 9])
+    bench = Bench(5)
+    bench.cache.random = Repeating()
+    assert [bench.made(0).session_id for _ in range(2)] == [7, 9]
+
+
+@pytest.mark.clause("F-3")
+@pytest.mark.parametrize(("epoch", "successor"), [(1, 2), (2**31 - 2, 2**31 - 1), (2**31 - 1, 1)])
+def test_the_successor_of_an_epoch(epoch: int, successor: int) -> None:
+    assert next_epoch(epoch) == successor
+
+
+@pytest.mark.clause("F-17")
+@pytest.mark.parametrize("slots", [0, 1, 3, 8])
+def test_n_slots_hold_n_sessions(slots: int) -> None:
+    bench = Bench(slots)
+    assert [bench.create(1) is not None for _ in range(slots + 1)] == [True] * slots + [False]
+    assert bench.counted == (slots, slots, 0)
+
+
+@pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
+def test_a_full_cache_refuses_newcomers_whatever_their_size() -> None:
+    bench = Bench(3)
+    sessions = [bench.made(size) for size in (10, 20, 30)]
+    assert bench.create(40) is None
+    assert bench.create(5) is None
+    assert all(bench.holds(one) for one in sessions)
+
+
+@pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
+@pytest.mark.parametrize(("idle", "evicted"), [(LIMIT, False), (LIMIT + 1, True)])
+def test_rule_b_takes_the_longest_idle_beyond_the_limit(idle: int, evicted: bool) -> None:
+    bench = Bench(2)
+    first, second = bench.made(10), bench.made(1)
+    bench.wall_ms += idle - 5
+    bench.use(second)
+    bench.wall_ms += 5
+    assert (bench.create(1) is not None) == evicted
+    assert bench.holds(first) != evicted
+    assert bench.holds(second)
+    assert bench.rules() == ["b"] * evicted
+
+
+@pytest.mark.clause("F-18", "FetchSessionTest.testPrivilegedSessionHandling")
+def test_rule_b_holds_for_idle_followers_and_against_small_consumers() -> None:
+    bench = Bench(1)
+    bench.made(100, FOLLOWER)
+    bench.wall_ms += LIMIT + 1
+    assert bench.create(0) is not None
+
+
+@pytest.mark.clause("F-18")
+def test_rule_b_goes_before_the_others() -> None:
+    bench = Bench(2)
+    idle, small = bench.made(50), bench.made(1)
+    bench.wall_ms += LIMIT + 1
+    bench.use(small)
+    bench.made(60, FOLLOWER)
+    assert not bench.holds(idle)
+    assert bench.holds(small)
+    assert bench.rules() == ["b"]
+
+
+@pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
+@pytest.mark.parametrize(
+    ("age", "size", "evicted"),
+    [(LIMIT, 11, False), (LIMIT + 1, 11, True), (LIMIT + 1, 10, False), (LIMIT + 1, 9, False)],
+)
+@pytest.mark.parametrize("kind", [CONSUMER, FOLLOWER])
+def test_rule_c_takes_an_old_session_for_a_larger_one(age: int, size: int, evicted: bool, kind: int) -> None:
+    bench = Bench(1)
+    old = bench.made(10, kind)
+    bench.wall_ms += age
+    bench.use(old)
+    assert (bench.create(size, kind) is not None) == evicted
+    assert bench.rules() == ["c"] * evicted
+
+
+@pytest.mark.clause("F-18")
+def test_rule_c_lets_a_larger_consumer_take_an_old_follower() -> None:
+    bench = Bench(1)
+    bench.use(bench.made(10, FOLLOWER))
+    bench.wall_ms += LIMIT + 1
+    bench.use(next(iter(bench.cache.sessions.values())))
+    assert bench.create(11) is not None
+
+
+@pytest.mark.clause(
+    "F-18",
+    "F-19",
+    "FetchSessionTest.testSessionCache",
+    "FetchSessionTest.testPrivilegedSessionHandling",
+)
+def test_rule_a_lets_a_follower_take_a_consumer_of_any_age_and_size() -> None:
+    bench = Bench(2)
+    follower, consumer = bench.made(1, FOLLOWER), bench.made(100)
+    assert bench.create(5, FOLLOWER) is not None
+    assert bench.holds(follower)
+    assert not bench.holds(consumer)
+    assert bench.rules() == ["a"]
+    assert bench.create(1000, FOLLOWER) is None  # no consumer left
+    assert bench.create(1000, CONSUMER) is None
+
+
+@pytest.mark.clause("F-18")
+def test_among_equals_consumers_go_first_then_the_smallest_then_the_lowest_id() -> None:
+    bench = Bench(5)
+    followers = [bench.made(size, FOLLOWER) for size in (1, 2)]
+    consumers = [bench.made(size) for size in (3, 2, 2)]
+    bench.wall_ms += LIMIT + 1
+    for session in (*followers, *consumers):
+        bench.use(session)
+    small = sorted(consumers[1:], key=lambda session: session.session_id)
+    gone = []
+    for _ in range(5):
+        bench.made(9)
+        left = [one for one in (*followers, *consumers) if bench.holds(one)]
+        gone.append(next(one for one in (*followers, *consumers) if one not in left and one not in gone))
+    assert gone == [*small, consumers[0], *followers]
+
+
+@pytest.mark.clause("F-18", "FetchSessionTest.testResizeCachedSessions")
+def test_the_size_that_counts_is_the_current_one() -> None:
+    bench = Bench(1)
+    old = bench.made(10)
+    bench.wall_ms += LIMIT + 1
+    bench.use(old)
+    assert bench.create(5) is None
+    old.forget("t", bytes(16), range(8))
+    bench.cache.resized(old, 10)
+    assert bench.counted == (1, 2, 0)
+    assert bench.create(5) is not None
+    assert bench.counted == (1, 5, 1)
+
+
+@pytest.mark.clause("F-18", "FetchSessionTest.testFetchSessionExpiration")
+def test_an_incremental_fetch_makes_a_session_recent() -> None:
+    bench = Bench(2)
+    first, second = bench.made(1), bench.made(1)
+    bench.wall_ms += LIMIT
+    bench.use(first)
+    bench.wall_ms += 1
+    bench.made(1)
+    assert bench.holds(first)
+    assert not bench.holds(second)
+
+
+@pytest.mark.clause("F-18")
+@pytest.mark.parametrize("step", [-3_600_000, -1])
+def test_a_wall_clock_that_steps_back_evicts_nobody(step: int) -> None:
+    bench = Bench(1)
+    session = bench.made(1)
+    bench.wall_ms += step
+    assert bench.create(100) is None
+    assert bench.create(100) is None
+    bench.use(session)
+    bench.wall_ms += LIMIT
+    assert bench.create(1) is None
+    bench.wall_ms += 1
+    assert bench.create(1) is not None
+    assert fetch_session_cache.idle_ms is fetch_eviction.idle_ms
+
+
+@pytest.mark.clause("F-18")
+def test_a_refusal_is_remembered_until_it_could_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[int] = []
+    monkeypatch.setattr(fetch_session_cache, "find_victim", lambda *given: (walks.append(1), find_victim(*given))[1])
+    bench = Bench(1)
+    old = bench.made(10)
+    assert [bench.create(size) for size in (5, 5, 4)] == [None] * 3
+    assert len(walks) == 1
+    assert bench.create(6) is None  # larger than the one refused
+    assert len(walks) == 2
+    bench.wall_ms += LIMIT + 1
+    bench.use(old)
+    assert bench.create(6) is None
+    assert bench.create(11) is not None
+
+
+@pytest.mark.clause("F-18")
+def test_an_eviction_is_noted_with_what_decided_it() -> None:
+    bench = Bench(1)
+    old = bench.made(2)
+    bench.wall_ms += LIMIT + 100
+    bench.use(old)
+    bench.wall_ms += 7
+    bench.made(3)
+    assert (
+        "session_evicted",
+        {
+            "session_id": old.session_id,
+            "rule": "c",
+            "idle_ms": 7,
+            "age_ms": LIMIT + 107,
+            "partitions": 2,
+            "by_partitions": 3,
+            "privileged": 0,
+            "by_privileged": 0,
+            "made_by": "consumer 'c'",
+        },
+    ) in bench.notes
+
+
+@pytest.mark.clause("F-21", "FetchSessionTest.testResizeCachedSessions")
+def test_a_close_is_no_eviction_and_gauges_follow_every_step() -> None:
+    bench = Bench(3)
+    first, second = bench.made(4), bench.made(5)
+    assert bench.counted == (2, 9, 0)
+    bench.cache.close(first.session_id, "closed by its fetcher")
+    bench.cache.close(first.session_id, "closed by its fetcher")
+    assert bench.counted == (1, 5, 0)
+    second.name("u", bytes(16), FetchPartition(0, 0, 1))
+    bench.cache.resized(second, 5)
+    assert bench.counted == (1, 6, 0)
+    assert [what for what, _ in bench.notes] == ["session_created", "session_created", "session_closed"]
+
+
+def test_a_session_larger_than_the_limit_is_not_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session_cache, "MAX_SESSION_PARTITIONS", 10)
+    bench = Bench(3)
+    assert bench.create(10) is not None
+    assert bench.create(11) is None
+
+
+@pytest.mark.clause("F-18")
+def test_beyond_the_limit_of_all_partitions_only_the_rules_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session_cache, "MAX_PARTITIONS", 10)
+    bench = Bench(100)
+    first, second = bench.made(4), bench.made(6)
+    assert bench.create(1) is None
+    bench.wall_ms += LIMIT + 1
+    assert bench.create(10) is not None
+    assert not bench.holds(first)
+    assert not bench.holds(second)
+    assert bench.rules() == ["b", "b"]
+
+
+def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session_cache, "MAX_PARTITIONS", 5)
+    bench = Bench(3)
+    session = bench.made(5)
+    assert not bench.cache.is_too_large(session)
+    session.name("u", bytes(16), FetchPartition(0, 0, 1))
+    bench.cache.resized(session, 5)
+    assert bench.cache.is_too_large(session)
+
+
+@pytest.mark.clause("F-9", "F-10")
+def test_a_lookup_refuses_in_the_order_id_epoch_topic_ids() -> None:
+    bench = Bench(3)
+    session = bench.made(1)
+    lookup = bench.cache.lookup
+    assert lookup(session.session_id + 1, 2, True) is Error.FETCH_SESSION_ID_NOT_FOUND
+    assert lookup(session.session_id, 2, True) is Error.INVALID_FETCH_SESSION_EPOCH
+    assert lookup(session.session_id, 1, True) is Error.FETCH_SESSION_TOPIC_ID_ERROR
+    assert lookup(session.session_id, 1, False) is session
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "use", "close", "grow", "wait"]),
+        st.integers(0, 5),
+        st.booleans(),
+        st.sampled_from([-200_000, -1, 0, 1, 60_000, LIMIT, LIMIT + 1]),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.clause("F-17", "F-18", "F-21")
+@given(STEPS)
+@settings(max_examples=150, deadline=None)
+def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list[tuple[str, int, bool, int]]) -> None:
+    """Against a cache that judges every newcomer anew, by the three rules as they are written down."""
+    bench = Bench(3)
+    for what, number, follower, wait_ms in steps:
+        sessions = list(bench.cache.sessions.values())
+        some = sessions[number % len(sessions)] if sessions else None
+        bench.wall_ms += wait_ms
+        if what == "create":
+            draft = bench.draft(number, FOLLOWER if follower else CONSUMER)
+            full = len(sessions) == 3
+            victim = find_victim(sessions, draft, bench.wall_ms) if full else None
+            allowed = [one for one in sessions if may_take(one, draft, bench.wall_ms)] if full else []
+            assert bench.cache.admit(draft, bench.now) == (not full or bool(allowed))
+            assert [one for one in sessions if not bench.holds(one)] == ([victim.session] if victim else [])
+            assert victim is None or victim.session in allowed
+        elif some is not None and what == "use":
+            bench.use(some)
+        elif some is not None and what == "close":
+            bench.cache.close(some.session_id, "test")
+        elif some is not None and what == "grow":
+            before = len(some.partitions)
+            if follower:
+                some.forget("t", bytes(16), range(number, 9))
+            else:
+                some.name("t", bytes(16), FetchPartition(number, 0, 1))
+            bench.cache.resized(some, before)
+        now = bench.cache.sessions.values()
+        assert bench.counted == (len(now), sum(len(one.partitions) for one in now), len(bench.rules()))
+
+
+def may_take(old: FetchSession, new: FetchSession, wall_ms: int) -> bool:
+    return (
+        (new.privileged and not old.privileged)
+        or wall_ms - old.last_used_ms > 120_000
+        or (wall_ms - old.created_ms > 120_000 and len(new.partitions) > len(old.partitions))
+    )
