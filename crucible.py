@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent
 SUITE_CRASHED = 4
-CHILD_ENDS_WITHIN_S = 30
 
 
 class Stopped(KeyboardInterrupt):
@@ -90,49 +88,26 @@ def demo(out: Path | None, seed: int) -> None:
     sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
 
 
-CHECKS: dict[str, tuple[str, list[str]]] = {
-    "lint": ("style", [sys.executable, "-m", "ruff", "check", "."]),
-    "format": ("layout", [sys.executable, "-m", "ruff", "format", "--check", "."]),
-    "contracts": ("imports between rooms", [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]),
-    "types": ("types", [sys.executable, "-m", "mypy"]),
-    "tests": ("tests, simulated and live scenarios", [sys.executable, "-m", "pytest", "--benchmark-disable", "-q"]),
-}
+_ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live")
 
 
-@main.command("test", epilog=_examples("test", "test --only tests -- reference_broker -k session"))
-@click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Run only these parts.")
+@main.command("test", epilog=_examples("test --fast", "test", "test --only tests -- reference_broker -k session"))
+@click.option(
+    "--fast", is_flag=True, help="In about a minute: lint, format, contracts and the tests that start nothing."
+)
+@click.option("--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure and live.")
 @click.argument("pytest_words", nargs=-1)
-def run_tests(only: Sequence[str], pytest_words: Sequence[str]) -> None:
-    """Everything that CI runs. Words after -- go to pytest."""
+def run_tests(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
+    """Everything that CI runs, or with --fast what needs no Java and starts no process. Words after -- go to pytest."""
+    if fast and only:
+        raise click.UsageError("give --fast or --only, not both")
     from playing import need_java
+    from tools import checks
 
-    need_java()
-    failed = []
-    for name, (what, command) in CHECKS.items():
-        if only and name not in only:
-            continue
-        click.echo(f"== {what}", err=True)
-        words = list(pytest_words) if name == "tests" else []
-        if _status_of([*command, *words]) != 0:
-            failed.append(name)
-    if failed:
-        click.echo(f"crucible: failed: {', '.join(failed)}", err=True)
-    sys.exit(1 if failed else 0)
-
-
-def _status_of(command: Sequence[str]) -> int:
-    """Of a check; if we are stopped it is told, and has time to end what it has started."""
-    with subprocess.Popen(command, cwd=ROOT) as child:
-        try:
-            return child.wait()
-        except Stopped as stop:
-            if stop.number != signal.SIGINT:  # Ctrl-C reaches the whole group anyway.
-                child.send_signal(signal.SIGINT)
-            try:
-                child.wait(CHILD_ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            raise
+    names = checks.wanted(only, fast)
+    if "live" in names:
+        need_java()
+    sys.exit(checks.run(names, pytest_words))
 
 
 def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:

@@ -153,6 +153,7 @@ def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> Non
         assert "manifest.json" in refused(typed_in("report", folder))
 
 
+@pytest.mark.live
 def test_a_broker_that_cannot_start_says_why(file: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

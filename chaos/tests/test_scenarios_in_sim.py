@@ -15,6 +15,8 @@ from scenarios.loader import Scenario
 from scenarios.model import Range
 from scenarios.revisions import each_revision
 
+pytestmark = pytest.mark.simulated
+
 ALL = {played.name: played for scenario in loader.load_all() for played in each_revision(scenario)}
 PAIRS = [(scenario.name, mutant) for scenario in ALL.values() for mutant in mutants_of(scenario)]
 CONTROL_SEEDS = range(1, 5)
