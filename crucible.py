@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -66,8 +67,39 @@ def _examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  ./crucible {line}" for line in lines)
 
 
+def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"crucible {' '.join(filter(None, (_version(), _commit())))}")
+        context.exit()
+
+
+def _version() -> str:
+    """As the clone says, or what was installed."""
+    if (ROOT / "pyproject.toml").exists():
+        import tomllib
+
+        return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    from importlib.metadata import version
+
+    return version("crucible-kafka")
+
+
+def _commit() -> str:
+    """In brackets; empty outside a clone, and where there is no git."""
+    if not (ROOT / ".git").exists():
+        return ""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        told = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"({told.stdout.strip()})"
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="crucible-kafka", prog_name="crucible")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Version and commit."
+)
 def main() -> None:
     """Benchmarks, chaos tests and a reference broker for the Kafka protocol.
 

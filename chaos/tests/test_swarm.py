@@ -124,7 +124,7 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
             break
     else:
         pytest.fail("no seed caught the mutant")
-    small = shrink(scenario, failing, max_runs=20)
+    small = shrink(scenario, failing, max_runs=8)
     assert len(small.faults) < len(materialised(scenario, failing.seed).faults)
     assert small.load.sim_seconds <= scenario.load.sim_seconds
     path, command = keep_as_regression(small, failing, tmp_path)
