@@ -16,6 +16,8 @@ from reference_broker.raft.quorum_messages import Vote
 from reference_broker.raft.tests.quorum_storm import settle, weather
 from reference_broker.raft.tests.quorum_world import SECOND_US, World
 
+pytestmark = pytest.mark.simulated
+
 SEEDS = range(3)
 
 
