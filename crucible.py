@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent
 SUITE_CRASHED = 4
-CHILD_ENDS_WITHIN_S = 30
 
 
 class Stopped(KeyboardInterrupt):
@@ -68,8 +67,39 @@ def _examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  ./crucible {line}" for line in lines)
 
 
+def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"crucible {' '.join(filter(None, (_version(), _commit())))}")
+        context.exit()
+
+
+def _version() -> str:
+    """As the clone says, or what was installed."""
+    if (ROOT / "pyproject.toml").exists():
+        import tomllib
+
+        return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    from importlib.metadata import version
+
+    return version("crucible-kafka")
+
+
+def _commit() -> str:
+    """In brackets; empty outside a clone, and where there is no git."""
+    if not (ROOT / ".git").exists():
+        return ""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        told = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"({told.stdout.strip()})"
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="crucible-kafka", prog_name="crucible")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Version and commit."
+)
 def main() -> None:
     """Benchmarks, chaos tests and a reference broker for the Kafka protocol.
 
@@ -90,49 +120,26 @@ def demo(out: Path | None, seed: int) -> None:
     sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
 
 
-CHECKS: dict[str, tuple[str, list[str]]] = {
-    "lint": ("style", [sys.executable, "-m", "ruff", "check", "."]),
-    "format": ("layout", [sys.executable, "-m", "ruff", "format", "--check", "."]),
-    "contracts": ("imports between rooms", [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]),
-    "types": ("types", [sys.executable, "-m", "mypy"]),
-    "tests": ("tests, simulated and live scenarios", [sys.executable, "-m", "pytest", "--benchmark-disable", "-q"]),
-}
+_ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live")
 
 
-@main.command("test", epilog=_examples("test", "test --only tests -- reference_broker -k session"))
-@click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Run only these parts.")
+@main.command("test", epilog=_examples("test --fast", "test", "test --only tests -- reference_broker -k session"))
+@click.option(
+    "--fast", is_flag=True, help="In about a minute: lint, format, contracts and the tests that start nothing."
+)
+@click.option("--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure and live.")
 @click.argument("pytest_words", nargs=-1)
-def run_tests(only: Sequence[str], pytest_words: Sequence[str]) -> None:
-    """Everything that CI runs. Words after -- go to pytest."""
+def run_tests(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
+    """Everything that CI runs, or with --fast what needs no Java and starts no process. Words after -- go to pytest."""
+    if fast and only:
+        raise click.UsageError("give --fast or --only, not both")
     from playing import need_java
+    from tools import checks
 
-    need_java()
-    failed = []
-    for name, (what, command) in CHECKS.items():
-        if only and name not in only:
-            continue
-        click.echo(f"== {what}", err=True)
-        words = list(pytest_words) if name == "tests" else []
-        if _status_of([*command, *words]) != 0:
-            failed.append(name)
-    if failed:
-        click.echo(f"crucible: failed: {', '.join(failed)}", err=True)
-    sys.exit(1 if failed else 0)
-
-
-def _status_of(command: Sequence[str]) -> int:
-    """Of a check; if we are stopped it is told, and has time to end what it has started."""
-    with subprocess.Popen(command, cwd=ROOT) as child:
-        try:
-            return child.wait()
-        except Stopped as stop:
-            if stop.number != signal.SIGINT:  # Ctrl-C reaches the whole group anyway.
-                child.send_signal(signal.SIGINT)
-            try:
-                child.wait(CHILD_ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            raise
+    names = checks.wanted(only, fast)
+    if "live" in names:
+        need_java()
+    sys.exit(checks.run(names, pytest_words))
 
 
 def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:

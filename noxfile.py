@@ -19,9 +19,15 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def fast(session: nox.Session) -> None:
+    """What needs no Java and starts no process, in about a minute."""
+    _crucible(session, "test", "--fast")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
-    """Style and import contracts."""
-    _crucible(session, "test", "--only", "lint", "--only", "contracts")
+    """Style, layout and import contracts."""
+    _crucible(session, "test", "--only", "lint", "--only", "format", "--only", "contracts")
 
 
 @nox.session
@@ -54,7 +60,10 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Random schedules and every scenario in the simulator, with the seed that catches each mutant; then all live."""
+    """Ten times Hypothesis's examples; random schedules and every scenario in the simulator, with the seed that catches
+    each mutant; then all live."""
+    words = ["-m", "pytest", "--benchmark-disable", "-q", "--part", "quick", "--timeout", "1800"]
+    session.run(sys.executable, *words, env={"HYPOTHESIS_PROFILE": "nightly"}, external=True)
     _crucible(session, "sim", "swarm", "--seeds", "10000")
     _crucible(session, "sim", "--all", "--seeds", "500", "--with-mutants")
     _crucible(session, "run", "--all", "--with-mutants")

@@ -7,6 +7,8 @@ import pytest
 from bench.peers import perf_tools
 from bench.peers.errors import PeerError
 
+pytestmark = pytest.mark.live
+
 LINE = (
     "5000000 records sent, 412345.678900 records/sec (39.32 MB/sec), 12.34 ms avg latency, 300.00 ms max latency, "
     "10 ms 50th, 20 ms 95th, 30 ms 99th, 40 ms 99.9th.\n"

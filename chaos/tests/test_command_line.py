@@ -148,11 +148,23 @@ def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: py
     assert "Maven: install it" in refused(typed_in("bench", "--peer", "kafka"))
 
 
+def test_the_version_names_the_commit_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = typed_in("--version").output.split()[1]
+    for root, path, words in ((ROOT, os.environ["PATH"], 3), (ROOT, str(tmp_path), 2), (tmp_path, "", 2)):
+        monkeypatch.setattr(crucible, "ROOT", root)
+        monkeypatch.setenv("PATH", path)
+        told = typed_in("--version")
+        assert told.exit_code == 0
+        assert len(told.output.split()) == (words if (root / ".git").exists() else 2)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", installed)
+
+
 def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere", file):
         assert "manifest.json" in refused(typed_in("report", folder))
 
 
+@pytest.mark.live
 def test_a_broker_that_cannot_start_says_why(file: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -9,6 +9,8 @@ from chaos.sim.disk import SimDisk, SyncedBytes
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.ports.disk import Buffer
 
+pytestmark = pytest.mark.simulated
+
 SYNCED = {"log_flush_interval_messages": "1", "log_segment_bytes": "300", "auto_create_topics_enable": "false"}
 UNSYNCED = {"log_segment_bytes": "300", "auto_create_topics_enable": "false"}
 

@@ -14,6 +14,8 @@ from reference_broker.ports.disk import Buffer
 from scenarios import loader
 from scenarios.loader import Scenario
 
+pytestmark = pytest.mark.simulated
+
 NODES, OBSERVERS = 3, 1
 STEP = 9
 """One in so many operations of a life; each seed begins at another one."""

@@ -15,6 +15,8 @@ from reference_broker.core.tests.node_world import (
 )
 from reference_broker.wire.apis import ApiKey
 
+pytestmark = pytest.mark.simulated
+
 TOPICS = ("a", "b", "c.d")
 CLIENTS = 6
 STEPS = 250

@@ -175,7 +175,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=_STEPS)
 def test_all_disks_end_in_the_same_state_after_any_steps(
     steps: list[tuple[str, str, str, int]], tmp_path_factory: pytest.TempPathFactory

@@ -5,6 +5,8 @@ import pytest
 from chaos.search.epochs_compared import seen
 from scenarios import loader
 
+pytestmark = pytest.mark.simulated
+
 
 @pytest.mark.clause("M-15")
 def test_clients_without_epochs_rewind_and_those_with_metadata_epochs_do_not() -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chaos.mutants import MutantError, mutants_of
 from chaos.search.run_sim import report, run, search, simulate
+from chaos.search.shrink import shrink
 from chaos.sim.outcome import Verdict
 from chaos.sim.run_folder import JUDGED_HERE
 from scenarios import loader
@@ -15,11 +17,33 @@ from scenarios.loader import Scenario
 from scenarios.model import Range
 from scenarios.revisions import each_revision
 
+pytestmark = pytest.mark.simulated
+
 ALL = {played.name: played for scenario in loader.load_all() for played in each_revision(scenario)}
 PAIRS = [(scenario.name, mutant) for scenario in ALL.values() for mutant in mutants_of(scenario)]
 CONTROL_SEEDS = range(1, 5)
-REPLICATED_SEEDS = range(1, 3)
+CLUSTER_SEEDS = range(1, 3)
 MUTANT_SEEDS = range(1, 21)
+CAUGHT_FIRST = {
+    ("03-late-request@first", "cache_keyed_by_client_id"): 5,
+    ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
+    ("08-killed-while-downloading", "append_after_torn_tail"): 14,
+    ("08-killed-while-downloading", "download_restarts_at_zero"): 10,
+    ("10-snapshot-superseded", "position_kept_with_new_id"): 14,
+    ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
+    ("27-killed-at-epoch@first", "counted_session_ids"): 4,
+    ("leader-loses-power", "leader_from_outside_the_isr"): 2,
+    ("leader-loses-power@first", "leader_from_outside_the_isr"): 2,
+}
+"""A seed that has caught the mutant before, where that was not the first one: it is tried first, to save time."""
+REPEATED = {
+    ("01-lost-response", "change_mark_cleared_when_sent"),
+    ("14-controller-killed-in-transaction", "no_abort"),
+    ("leader-loses-power", "high_watermark_at_leaders_end"),
+    ("38-controller-killed-around-epoch", "epoch_in_memory_only"),
+    ("mirror", "accepts_older_metadata"),
+}
+"""One of each kind of cluster: played twice, it breaks the same."""
 CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "change_mark_cleared_when_sent": "fetch-gap",
     "epoch_not_advanced_when_response_lost": "session-epoch-order",
@@ -89,8 +113,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
 @pytest.mark.parametrize("name", ALL)
 def test_control_is_green(name: str) -> None:
-    replicated = ALL[name].load.topics[0].replicas > 1
-    found = search(ALL[name], REPLICATED_SEEDS if replicated else CONTROL_SEEDS, processes=1)
+    alone = ALL[name].cluster.total == 1
+    found = search(ALL[name], CONTROL_SEEDS if alone else CLUSTER_SEEDS, processes=1)
     assert found.verdict is Verdict.PASSED, report(found)
 
 
@@ -99,7 +123,7 @@ def test_control_is_green(name: str) -> None:
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-10", "G-11")
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
-    for seed in MUTANT_SEEDS:
+    for seed in sorted(MUTANT_SEEDS, key=lambda each: each != CAUGHT_FIRST.get((name, mutant), 1)):
         outcome = run(ALL[name], seed, mutant)
         if outcome.verdict is Verdict.INVALID:  # This seed plays another of the scenario's faults.
             assert f"the mutant {mutant} was never called" in outcome.reasons
@@ -109,7 +133,8 @@ def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
             reasons = CAUGHT_BY[mutant]
             assert set((reasons,) if isinstance(reasons, str) else reasons) & set(outcome.broken), outcome.broken
             assert outcome.repeat_command == f"./crucible sim {name} --seed {seed} --mutant {mutant}"
-            assert run(ALL[name], seed, mutant).broken == outcome.broken
+            if (name, mutant) in REPEATED:
+                assert run(ALL[name], seed, mutant).broken == outcome.broken
             return
     pytest.fail(f"{name} did not notice {mutant} in {len(MUTANT_SEEDS)} seeds")
 
@@ -170,10 +195,14 @@ def test_search_in_two_processes_finds_the_same_and_says_how_to_repeat_it() -> N
     assert f"./crucible sim 01-lost-response --seed 1 --mutant {mutant}" in text
 
 
-def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.search.shrink.shrink", partial(shrink, max_runs=2))
     assert simulate(["1"], seed=1) == 0
     assert "trace hash " in capsys.readouterr().out
-    assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent") == 1
+    assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent", revision="final") == 1
+    assert "enough for it" in capsys.readouterr().out
     assert simulate(["no-such-thing"]) == 2
     assert simulate(["1"], mutant="no_such_mutant") == 2
     assert "there is no mutant" in capsys.readouterr().err
@@ -211,3 +240,7 @@ def test_a_run_can_be_written_out(tmp_path: Path) -> None:
         "faults",
     ):
         assert list(folder.glob(f"{table}*.parquet")), table
+
+
+def test_what_is_tried_first_or_repeated_is_played() -> None:
+    assert {*CAUGHT_FIRST, *REPEATED} <= {*PAIRS}

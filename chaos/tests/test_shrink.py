@@ -1,8 +1,12 @@
 """Shrinking keeps what a failure needs and drops the rest."""
 
+import pytest
+
 from chaos.search.run_sim import run
 from chaos.search.shrink import shrink, told
 from scenarios import loader
+
+pytestmark = pytest.mark.simulated
 
 
 def test_one_lost_response_a_client_is_enough() -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from chaos.search.run_sim import run
 from chaos.seeds import number_for
 from scenarios import loader
@@ -36,6 +38,7 @@ def hashes_in_new_interpreter(seed: int, hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.live
 def test_separate_interpreters_give_the_same_hashes() -> None:
     here = [run(loader.find(name), 7, hashed=True).trace_hash for name in SCENARIOS]
     assert [len(each) for each in here] == [64, 64, 64]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.mutants import by_name, mutants_of
-from chaos.search.run_sim import play, run
+from chaos.search.run_sim import play
 from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.run_folder import write_out
 from scenarios import loader
@@ -19,8 +19,8 @@ def played(name: str, mutant: str | None, folder: Path) -> Outcome:
     """Written to ``folder``: a seed that passes, or with a mutant one that the simulator sees it with."""
     scenario = loader.find(name)
     wanted = Verdict.FAILED if mutant else Verdict.PASSED
-    seed = next(each for each in SEEDS if run(scenario, each, mutant).verdict is wanted)
-    outcome, world = play(scenario, seed, mutant, keep_trace=True)
+    plays = (play(scenario, seed, mutant, keep_trace=True) for seed in SEEDS)
+    outcome, world = next((outcome, world) for outcome, world in plays if outcome.verdict is wanted)
     write_out(outcome, world, folder)
     return outcome
 

@@ -10,6 +10,8 @@ from chaos.sim.outcome import Verdict
 from scenarios import loader
 from scenarios.model import Fault, Scenario
 
+pytestmark = pytest.mark.simulated
+
 PLAIN = loader.find("leader-killed-under-acks-all")
 FEATURE = "crucible.metadata.epoch"
 

@@ -74,6 +74,7 @@ def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) 
     assert loader.load(path) == replace(SCENARIOS[name], path=str(path), number=None)
 
 
+@pytest.mark.simulated
 @pytest.mark.clause("S-10", "T-7", "T-8")
 def test_swarms_break_nothing_and_tell_what_they_struck() -> None:
     found = search(swarming(), range(1, 9), processes=1)
@@ -112,6 +113,7 @@ FORGETFUL = mutants.Mutant(
 )
 
 
+@pytest.mark.simulated
 def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +124,7 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
             break
     else:
         pytest.fail("no seed caught the mutant")
-    small = shrink(scenario, failing, max_runs=20)
+    small = shrink(scenario, failing, max_runs=8)
     assert len(small.faults) < len(materialised(scenario, failing.seed).faults)
     assert small.load.sim_seconds <= scenario.load.sim_seconds
     path, command = keep_as_regression(small, failing, tmp_path)

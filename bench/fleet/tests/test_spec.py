@@ -64,6 +64,7 @@ def test_one_seed_gives_one_history(broker, world):
     assert history(1) != history(2)
 
 
+@pytest.mark.live
 def test_importing_the_fleet_command_does_not_import_locust_or_pyarrow():
     code = "import sys, bench.fleet.command; print([m for m in ('locust', 'gevent', 'pyarrow') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -78,7 +78,7 @@ class FetchingFinal(Fetching):
         self.ask(request, 13 if session.by_id else 12)
 
 
-FetchingFinal.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+FetchingFinal.TestCase.settings = settings(stateful_step_count=40)
 
 
 @pytest.mark.clause(

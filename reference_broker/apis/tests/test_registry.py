@@ -38,6 +38,7 @@ def test_a_node_finds_what_is_served_and_nothing_else() -> None:
     assert found.find(-1) is None
 
 
+@pytest.mark.live
 def test_a_node_that_nobody_has_asked_anything_has_loaded_next_to_no_message() -> None:
     """Schemas are most of what a start costs. The node's own registration and heartbeats need theirs."""
     told = subprocess.run([sys.executable, "-c", NODE_WITHOUT_REQUESTS], capture_output=True, text=True, check=True)

@@ -1,7 +1,7 @@
 """Who gets what: Kafka's examples, and what must hold of any group."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.client.assignors import ASSIGNORS, assign
@@ -85,7 +85,6 @@ def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(counts, membe
     assert set(found) == set(members)
 
 
-@settings(max_examples=60)
 @given(topics, st.lists(groups, min_size=1, max_size=4))
 def test_sticky_groups_settle_balanced_and_then_nothing_moves(counts, changes):
     owned = {}

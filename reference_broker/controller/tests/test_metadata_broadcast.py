@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.controller import metadata_content
@@ -398,7 +398,6 @@ def made(frames: Frames, base: Content | None, target: Content) -> Any:
 
 
 @pytest.mark.clause("M-3")
-@settings(max_examples=80, deadline=None)
 @given(OPERATIONS, st.integers(0, 2**32), st.sampled_from((2, MOST_REMEMBERED)))
 def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
     operations: list[tuple[str, int]], seed: int, remembered: int

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.groups.offsets.group_record_codec import offset_key
@@ -184,7 +184,6 @@ def compacted(world: CoordinatorWorld, log: PartitionLog) -> PartitionLog:
 
 
 @pytest.mark.clause("M-8")
-@settings(max_examples=80, deadline=None)
 @given(STEPS)
 def test_any_history_reloaded_gives_the_same_offsets(steps: list[tuple[str, int, int, str, int]]) -> None:
     world, _, _ = led()

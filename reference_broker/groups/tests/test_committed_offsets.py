@@ -1,6 +1,6 @@
 """The committed offsets of one partition, beside a naive model that looks at the whole log each time."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
@@ -16,7 +16,6 @@ def change(key: OffsetKey, offset: int | None, at: int) -> Change:
     return key, None if offset is None else CommitOffset(key.topic, key.partition, offset, 0, "", at)
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_what_is_visible_is_the_log_below_the_high_watermark(
     steps: list[list[tuple[OffsetKey, int | None]] | int],

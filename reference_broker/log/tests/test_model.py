@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -255,5 +254,4 @@ class LogMachine(RuleBasedStateMachine):
         assert error.value.offset == offset
 
 
-LogMachine.TestCase.settings = settings(max_examples=70, stateful_step_count=50, deadline=None)
 TestLogAgainstModel = LogMachine.TestCase

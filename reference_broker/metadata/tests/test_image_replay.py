@@ -1,6 +1,6 @@
 """Whatever the operations, an image built delta by delta equals one built by replaying all records at once."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, cache_of, update_of
@@ -68,7 +68,6 @@ class Model:
         return [ConfigRecord(resource_type=2, resource_name=name, name=f"k{number % 2}", value=value)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(OPERATIONS, st.integers(1, 7))
 def test_image_by_deltas_equals_image_by_full_replay(operations, batches_a_delta):
     model, written = Model(), []

@@ -1,6 +1,6 @@
 """The difference between two images leads from one to the other, whatever they hold."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import cache_of, update_of
@@ -55,7 +55,6 @@ def images(draw):
     )
 
 
-@settings(max_examples=120, deadline=None)
 @given(images(), images())
 def test_a_difference_applied_to_the_first_image_gives_the_second(before, after):
     delta = MetadataDelta.between(before, after)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, MetadataUpdate
@@ -129,7 +129,6 @@ def test_what_has_not_changed_stays_the_same_object() -> None:
     assert (told.metadata_epoch, told.brokers is known.brokers) == (9, True)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-2, 3)), max_size=12))
 def test_a_full_update_forgets_what_it_does_not_name(states: list[tuple[str, int, int]]) -> None:
     before = TOLD.apply(MetadataUpdate(1, 5, {"z": TopicImage("z", bytes(15) + b"z", ())}, None, 8))

@@ -16,6 +16,8 @@ from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_storm import settle, weather
 from reference_broker.quorum.tests.quorum_world import SECOND_US, World
 
+pytestmark = pytest.mark.simulated
+
 SEEDS = range(3)
 
 

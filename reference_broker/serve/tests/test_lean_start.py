@@ -23,6 +23,7 @@ print(" ".join(sorted({"importlib.metadata", "argparse", "email", "kio.serial"} 
 """
 
 
+@pytest.mark.live
 def test_a_start_leaves_out_what_libraries_load_for_nothing() -> None:
     told = subprocess.run([sys.executable, "-c", LEAN], capture_output=True, text=True, check=True)
     assert told.stdout.split() == []

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metrics.metrics import Metrics
@@ -363,7 +363,6 @@ STEPS = st.lists(
 
 @pytest.mark.clause("F-17", "F-18", "F-21")
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
 def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list[tuple[str, int, bool, int]]) -> None:
     """Against a cache that judges every newcomer anew, by the three rules as they are written down."""
     bench = Bench(3)

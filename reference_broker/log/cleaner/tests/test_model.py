@@ -231,5 +231,5 @@ class CleanerMachine(RuleBasedStateMachine):
                 assert log.epoch_at(offset) == wanted.epoch
 
 
-CleanerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+CleanerMachine.TestCase.settings = settings(stateful_step_count=40)
 TestCleanerAgainstModel = CleanerMachine.TestCase

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.quorum.snapshots.file_names import part_path, progress_path
@@ -85,7 +85,6 @@ def test_synced_before_renamed_before_truncated():
 
 
 @pytest.mark.clause("S-11")
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(("ok", "lose", "cancel", "kill", "power")), max_size=30), st.integers(0, 99))
 def test_bytes_sent_for_a_download_cut_n_times(events, seed):
     leader = a_leader()

@@ -1,7 +1,7 @@
 """A snapshot's bytes: Kafka's framing, one record for each thing that lives, nothing loaded that is not whole."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -182,7 +182,6 @@ OTHERS = st.lists(
 
 
 @pytest.mark.clause("S-15", "S-16")
-@settings(max_examples=60, deadline=None)
 @given(OPERATIONS, OTHERS)
 def test_what_a_snapshot_gives_equals_full_replay(operations, others):
     model, image = Model(), EMPTY_IMAGE

@@ -1,0 +1,64 @@
+"""The parts that tests fall into, what a test that starts nothing may not do, and how long Hypothesis searches."""
+
+import gc
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+PARTS = ("quick", "simulated", "live", "spark")
+QUESTIONS = ("git", "uname")
+"""What any test may ask the system for: the commit and the machine."""
+
+# No limit for one example: machines are busy, and pytest-timeout guards the whole test.
+settings.register_profile("unhurried", deadline=None)
+settings.register_profile("nightly", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "only tests of this part (or these); marks decide in which part a test is"
+    parser.addoption("--part", action="append", choices=PARTS, default=[], help=told)
+
+
+def part_of(item: pytest.Item) -> str:
+    """What needs Spark is judged in one session, whatever else it needs."""
+    if item.get_closest_marker("peer"):
+        return "live"
+    return next((part for part in ("spark", "live", "simulated") if item.get_closest_marker(part)), "quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Live tests come before Spark starts: its processes would be in their way."""
+    wanted = config.getoption("--part")
+    if wanted:
+        config.hook.pytest_deselected(items=[item for item in items if part_of(item) not in wanted])
+        items[:] = sorted((item for item in items if part_of(item) in wanted), key=lambda it: PARTS.index(part_of(it)))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Without the mark that says so a test starts no process."""
+    if part_of(item) in ("live", "spark"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", _ask_only)
+        return (yield)
+
+
+_start = subprocess.Popen.__init__
+
+
+def _ask_only(self: "subprocess.Popen[Any]", words: Sequence[str], *others: Any, **options: Any) -> None:
+    if words[0] not in QUESTIONS:
+        pytest.fail(f"this test starts a process, so it must be marked live: {' '.join(map(str, words))}")
+    _start(self, words, *others, **options)

@@ -1,0 +1,1 @@
+"""What developers use: the parts of `./crucible test`, import circles, a count of the code."""

@@ -1,0 +1,125 @@
+"""What `./crucible test` runs: checks of the code, and the tests.
+
+Live tests notice every delay. So they run one after the other, and what only computes runs behind them: at the lowest
+priority, it gets what they leave of the processors.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTEST = (sys.executable, "-m", "pytest", "--benchmark-disable", "-q")
+ON_ALL_CORES = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
+CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "lint": ("style", (sys.executable, "-m", "ruff", "check", ".")),
+    "format": ("layout", (sys.executable, "-m", "ruff", "format", "--check", ".")),
+    "contracts": ("imports between rooms", (str(Path(sys.executable).parent / "lint-imports"), "--no-cache")),
+    "types": ("types", (sys.executable, "-m", "mypy")),
+    "quick": ("tests that start nothing", (*PYTEST, *ON_ALL_CORES, "--part", "quick")),
+    "pure": (
+        "tests that start nothing, and simulated scenarios",
+        (*PYTEST, *ON_ALL_CORES, "--part", "quick", "--part", "simulated"),
+    ),
+    "live": ("live tests, and those with Spark", (*PYTEST, "--part", "live", "--part", "spark")),
+}
+FAST = ("lint", "format", "contracts", "quick")
+WHOLE = ("lint", "format", "contracts", "types", "pure", "live")
+TESTS = ("pure", "live")
+BEHIND_LIVE_TESTS = ("types", "pure")
+NO_TESTS = 5
+"""Pytest's exit code where no test was left to run; ours if that is so in every part."""
+PATIENCE_BEHIND_S = 900
+"""For one test: it may have to wait until others leave it a processor."""
+CHILD_ENDS_WITHIN_S = 30
+
+
+def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
+    """Names of checks, in the order in which they run."""
+    if not only:
+        return FAST if fast else WHOLE
+    named = {*only, *(TESTS if "tests" in only else ())}
+    return tuple(name for name in WHOLE if name in named)
+
+
+def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
+    """0 if all is well, 5 if no test was left to run, else 1."""
+    behind = [name for name in names if name in BEHIND_LIVE_TESTS] if "live" in names else []
+    ahead = [name for name in names if name not in behind]
+    statuses = {name: _status_of(name, pytest_words) for name in ahead if name != "live"}
+    with _behind(behind, pytest_words) as status_behind:
+        statuses |= {name: _status_of(name, pytest_words) for name in ahead if name == "live"}
+        statuses |= {" or ".join(behind): status_behind()} if behind else {}
+    return _worst(statuses)
+
+
+def _worst(statuses: Mapping[str, int]) -> int:
+    failed = [name for name, status in statuses.items() if status not in (0, NO_TESTS)]
+    if failed:
+        click.echo(f"crucible: failed: {', '.join(failed)}", err=True)
+        return 1
+    of_tests = [status for name, status in statuses.items() if any(tests in name for tests in (*TESTS, "quick"))]
+    return min(of_tests, default=0)
+
+
+def _status_of(name: str, pytest_words: Sequence[str]) -> int:
+    what, command = CHECKS[name]
+    click.echo(f"== {what}", err=True)
+    with _started([*command, *(pytest_words if PYTEST[2] in command else ())]) as child:
+        return child.wait()
+
+
+@contextmanager
+def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Callable[[], int]]:
+    """These checks run meanwhile; the function waits for them, shows what they said, and gives their status."""
+    if not names:
+        yield lambda: 0
+        return
+    only = [word for name in names for word in ("--only", name)]
+    command = ["nice", "-n", "19", sys.executable, "crucible.py", "test", *only, "--", *pytest_words]
+    patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        _started(command, stdout=said, stderr=said, env=patient, start_new_session=True) as child,
+    ):
+        _give_way(child.pid)
+
+        def status() -> int:
+            found = child.wait()
+            said.seek(0)
+            click.echo(said.read(), nl=False)
+            return found
+
+        yield status
+
+
+def _give_way(session: int) -> None:
+    """Where Linux shares processors between sessions first, the whole session gets the lowest priority, too."""
+    with suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text("19")
+
+
+@contextmanager
+def _started(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """If we are stopped it is told, and has time to end what it has started."""
+    with subprocess.Popen(command, cwd=ROOT, **options) as child:
+        try:
+            yield child
+        except KeyboardInterrupt as stop:
+            if "start_new_session" in options:
+                child.terminate()
+            elif getattr(stop, "number", signal.SIGINT) != signal.SIGINT:  # Ctrl-C reaches our session anyway.
+                child.send_signal(signal.SIGINT)
+            try:
+                child.wait(CHILD_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            raise

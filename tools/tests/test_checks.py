@@ -1,0 +1,118 @@
+"""Which checks run when, and what their exit codes come to."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import crucible
+from tools import checks
+
+Asked = list[tuple[str, ...]]
+PLANTED = """
+import subprocess, sys
+import pytest
+
+def test_unmarked():
+    subprocess.run([sys.executable, "-c", ""])
+
+@pytest.mark.live
+def test_marked():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+def test_question():
+    subprocess.run(["git", "--version"], check=True)
+
+@pytest.mark.simulated
+def test_simulated():
+    pass
+
+@pytest.mark.live
+@pytest.mark.spark
+def test_judged():
+    pass
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Commands that would have been started; those with ``types`` fail, those with ``simulated`` find no test."""
+    commands: Asked = []
+
+    @contextmanager
+    def started(command: list[str], **_: Any) -> Iterator[SimpleNamespace]:
+        commands.append(tuple(command))
+        status = 1 if "mypy" in command or "types" in command else 5 if "simulated" in command else 0
+        yield SimpleNamespace(wait=lambda: status, pid=0)
+
+    monkeypatch.setattr(checks, "_started", started)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("only", "fast", "names"),
+    [
+        ((), False, "lint format contracts types pure live"),
+        ((), True, "lint format contracts quick"),
+        (("tests", "lint"), False, "lint pure live"),
+        (("live", "types"), False, "types live"),
+    ],
+)
+def test_what_is_wanted(only: tuple[str, ...], fast: bool, names: str) -> None:
+    assert " ".join(checks.wanted(only, fast)) == names
+
+
+def test_what_only_computes_gives_way_to_live_tests(asked: Asked) -> None:
+    assert checks.run(["lint", "types", "pure", "live"], ["-k", "some"]) == 1
+    first, behind, live = asked
+    assert "ruff" in first
+    assert behind[:3] == ("nice", "-n", "19")
+    assert behind[-8:] == ("test", "--only", "types", "--only", "pure", "--", "-k", "some")
+    assert live[-6:] == ("--part", "live", "--part", "spark", "-k", "some")
+
+
+def test_without_live_tests_all_run_one_after_the_other(asked: Asked) -> None:
+    assert checks.run(["lint", "quick"], ["-x"]) == 0
+    assert [command[-1] for command in asked] == [".", "-x"]
+
+
+def test_exit_codes(asked: Asked) -> None:
+    assert checks.run(["lint", "pure"], []) == 5
+    assert checks.run(["pure", "live"], []) == 0
+    assert checks.run(["types", "pure"], []) == 1
+    assert asked
+
+
+def test_only_what_runs_spark_needs_java(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
+        assert CliRunner().invoke(crucible.main, ["test", *words]).exit_code == code
+    assert len(asked) == 5
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("words", "failed", "passed"),
+    [
+        ([], 1, 4),
+        (["--part", "quick"], 1, 1),
+        (["--part", "quick", "--part", "simulated"], 1, 2),
+        (["--part", "live", "--part", "spark"], 0, 2),
+    ],
+)
+def test_each_test_is_in_one_part_and_starts_a_process_only_if_marked(
+    words: list[str], failed: int, passed: int, tmp_path: Path
+) -> None:
+    (tmp_path / "test_planted.py").write_text(PLANTED)
+    settings = ["-c", str(checks.ROOT / "pyproject.toml"), "-p", "conftest", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", *settings, str(tmp_path), *words]
+    told = subprocess.run(command, cwd=checks.ROOT, capture_output=True, text=True, check=False).stdout
+    assert f"{passed} passed" in told, told
+    assert f"{failed} failed" in told if failed else "failed" not in told
+    assert ("it must be marked live" in told) == bool(failed)

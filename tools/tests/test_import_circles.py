@@ -1,0 +1,59 @@
+"""Our modules can be imported in any order: no circle among imports at run time."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.import_circles import first_circle, imports_at_run_time
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bench", "chaos", "reference_broker", "reports", "scenarios", "tools")
+
+
+def planted(folder: Path, **modules: str) -> Path:
+    (folder / "room").mkdir()
+    for name, text in {"__init__": "", **modules}.items():
+        (folder / "room" / f"{name}.py").write_text(text)
+    return folder
+
+
+def test_our_modules_import_each_other_in_no_circle() -> None:
+    imports = imports_at_run_time(ROOT, PACKAGES)
+    assert imports["tools.tests.test_import_circles"] == {"tools.import_circles"}
+    assert " imports ".join(first_circle(imports)) == ""
+
+
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "import room.a",
+        "from room.a import x",
+        "from . import a",
+        "from .a import x",
+        "try:\n    import room.a\nfinally: ...",
+    ],
+)
+def test_a_planted_circle_is_named(tmp_path: Path, closing: str) -> None:
+    root = planted(tmp_path, a="from room import b", b="import os\nfrom room.c import x", c=closing, d="import room.a")
+    circle = first_circle(imports_at_run_time(root, ["room"]))
+    assert circle[0] == circle[-1]
+    assert " ".join(circle) in " ".join(["room.a", "room.b", "room.c"] * 2)
+
+
+def test_a_package_that_imports_what_imports_it_is_a_circle(tmp_path: Path) -> None:
+    root = planted(tmp_path, __init__="from room.a import x", a="from room import y")
+    assert sorted(set(first_circle(imports_at_run_time(root, ["room"])))) == ["room", "room.a"]
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "def later():\n    import room.a",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import room.a",
+        "import typing\nif typing.TYPE_CHECKING:\n    import room.a",
+        "class C:\n    async def later(self):\n        from room import a",
+    ],
+)
+def test_what_is_imported_later_or_never_closes_no_circle(tmp_path: Path, harmless: str) -> None:
+    root = planted(tmp_path, a="import room.b", b=harmless)
+    assert first_circle(imports_at_run_time(root, ["room"])) == []
