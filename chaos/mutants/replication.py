@@ -22,6 +22,15 @@ def _joins_behind_high_watermark(original: Function) -> Function:  # noqa: ARG00
     return may_join
 
 
+def _progress_outlives_restart(original: Function) -> Function:  # noqa: ARG001
+    def forget_restarted(self: Any, followers: Any) -> None:
+        for state in followers.states.values():
+            if self._brokers.is_stale(state.replica_id, state.broker_epoch):
+                state.broker_epoch = self._brokers.epoch_of(state.replica_id)
+
+    return forget_restarted
+
+
 def _divergence_unseen(original: Function) -> Function:
     def wanted(self: Any, max_bytes: int) -> Any:
         return original(self, max_bytes)._replace(last_fetched_epoch=-1)
@@ -61,6 +70,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "reference_broker.replication.leader.replicas:Followers.may_join",
         ("self", "state", "high_watermark"),
         _joins_behind_high_watermark,
+        ("F-22",),
+    ),
+    Mutant(
+        "progress_outlives_restart",
+        "what a follower had fetched before it restarted counts as what it has",
+        "node",
+        "reference_broker.replication.leader.leaders:Leaders._forget_restarted",
+        ("self", "followers"),
+        _progress_outlives_restart,
         ("F-22",),
     ),
     Mutant(

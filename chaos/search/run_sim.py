@@ -14,6 +14,7 @@ from pathlib import Path
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
+from chaos.sim.network import CODED_SHARE
 from chaos.sim.outcome import Outcome, Verdict, worse, worst
 from chaos.sim.world import RunStuckError, World
 from scenarios import loader
@@ -24,17 +25,30 @@ CHUNK = 20
 """Seeds that one worker process plays between two reports."""
 
 
-def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> Outcome:
+def run(
+    scenario: Scenario,
+    seed: int,
+    mutant: str | None = None,
+    *,
+    hashed: bool = False,
+    coded_share: float = CODED_SHARE,
+) -> Outcome:
     """Plays one seed. Raises MutantError if there is no such mutant or it does not fit the code."""
-    return play(scenario, seed, mutant, hashed=hashed)[0]
+    return play(scenario, seed, mutant, hashed=hashed, coded_share=coded_share)[0]
 
 
 def play(
-    scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False, keep_trace: bool = False
+    scenario: Scenario,
+    seed: int,
+    mutant: str | None = None,
+    *,
+    hashed: bool = False,
+    keep_trace: bool = False,
+    coded_share: float = CODED_SHARE,
 ) -> tuple[Outcome, World]:
     """As ``run``, with the world as it was at the end (for writing the run out)."""
     with applied(by_name(mutant) if mutant else None) as at_work:
-        world = World(materialised(scenario, seed), seed, hashed=hashed, keep_trace=keep_trace)
+        world = World(materialised(scenario, seed), seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share)
         crash = ""
         stuck = ""
         try:

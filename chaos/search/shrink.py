@@ -10,6 +10,7 @@ from chaos.search.write_scenario import write_scenario
 from chaos.sim.outcome import Outcome
 from scenarios.draw import drawn
 from scenarios.model import Fault, Load, NodeChoice, Scenario
+from scenarios.revisions import MARK
 
 MAX_RUNS = 200
 LEAST_SECONDS = 1.0
@@ -152,7 +153,8 @@ def told(scenario: Scenario) -> str:
 def keep_as_regression(scenario: Scenario, failing: Outcome, folder: Path = REGRESSIONS) -> tuple[Path, str]:
     """Writes the shrunk scenario; the file, and the one command that repeats it."""
     broken = failing.broken[0] if failing.broken else failing.verdict.name.lower()
-    path = folder / f"{scenario.name.removeprefix('regression-')}-{broken}-{failing.seed}.toml"
+    name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # In a file's name it would ask for a revision.
+    path = folder / f"{name}-{broken}-{failing.seed}.toml"
     mutant = f" --mutant {failing.mutant}" if failing.mutant else ""
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     command = f"./crucible sim {shown} --seed {failing.seed}{mutant}"

@@ -15,7 +15,7 @@ from chaos.sim.disk import SimDisk
 from chaos.sim.links import Links
 from chaos.sim.machine import Machine, SimulatedNode, Watcher
 from chaos.sim.nemesis import Nemesis
-from chaos.sim.network import Network
+from chaos.sim.network import CODED_SHARE, Network
 from chaos.sim.observer import Observer
 from chaos.sim.powers import MachinePowers
 from chaos.sim.target_cluster import target_cluster
@@ -47,7 +47,7 @@ def config_of(scenario: Scenario, over: Sequence[tuple[str, str]] = ()) -> Broke
 
 class Cluster:
     """``watching``: the checks. ``target``: the second cluster's one node, if there is a mirror. ``keep``: gets every
-    row of the trace, None: nobody wants them all."""
+    row of the trace, None: nobody wants them all. ``coded_share``: how many of the messages go through the codec."""
 
     def __init__(
         self,
@@ -58,9 +58,10 @@ class Cluster:
         watching: Watching,
         trace_hash: TraceHash | None,
         keep: Callable[[TraceRow], None] | None,
+        coded_share: float = CODED_SHARE,
     ) -> None:
         self.machines = [self._machine(number, seed, agenda) for number in range(scenario.cluster.total)]
-        self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"))
+        self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         trouble = watching.view.trouble
         self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, self._evidence, self._reconfigure)
         self._scenario = scenario

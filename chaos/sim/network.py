@@ -34,13 +34,17 @@ def tag_of(client_id: str, action: ClientRequest) -> Tag:
 
 
 class Network:
-    """``machines`` by node number; a node's address is ``(f"node-{n}", 9092)``."""
+    """``machines`` by node number; a node's address is ``(f"node-{n}", 9092)``. ``coded_share`` of the messages, drawn
+    from ``codec``, goes through the codec."""
 
-    def __init__(self, machines: Sequence[Machine], links: Links, codec: Random) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], links: Links, codec: Random, coded_share: float = CODED_SHARE
+    ) -> None:
         self.machines = machines
         self.links = links
         self._by_address = {self.address(machine.node_id): machine for machine in machines}
         self._codec = codec
+        self._coded_share = coded_share
         self._connections: dict[int, Connection] = {}
         self._channels: dict[tuple[int, int, Channel], PeerChannel] = {}
         self._silent: dict[int, list[Connection]] = {}
@@ -63,7 +67,7 @@ class Network:
 
     def request(self, connection: Connection, action: ClientRequest, correlation: int) -> None:
         body = action.body
-        if self._codec.random() < CODED_SHARE:
+        if self._codec.random() < self._coded_share:
             body = same_after_codec_request(action, correlation)
         tag = tag_of(action.client_id, action)
         event = Request(connection.number, correlation, action.api_key, action.api_version, action.client_id, body, tag)
@@ -88,7 +92,7 @@ class Network:
 
     def request_of_peer(self, connection: Connection, send: Send) -> None:
         body, tag = send.body, send.tag
-        if self._codec.random() < CODED_SHARE:
+        if self._codec.random() < self._coded_share:
             action = ClientRequest(send.api_key, send.api_version, tag.client_id, body, 0)
             body = same_after_codec_request(action, send.token)
         event = Request(connection.number, send.token, send.api_key, send.api_version, tag.client_id, body, tag)
@@ -157,7 +161,7 @@ class Network:
         if connection.link.down.breaks_frames:
             self.reset(connection)
             return
-        if self._codec.random() < CODED_SHARE:
+        if self._codec.random() < self._coded_share:
             body = same_after_codec_reply(reply)
         connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
 

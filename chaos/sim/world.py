@@ -24,6 +24,7 @@ from chaos.sim.client import Client
 from chaos.sim.cluster import Cluster, config_of
 from chaos.sim.fleet import fleet_of, idle_writer
 from chaos.sim.machine import START_WALL_MS
+from chaos.sim.network import CODED_SHARE
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
 from chaos.trace import TraceRow
@@ -51,13 +52,22 @@ class RunStuckError(Exception):
 
 
 class World:
-    """Plays once. ``hashed``: also hash all that happens (slower); ``keep_trace``: keep the trace rows.
+    """Plays once. ``hashed``: also hash all that happens (slower); ``keep_trace``: keep the trace rows;
+    ``coded_share``: how many of the messages go through the codec (1.0: all, which is slower, too).
 
     ``scenario``: as it is drawn for the seed (its swarm, if it has one, must be explicit faults already:
     chaos/search/swarm.py).
     """
 
-    def __init__(self, scenario: Scenario, seed: int, *, hashed: bool = False, keep_trace: bool = False) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        *,
+        hashed: bool = False,
+        keep_trace: bool = False,
+        coded_share: float = CODED_SHARE,
+    ) -> None:
         self.scenario = scenario = drawn(scenario, seed)
         self.seed = seed
         self.history = History(writes_promised=_promises_writes(scenario), unpromised=_unpromised(scenario))
@@ -75,7 +85,7 @@ class World:
         self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, view, self.replicas)
         keep = self.trace.append if keep_trace else None
-        self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep)
+        self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share)
         self.network = self.cluster.network
         self.cluster.nemesis.clients = self._client
         (self._converges,) = (each for each in self.checks if isinstance(each, QuorumConverges))

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.mutants import MutantError, mutants_of
 from chaos.search.run_sim import report, run, search, simulate
-from chaos.search.shrink import shrink
+from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.sim.outcome import Verdict
 from chaos.sim.run_folder import JUDGED_HERE
 from scenarios import loader
@@ -63,6 +63,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "acknowledged_before_replicated": "no-acked-lost",
     "high_watermark_at_leaders_end": "no-acked-lost",
     "joins_behind_high_watermark": "isr-honest",
+    "progress_outlives_restart": "isr-honest",
     "divergence_unseen": "replicas-equal",
     "unclean_restart_stays_in_sync": "replicas-equal",
     "leader_from_outside_the_isr": "replicas-converge",
@@ -137,6 +138,14 @@ def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
                 assert run(ALL[name], seed, mutant).broken == outcome.broken
             return
     pytest.fail(f"{name} did not notice {mutant} in {len(MUTANT_SEEDS)} seeds")
+
+
+@pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
+def test_what_a_search_found_stays_mended(file: Path) -> None:
+    scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])
+    assert run(scenario, seed).verdict is Verdict.PASSED
+    for mutant in mutants_of(scenario):
+        assert run(scenario, seed, mutant).verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Shrinking keeps what a failure needs and drops the rest."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from chaos.search.run_sim import run
-from chaos.search.shrink import shrink, told
+from chaos.search.shrink import keep_as_regression, shrink, told
 from scenarios import loader
 
 pytestmark = pytest.mark.simulated
@@ -25,3 +28,12 @@ def test_a_failure_that_needs_no_fault_is_told_so() -> None:
     small = shrink(scenario, run(scenario, 1, "epoch_wraps_to_zero"))
     assert small.faults == ()
     assert told(small) == "no fault is needed for it"
+
+
+def test_what_is_kept_of_a_revision_is_found_by_its_file_s_name(tmp_path: Path) -> None:
+    scenario, mutant = loader.find("6@first"), "epoch_wraps_to_zero"
+    failing = replace(run(scenario, 1), mutant=mutant)
+    path, command = keep_as_regression(scenario, failing, tmp_path)
+    assert path.name == "06-epoch-wrap-first-passed-1.toml"
+    assert command == f"./crucible sim {path} --seed 1 --mutant {mutant}"
+    assert loader.find(str(path)).revisions == ("first",)

@@ -66,9 +66,18 @@ class FetchPlan:
         return newest if self.uses_topic_ids else min(newest, LAST_VERSION_BY_NAME)
 
     def request(
-        self, max_wait_ms: int, min_bytes: int, max_bytes: int, replica_id: int = -1, replica_epoch: int = -1
+        self,
+        version: int,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        replica_id: int = -1,
+        replica_epoch: int = -1,
     ) -> FetchRequest:
-        """A new request value each time, so that the receiver may keep it."""
+        """A new request value each time, so that the receiver may keep it; of topics it says what ``version`` carries:
+        the name, the ID, or in the first revision the name and for followers the ID too."""
+        with_names = version <= LAST_VERSION_BY_NAME or self.first_revision
+        with_ids = replica_id >= 0 if self.first_revision else not with_names
         return FetchRequest(
             replica_id=replica_id,
             max_wait_ms=max_wait_ms,
@@ -76,21 +85,22 @@ class FetchPlan:
             max_bytes=max_bytes,
             session_id=self.session_id,
             session_epoch=self.session_epoch,
-            topics=_grouped_topics(self.to_send, not self.first_revision or replica_id >= 0),
-            forgotten=_grouped_forgotten(self.to_forget),
+            topics=_grouped_topics(self.to_send, with_names, with_ids),
+            forgotten=_grouped_forgotten(self.to_forget, with_names, with_ids),
             replica_epoch=replica_epoch,
             fetch_type=INCREMENTAL_FETCH if self.first_revision and not self.is_full else FULL_FETCH,
         )
 
 
-def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_ids: bool) -> list[FetchTopic]:
-    """By topic, in the order in which the partitions are wanted. In the first revision only followers say IDs."""
+def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_names: bool, with_ids: bool) -> list[FetchTopic]:
+    """By topic, in the order in which the partitions are wanted."""
     topics: dict[tuple[str, bytes], FetchTopic] = {}
     for (name, partition), wanted in to_send.items():
         key = (name, wanted.topic_id)
         topic = topics.get(key)
         if topic is None:
-            topic = topics[key] = FetchTopic(name, wanted.topic_id if with_ids else NO_TOPIC_ID, [])
+            said = (name if with_names else "", wanted.topic_id if with_ids else NO_TOPIC_ID)
+            topic = topics[key] = FetchTopic(*said, [])
         topic.partitions.append(
             FetchPartition(
                 partition,
@@ -104,13 +114,16 @@ def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_ids: bool) ->
     return list(topics.values())
 
 
-def _grouped_forgotten(to_forget: Iterable[tuple[TopicPartition, bytes]]) -> list[ForgottenTopic]:
+def _grouped_forgotten(
+    to_forget: Iterable[tuple[TopicPartition, bytes]], with_names: bool, with_ids: bool
+) -> list[ForgottenTopic]:
     topics: dict[tuple[str, bytes], ForgottenTopic] = {}
     for (name, partition), topic_id in to_forget:
         key = (name, topic_id)
         topic = topics.get(key)
         if topic is None:
-            topic = topics[key] = ForgottenTopic(name, topic_id, [])
+            said = (name if with_names else "", topic_id if with_ids else NO_TOPIC_ID)
+            topic = topics[key] = ForgottenTopic(*said, [])
         topic.partitions.append(partition)
     return list(topics.values())
 

@@ -62,9 +62,10 @@ class NodeLane:
         self.in_flight = FETCH
         self.asked = {where: each.fetch_offset for where, each in wanted.items()}
         plan = self.handler.build(wanted)
-        body = plan.request(settings.max_wait_ms, settings.min_bytes, settings.max_bytes)
+        version = plan.version(settings.fetch_version)
+        body = plan.request(version, settings.max_wait_ms, settings.min_bytes, settings.max_bytes)
         timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
-        return GroupRequest(FETCH, plan.version(settings.fetch_version), body, timeout_us, node)
+        return GroupRequest(FETCH, version, body, timeout_us, node)
 
     def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
         """The answer to ListOffsets: error, offset and leader epoch by partition."""

@@ -4,11 +4,12 @@ Source: the page's FetchRequest and FetchResponse. As in Fetch 6, replica_id com
 partition_id is INT32, though the page says STRING; error_string is nullable. The set of partitions changes by full
 requests only, so that there is no forgotten list. Never flexible.
 
-Replication needs what Fetch says from versions 9, 12 and 13 on (KIP-320, KIP-595, KIP-516), so that behind its fields
-of Fetch 6
+Replication needs what Fetch says from versions 9, 12, 13 and 15 on (KIP-320, KIP-595, KIP-516, KIP-903), so that behind
+its fields of Fetch 6
 - the name of each topic of a request has a UUID topic_id, zero where not given: one that is deleted and created again
   under its name, with the same leader epoch, is another;
 - each partition of a request has INT32 current_leader_epoch and INT32 last_fetched_epoch, -1 where not given;
+- a request ends with INT64 replica_epoch, the broker epoch of the follower that asks (KIP-903), -1 where not given;
 - each partition of a response has, behind its records, INT32 diverging_epoch and INT64 where that ends, -1 and -1
   where the logs do not part.
 """
@@ -45,6 +46,7 @@ _THROTTLE_AND_ERROR: Final = Struct(">ih")
 _SESSION: Final = Struct(">qb")
 """Session ID, response_flags."""
 _INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
 _UUID: Final = Struct("16s")
 _PARTITION: Final = Struct(">iqqiii")
 """partition, fetch_offset, log_start_offset, max_bytes, current_leader_epoch, last_fetched_epoch."""
@@ -74,6 +76,7 @@ def encode_draft_request(start: bytes, request: FetchRequest) -> Buffers:
         out += legacy_string(topic.topic) + topic.topic_id + _INT32.pack(len(topic.partitions))
         for partition in topic.partitions:
             out += _packed(partition)
+    out += _INT64.pack(r.replica_epoch)
     return output.finish()
 
 
@@ -95,13 +98,24 @@ def decode_draft_request(frame: Frame, offset: int) -> FetchRequest:
             _REQUEST.unpack_from(frame, offset)
         )
         topics, offset = _read_topics(frame, offset + _REQUEST.size)
+        (replica_epoch,) = _INT64.unpack_from(frame, offset)
     except (error, IndexError):
         raise ProtocolError("a Fetch request ends inside a field") from None
     except UnicodeDecodeError:
         raise ProtocolError("a Fetch request holds a string that is not UTF-8") from None
-    check_end(frame, offset, "a Fetch request")
-    limits = (max_wait_ms, min_bytes, max_bytes)
-    return FetchRequest(replica_id, *limits, isolation_level, session_id, number, topics, fetch_type=fetch_type)
+    check_end(frame, offset + _INT64.size, "a Fetch request")
+    return FetchRequest(
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        number,
+        topics,
+        replica_epoch=replica_epoch,
+        fetch_type=fetch_type,
+    )
 
 
 def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:

@@ -93,8 +93,8 @@ class FinalReader(ClusterScript):
         plan = handler.build(wanted)
         operation = self.begin(self.OPERATION, self.now.mono_us)
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
-        request = plan.request(MAX_WAIT_MS, 0, MAX_BYTES)
         version = plan.version(self.settings.versions.fetch)
+        request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES)
         answer = yield from self.call(FETCH, version, request, MAX_WAIT_MS * 1000)
         if isinstance(answer, str):
             self.end(operation, "info", answer)

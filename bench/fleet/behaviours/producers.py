@@ -265,7 +265,8 @@ class KeyedProducer(ClusterScript):
         version = self.settings.versions.produce
         if topic_id == NO_TOPIC_ID:
             version = min(version, LAST_VERSION_BY_NAME)
-        topic = ProduceTopic(slot.where.topic, topic_id, [ProducePartition(slot.where.partition, slot.records)])
+        said = (slot.where.topic, NO_TOPIC_ID) if version <= LAST_VERSION_BY_NAME else ("", topic_id)
+        topic = ProduceTopic(*said, [ProducePartition(slot.where.partition, slot.records)])
         return PRODUCE, version, ProduceRequest(self.plan.acks, self.plan.request_wait_ms, [topic])
 
     def _init_producer_id(self) -> Steps[bool]:

@@ -236,8 +236,9 @@ class SessionFetcher(AssignedScript):
         operation.partitions_sent = len(plan.to_send)
         self._assign(session.handler.partitions)
         wait_ms = self.plan.max_wait_ms
-        request = plan.request(wait_ms, self.plan.min_bytes, self.plan.max_bytes)
-        answer = yield from self.call(FETCH, plan.version(self.settings.versions.fetch), request, wait_ms * 1000)
+        version = plan.version(self.settings.versions.fetch)
+        request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
+        answer = yield from self.call(FETCH, version, request, wait_ms * 1000)
         if isinstance(answer, str):
             self.end(operation, "info", answer)
             session.quiet_polls = 0

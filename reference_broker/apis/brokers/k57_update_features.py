@@ -94,15 +94,17 @@ def _level_problem(latest: MetadataImage, known: tuple[int, int], update: Featur
 def _response(
     body: UpdateFeaturesRequest, refused: Refusal | None, problems: dict[str, Refusal], api_version: int
 ) -> UpdateFeaturesResponse:
-    """Before version 2 a feature that would have been updated has no error although nothing is done, as in Kafka."""
+    """Each feature has a result before version 2 only; there, one that would have been updated has no error although
+    nothing is done, as in Kafka."""
+    tells_each = api_version <= 1
     top = refused
-    if top is None and problems and api_version > 1:
+    if top is None and problems and not tells_each:
         top = next(iter(problems.values()))
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE,
         error_code=top.error if top else ErrorCode.none,
         error_message=top.message if top else None,
-        results=() if top else tuple(_result(update.feature, problems) for update in body.feature_updates),
+        results=tuple(_result(one.feature, problems) for one in body.feature_updates) if tells_each and not top else (),
     )
 
 

@@ -32,7 +32,12 @@ from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey
-from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000, MetadataTopic1000
+from reference_broker.wire.drafts import (
+    MetadataBroker1000,
+    MetadataPartition1000,
+    MetadataResponse1000,
+    MetadataTopic1000,
+)
 
 CARD = Card(
     api_key=ApiKey.METADATA,
@@ -67,7 +72,7 @@ def handle(broker: Broker, call: Call, body: object) -> MetadataResponse | Metad
     if call.api_version < OFFLINE_REPLICAS_FROM:
         topics = [_of_live_replicas(topic) for topic in topics]
     if call.api_version >= FIRST_DRAFT_VERSION:
-        return _draft(cache, topics)
+        return _draft(broker, topics)
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(
@@ -81,9 +86,9 @@ def handle(broker: Broker, call: Call, body: object) -> MetadataResponse | Metad
     )
 
 
-def _draft(cache: MetadataCache, topics: list[MetadataResponseTopic]) -> MetadataResponse1000:
-    """With the epoch of what is told (M-4). Its topics have nothing that ordinary ones have not, so that these are
-    sent: to make 10,000 partitions once more would cost each answer 20 ms."""
+def _draft(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataResponse1000:
+    """With the epoch of what is told (M-4)."""
+    cache = broker.metadata
     return MetadataResponse1000(
         brokers=tuple(
             MetadataBroker1000(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
@@ -92,7 +97,36 @@ def _draft(cache: MetadataCache, topics: list[MetadataResponseTopic]) -> Metadat
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,
         metadata_epoch=cache.metadata_epoch,
-        topics=cast(tuple[MetadataTopic1000, ...], tuple(topics)),
+        topics=tuple(_draft_topic(broker, topic) for topic in topics),
+    )
+
+
+def _draft_topic(broker: Broker, topic: MetadataResponseTopic) -> MetadataTopic1000:
+    """Made once for each answer that is remembered: 10,000 partitions cost 20 ms."""
+    known = broker.topic_answers.get(topic.name or "")
+    if not isinstance(known, _Answer) or known.answer.partitions is not topic.partitions:
+        return _in_draft_layout(topic)
+    if known.draft is None:
+        known.draft = _in_draft_layout(topic)
+    return known.draft
+
+
+def _in_draft_layout(topic: MetadataResponseTopic) -> MetadataTopic1000:
+    return MetadataTopic1000(
+        error_code=int(topic.error_code),
+        name=topic.name or "",
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            MetadataPartition1000(
+                error_code=int(one.error_code),
+                partition_index=one.partition_index,
+                leader_id=one.leader_id,
+                replica_nodes=one.replica_nodes,
+                isr_nodes=one.isr_nodes,
+                offline_replicas=one.offline_replicas,
+            )
+            for one in topic.partitions
+        ),
     )
 
 
@@ -175,14 +209,16 @@ def _error(error: ErrorCode, name: TopicName | None, topic_id: UUID | None) -> M
     return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=internal, partitions=())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Answer:
-    """``topic`` and ``brokers``: what it was made from; it holds as long as they are the same objects."""
+    """``topic`` and ``brokers``: what it was made from; it holds as long as they are the same objects. ``draft``: the
+    same for draft 1000, once somebody has asked for that."""
 
     topic: TopicImage
     brokers: tuple[BrokerImage, ...]
     operations: int
     answer: MetadataResponseTopic
+    draft: MetadataTopic1000 | None = None
 
 
 def _found(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:

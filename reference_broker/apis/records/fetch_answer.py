@@ -24,10 +24,7 @@ LEADERS_FROM = 16
 
 
 def response(session: FetchSession, told: Sequence[tuple[CachedPartition, PartitionData]]) -> FetchResponse:
-    """Topics in the order of the partitions; one that appears in two places of the list is named twice.
-
-    The flags are for versions that carry them.
-    """
+    """Topics in the order of the partitions; one that appears in two places of the list is named twice."""
     topics: list[FetchTopicResponse] = []
     last: tuple[str, bytes] | None = None
     for cached, data in told:
@@ -36,8 +33,10 @@ def response(session: FetchSession, told: Sequence[tuple[CachedPartition, Partit
             topics.append(FetchTopicResponse(*name, []))
             last = name
         topics[-1].partitions.append(data)
-    flags = 0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE
-    return FetchResponse(0, session.session_id, topics, response_flags=flags | _may_follow(session))
+    answer = FetchResponse(0, session.session_id, topics)
+    if session.revision.name == "first":
+        answer.response_flags = _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
+    return answer
 
 
 def refusal(error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:

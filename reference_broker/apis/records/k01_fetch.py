@@ -49,6 +49,8 @@ def handle(broker: Broker, call: Call, body: object) -> FetchResponse | None:
         broker.quorum.handle_fetch(body, call.respond)
         return None
     if sum(len(topic.partitions) for topic in body.topics) > MAX_NAMED_PARTITIONS:
+        if call.api_version < FIRST_DRAFT_VERSION:
+            return FetchResponse(int(Error.INVALID_REQUEST))
         return refusal(Error.INVALID_REQUEST, body, _named_first(broker, call, body))
     if call.api_version >= FIRST_DRAFT_VERSION:
         return _fetch_first(broker, call, body)

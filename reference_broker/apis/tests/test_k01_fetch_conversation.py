@@ -45,7 +45,7 @@ class Conversation:
         }
         plan = handler.build(wanted)
         self.plans.append(plan)
-        request = plan.request(0, 1, self.random.choice([LARGE, 150, 70]))
+        request = plan.request(plan.version(13), 0, 1, self.random.choice([LARGE, 150, 70]))
         if fate == "request lost":
             return handler.handle_lost()
         answer = self._send(plan, request)

@@ -21,6 +21,7 @@ from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
+from reference_broker.wire.drafts import MetadataTopic1000
 
 ALL = object()
 
@@ -128,6 +129,24 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic():
     assert later.topics[1].partitions is first.topics[1].partitions
     delete(world, named("a"))
     assert list(world.broker.topic_answers) == ["b"]
+
+
+def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too():
+    world = AdminWorld()
+    create(world, topic("a"), topic("b"))
+    metadata(world, operations=True)
+    first, again = metadata(world, version=1000), metadata(world, ("a", "b", "gone"), version=1000)
+    assert {type(one) for one in again.topics} == {MetadataTopic1000}
+    assert [(one.name, one.error_code, len(one.partitions)) for one in again.topics] == [
+        ("a", 0, 1),
+        ("b", 0, 1),
+        ("gone", 3, 0),
+    ]
+    assert again.topics[0] is first.topics[0]
+    grow(world, "a", 2)
+    later = metadata(world, version=1000)
+    assert [len(one.partitions) for one in later.topics] == [2, 1]
+    assert later.topics[1] is first.topics[1]
 
 
 def test_nothing_is_told_before_it_is_durable():

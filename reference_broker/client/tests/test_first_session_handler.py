@@ -55,11 +55,11 @@ def test_the_first_request_is_full_and_the_first_incremental_one_has_number_1() 
     plan = handler.build({A: at(0), B: at(0)})
     assert shown(plan) == (0, 0, [A, B])
     assert (plan.is_full, plan.version(17)) == (True, 1000)
-    assert plan.request(1, 1, 1).fetch_type == 0
+    assert plan.request(1000, 1, 1, 1).fetch_type == 0
     handler.handle_response(answer(ID, OK, A, B))
     plan = handler.build({A: at(0), B: at(5)})
     assert shown(plan) == (ID, 1, [B])
-    request = plan.request(1, 1, 1, replica_id=3)
+    request = plan.request(1000, 1, 1, 1, replica_id=3)
     assert (request.fetch_type, request.replica_id, request.session_epoch) == (INCREMENTAL_FETCH, 3, 1)
     handler.handle_response(answer(ID, BOTH, B))
     assert shown(handler.build({A: at(0), B: at(5)})) == (ID, 2, [])
@@ -71,7 +71,7 @@ def test_another_epoch_names_the_partition_again(epoch: str) -> None:
     handler = opened(A, B)
     plan = handler.build({A: at(0), B: at(0)._replace(**{epoch: 7})})
     assert shown(plan) == (ID, 1, [B])
-    assert getattr(plan.request(1, 1, 1).topics[0].partitions[0], epoch) == 7
+    assert getattr(plan.request(1000, 1, 1, 1).topics[0].partitions[0], epoch) == 7
 
 
 @pytest.mark.clause("G-3", "G-6")
@@ -309,8 +309,8 @@ def test_builds_and_updates_say_the_same(revision: str) -> None:
 def test_only_a_follower_says_topic_ids() -> None:
     handler = make_session_handler("first")
     plan = handler.build({A: Wanted(b"i" * 16, 0, 100)})
-    assert [topic.topic_id for topic in plan.request(1, 1, 1).topics] == [NO_TOPIC_ID]
-    assert [topic.topic_id for topic in plan.request(1, 1, 1, replica_id=2).topics] == [b"i" * 16]
+    assert [topic.topic_id for topic in plan.request(1000, 1, 1, 1).topics] == [NO_TOPIC_ID]
+    assert [topic.topic_id for topic in plan.request(1000, 1, 1, 1, replica_id=2).topics] == [b"i" * 16]
     handler.handle_response(answer(ID, OK, A))
     plan = handler.build({A: Wanted(b"j" * 16, 0, 100)})
-    assert [topic.topic_id for topic in plan.request(1, 1, 1, replica_id=2).topics] == [b"j" * 16]
+    assert [topic.topic_id for topic in plan.request(1000, 1, 1, 1, replica_id=2).topics] == [b"j" * 16]

@@ -74,7 +74,7 @@ def test_a_change_of_any_field_names_the_partition_again(field):
     changed[FOO0] = changed[FOO0]._replace(**{field: 77})
     plan = handler.build(changed)
     assert list(plan.to_send) == [FOO0]
-    [topic] = plan.request(500, 1, 1000).topics
+    [topic] = plan.request(17, 500, 1, 1000).topics
     assert 77 in [
         getattr(topic.partitions[0], each)
         for each in (
@@ -97,7 +97,8 @@ def test_removed_partitions_are_forgotten_once():
     plan = handler.build(wanted(FOO1))
     assert forgotten(plan) == [FOO0, BAR0]
     assert not plan.to_send
-    assert [(each.topic, each.partitions) for each in plan.request(1, 1, 1).forgotten] == [("foo", [0]), ("bar", [0])]
+    request = plan.request(12, 1, 1, 1)
+    assert [(each.topic, each.partitions) for each in request.forgotten] == [("foo", [0]), ("bar", [0])]
     handler.handle_response(response(123))
     assert not handler.build(wanted(FOO1)).to_forget
 
@@ -287,9 +288,16 @@ def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch():
     assert (plan.session_epoch, dict(plan.to_send)) == (2, {})
 
 
+@pytest.mark.parametrize(("version", "said"), [(12, ("foo", NO_TOPIC_ID)), (13, ("", FOO_ID))])
+def test_a_request_says_of_topics_only_what_its_version_carries(version, said):
+    handler = opened(FOO0, FOO1)
+    request = handler.build(wanted(FOO1, offset=5)).request(version, 1, 1, 1)
+    assert [(each.topic, each.topic_id) for each in (*request.topics, *request.forgotten)] == [said, said]
+
+
 def test_each_request_is_a_new_value():
     plan = FetchSessionHandler().build(wanted(FOO0))
-    first, second = plan.request(1, 1, 1), plan.request(1, 1, 1)
+    first, second = plan.request(17, 1, 1, 1), plan.request(17, 1, 1, 1)
     assert first == second
     first.topics[0].partitions.clear()
     assert second.topics[0].partitions

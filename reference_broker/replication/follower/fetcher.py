@@ -204,14 +204,16 @@ class Fetcher:
         if newcomers or self._unsaid:
             wait_ms = 0 if self._unsaid else min(wait_ms, NEWCOMERS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
+        version = plan.version(VERSIONS[ApiKey.FETCH][1])
         request = plan.request(
+            version,
             wait_ms,
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             setting.node_id,
             setting.broker_epoch(),
         )
-        self._send(ApiKey.FETCH, plan.version(VERSIONS[ApiKey.FETCH][1]), request, self._answered)
+        self._send(ApiKey.FETCH, version, request, self._answered)
 
     def _news(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
         """What the next fetch says: partitions that are wanted otherwise, those that are not wanted any more, and

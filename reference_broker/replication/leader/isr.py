@@ -16,7 +16,7 @@ from kio.static.primitive import i8, i32, i64
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.node_ports import Ports
-from reference_broker.replication.leader.replicas import Followers, Proposal
+from reference_broker.replication.leader.replicas import Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.lazy_schema import LazySchema
@@ -124,34 +124,24 @@ class IsrProposals:
 
     def _request(self, sent: dict[Partition, Proposal]) -> "request_schema.AlterPartitionRequest":
         topics: dict[bytes, list[request_schema.PartitionData]] = {}
-        epoch = self._replica.lifecycle.registered_epoch
         for partition, proposal in sent.items():
-            followers = partition.followers
-            assert followers is not None, "only partitions with followers have proposals"
             topics.setdefault(partition.topic_id, []).append(
                 request_schema.PartitionData(
                     partition_index=i32(partition.index),
                     leader_epoch=i32(proposal.leader_epoch),
-                    new_isr_with_epochs=tuple(self._member(followers, one, epoch) for one in proposal.isr),
+                    new_isr_with_epochs=_members(proposal),
                     leader_recovery_state=i8(_RECOVERED),
                     partition_epoch=i32(proposal.partition_epoch),
                 )
             )
         return request_schema.AlterPartitionRequest(
             broker_id=BrokerId(self._node_id),
-            broker_epoch=i64(epoch),
+            broker_epoch=i64(self._replica.lifecycle.registered_epoch),
             topics=tuple(
                 request_schema.TopicData(topic_id=UUID(bytes=topic_id), partitions=tuple(partitions))
                 for topic_id, partitions in topics.items()
             ),
         )
-
-    def _member(self, followers: Followers, replica_id: int, own_epoch: int) -> "request_schema.BrokerState":
-        """Its broker epoch as its fetches told it; -1 where this leader has had none, which the controller takes as
-        unknown."""
-        state = followers.states.get(replica_id)
-        epoch = own_epoch if state is None else max(state.broker_epoch, -1)
-        return request_schema.BrokerState(broker_id=BrokerId(replica_id), broker_epoch=i64(epoch))
 
     def _failed(self) -> None:
         """It may have been applied: asking again is harmless, since the partition epoch then is old."""
@@ -201,6 +191,13 @@ class IsrProposals:
         else:
             return False
         return True
+
+
+def _members(proposal: Proposal) -> "tuple[request_schema.BrokerState, ...]":
+    return tuple(
+        request_schema.BrokerState(broker_id=BrokerId(replica_id), broker_epoch=i64(epoch))
+        for replica_id, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
+    )
 
 
 def _holds(partition: Partition, proposal: Proposal) -> bool:

@@ -92,6 +92,7 @@ class Leaders:
         if new_epoch or state.partition_epoch > partition.partition_epoch:
             partition.partition_epoch = state.partition_epoch
             followers.assign(state.replicas, self._now_us())
+            self._forget_restarted(followers)
             self._commit(partition, followers, state.isr)
 
     def resigns(self, partition: Partition) -> None:
@@ -147,6 +148,13 @@ class Leaders:
             ("high_watermark", log.high_watermark),
         )
         return followers
+
+    def _forget_restarted(self, followers: Followers) -> None:
+        """A follower of a new life may have lost what its old one had. Until the metadata's news of that life are
+        carried out here, ``is_eligible`` keeps the old progress from counting."""
+        for state in followers.states.values():
+            if self._brokers.is_stale(state.replica_id, state.broker_epoch):
+                state.forget()
 
     # --- progress ---------------------------------------------------------------------------------------------------
 
@@ -284,7 +292,8 @@ class Leaders:
             self._propose(partition, followers, isr, None)
 
     def _propose(self, partition: Partition, followers: Followers, isr: tuple[int, ...], joining: int | None) -> None:
-        proposal = Proposal(isr, followers.leader_epoch, partition.partition_epoch, joining)
+        broker_epochs = tuple(map(self._brokers.epoch_of, isr))
+        proposal = Proposal(isr, broker_epochs, followers.leader_epoch, partition.partition_epoch, joining)
         followers.propose(proposal)
         self._lag_check.watch(partition, followers)
         self._proposals.propose(partition, proposal)
@@ -332,7 +341,8 @@ class Leaders:
                 self._let_join(partition, followers, state)
 
     def _look(self, partition: Partition, followers: Followers, shrinks: bool) -> None:
-        """It has somebody behind: what time alone may have changed."""
+        """It has somebody behind: what time alone may have changed, or other brokers' lives."""
+        self._forget_restarted(followers)
         for state in tuple(followers.outside):
             if state.was_here(self._now_us(), self._max_lag_ms):
                 self._let_join(partition, followers, state)

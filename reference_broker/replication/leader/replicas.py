@@ -103,13 +103,22 @@ class FollowerState:
         self.last_fetch_us = now_us if in_sync else _NEVER_US
         self.cached = None
 
+    def forget(self) -> None:
+        """It has a new life: what it had told, and when, was of another one, which may have had more than it has."""
+        self.last_caught_up_us = self.last_fetch_us = _NEVER_US
+        self.log_end_offset = self.log_start_offset = self.leader_end_at_fetch = UNKNOWN_OFFSET
+        self.broker_epoch = UNKNOWN_EPOCH
+        self.cached = None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
     """In-sync replicas asked for, not committed yet. ``joining``: the replica that it adds; None: it only takes away.
-    Epochs as of the time when it was made."""
+    Epochs as of the time when it was made: however often it is asked for, it means the incarnations of
+    ``broker_epochs`` (one for each of ``isr``), and none that came later (KIP-903)."""
 
     isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
     leader_epoch: int
     partition_epoch: int
     joining: int | None = None

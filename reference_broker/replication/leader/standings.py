@@ -1,7 +1,7 @@
 """What the metadata says of the brokers that have a replica of something led here: judged anew each time."""
 
 from reference_broker.controller.metadata_replica import MetadataReplica
-from reference_broker.replication.leader.replicas import FollowerState
+from reference_broker.replication.leader.replicas import UNKNOWN_EPOCH, FollowerState
 
 
 class Standings:
@@ -18,12 +18,19 @@ class Standings:
         broker = self._replica.controller.image.brokers.get(state.replica_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
-        return state.broker_epoch in (-1, broker.broker_epoch)
+        return state.broker_epoch == broker.broker_epoch
 
     def is_stale(self, replica_id: int, replica_epoch: int) -> bool:
-        """A later incarnation is known. ``replica_epoch`` -1: it does not say."""
+        """A later incarnation is known. False for an epoch below 0: it has not told which one it is."""
+        return 0 <= replica_epoch < self.epoch_of(replica_id)
+
+    def epoch_of(self, replica_id: int) -> int:
+        """Of the incarnation that the metadata has; this node knows its own before that. UNKNOWN_EPOCH: none is
+        registered."""
+        if replica_id == self._node_id:
+            return self._replica.lifecycle.registered_epoch
         broker = self._replica.controller.image.brokers.get(replica_id)
-        return replica_epoch != -1 and broker is not None and not broker.fenced and broker.broker_epoch > replica_epoch
+        return UNKNOWN_EPOCH if broker is None else broker.broker_epoch
 
     def is_alive(self, replica_id: int) -> bool:
         broker = self._replica.controller.image.brokers.get(replica_id)

@@ -348,6 +348,85 @@ def test_a_late_fetch_of_the_incarnation_that_was_known_counts_nothing_once_ther
     assert world.fetch(3, partition, 0, epoch=200) is Error.NONE
 
 
+@pytest.mark.parametrize("told", [103, -1])
+def test_what_a_follower_had_before_its_restart_does_not_bring_it_back(told: int) -> None:
+    """It lost its power and what it had not synced, is registered anew, and its link to this leader is cut: its session
+    of before was in contact a moment ago. ``told``: its broker epoch in those fetches."""
+    world = World(min_isr=2)
+    partition = world.lead()
+    world.leaders.start()
+    world.append(partition, 100)
+    world.fetch(2, partition, 100)
+    world.fetch(3, partition, 100, epoch=told)
+    assert partition.log.high_watermark == 100
+    world.state(partition, (1, 2), partition_epoch=1)
+    world.show_broker(replace(registered(3), broker_epoch=200, fenced=True))
+    world.show_broker(replace(registered(3), broker_epoch=200))
+    world.pass_ms(LAG_MS // 2)
+    assert not world.asked
+    assert world.fetch(3, partition, 90, epoch=200) is Error.NONE
+    world.pass_ms(0)
+    assert not world.asked
+    world.fetch(3, partition, 100, epoch=200)
+    assert world.proposals() == [(0, (1, 2, 3), 1)]
+
+
+def test_a_follower_that_does_not_tell_its_broker_epoch_does_not_join() -> None:
+    world = World()
+    partition = world.lead(isr=(1, 2))
+    world.append(partition)
+    world.fetch(3, partition, 1, epoch=-1)
+    world.pass_ms(0)
+    assert not world.asked
+    world.fetch(3, partition, 1)
+    assert world.proposals() == [(0, (1, 2, 3), 0)]
+
+
+def test_a_deletion_waits_for_the_restarted_follower_which_may_have_its_old_log_start() -> None:
+    world = World()
+    partition = world.lead(isr=(1, 2))
+    world.append(partition, 3)
+    world.fetch(2, partition, 3, log_start=2)
+    world.fetch(3, partition, 1, log_start=2)
+    partition.log.delete_records_before(2)
+    assert world.leaders.low_watermark(partition) == 2
+    world.show_broker(replace(registered(3), broker_epoch=200))
+    assert world.leaders.low_watermark(partition) == -1
+    world.fetch(3, partition, 1, log_start=0, epoch=200)
+    assert world.leaders.low_watermark(partition) == 0
+
+
+def test_a_proposal_that_is_asked_for_again_means_the_incarnation_that_it_was_made_for() -> None:
+    """What became of the first request is not known, and who was to join has restarted and fetches anew meanwhile."""
+    world = World()
+    partition = world.lead(isr=(1, 2))
+    world.append(partition, 3)
+    caught_up(world, partition, 2, 3)
+    assert joined_epochs(world) == {1: 101, 2: 102, 3: 103}
+    world.lose_request()
+    world.show_broker(replace(registered(3), broker_epoch=200))
+    world.fetch(3, partition, 0, epoch=200)
+    world.pass_ms(50)
+    assert joined_epochs(world) == {1: 101, 2: 102, 3: 103}
+    world.answer(ErrorCode.ineligible_replica)
+    assert world.followers(partition).maximal_isr == (1, 2)
+
+
+def test_a_proposal_names_the_incarnation_also_of_who_has_not_fetched_yet() -> None:
+    """The leader is new. An epoch of -1 would be one that the controller does not compare."""
+    world = World()
+    partition = world.lead(isr=(1, 2))
+    caught_up(world, partition, 3)
+    assert joined_epochs(world) == {1: 101, 2: 102, 3: 103}
+
+
+def joined_epochs(world: World) -> dict[int, int]:
+    """Broker epochs by ID, in the latest request."""
+    world.pass_ms(0)
+    (topic,) = world.asked[-1][0].topics
+    return {int(one.broker_id): int(one.broker_epoch) for one in topic.partitions[0].new_isr_with_epochs}
+
+
 def test_a_refused_joiner_lets_the_high_watermark_go_on_at_once() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))

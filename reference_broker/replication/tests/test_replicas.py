@@ -100,7 +100,7 @@ def test_the_high_watermark_is_the_smallest_end_of_the_maximal_set() -> None:
     made = followers(isr=(1, 2))
     at(made, f2=7, f3=4)
     assert mark(made, 9, now_us=10**9) == 7
-    made.propose(Proposal((1, 2, 3), 0, 0, joining=3))
+    made.propose(Proposal((1, 2, 3), (11, 12, 13), 0, 0, joining=3))
     assert (made.isr, made.maximal_isr, mark(made, 9, now_us=10**9)) == ((1, 2), (1, 2, 3), 4)
     made.withdraw()
     assert mark(made, 9, now_us=10**9) == 7
@@ -109,7 +109,7 @@ def test_the_high_watermark_is_the_smallest_end_of_the_maximal_set() -> None:
 def test_a_proposal_to_leave_changes_nothing_before_it_is_committed() -> None:
     made = followers()
     at(made, f2=7, f3=4)
-    made.propose(Proposal((1, 2), 0, 0))
+    made.propose(Proposal((1, 2), (11, 12), 0, 0))
     assert (made.maximal_isr, mark(made, 9)) == ((1, 2, 3), 4)
     made.commit((1, 2))
     assert (made.maximal_isr, made.proposal, mark(made, 9, now_us=10**9)) == ((1, 2), None, 7)
@@ -148,7 +148,7 @@ def test_who_joins_holds_what_is_committed_and_reached_the_epochs_start(
     made = followers(isr=(1, 2), end=epoch_start)
     at(made, f3=end)
     assert made.may_join(made.states[3], high_watermark) is joins
-    made.propose(Proposal((1,), 0, 0))
+    made.propose(Proposal((1,), (11,), 0, 0))
     assert not made.may_join(made.states[3], high_watermark), "one proposal at a time"
 
 
@@ -185,7 +185,7 @@ def test_everybody_even_needs_no_watch() -> None:
     at(made, f2=5, f3=5)
     assert made.is_even(5)
     assert not made.is_even(6)
-    made.propose(Proposal((1, 2), 0, 0))
+    made.propose(Proposal((1, 2), (11, 12), 0, 0))
     assert not made.is_even(5)
     made.commit((1, 2))
     assert not made.is_even(5)

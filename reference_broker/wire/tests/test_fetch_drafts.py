@@ -30,11 +30,12 @@ HEADER_V1 = "0001 03e8 00000009 0002 6d65"
 
 
 @pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
-def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_epochs_and_topic_ids() -> None:
+def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_what_followers_tell() -> None:
     text = (
         "00000003 000001f4 00000001 00100000 00 01 0102030405060708 7000000000000002"
         "00000001 0001 74 69696969696969696969696969696969 00000001"
         "00000005 0000000000000007 0000000000000006 00001000 00000004 00000003"
+        "0000000000000011"
     )
     body = FetchRequest(
         3,
@@ -45,6 +46,7 @@ def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_epochs_a
         0x0102030405060708,
         0x7000000000000002,
         [FetchTopic("t", b"i" * 16, [FetchPartition(5, 7, 4096, 4, 3, 6)])],
+        replica_epoch=0x11,
         fetch_type=INCREMENTAL_FETCH,
     )
     assert decode_request(FETCH, DRAFT, memoryview(bytes.fromhex(text)), 0) == body
@@ -96,6 +98,7 @@ def test_a_response_tells_where_the_logs_part_behind_the_fields_of_version_6() -
 def test_both_round_trip(data: st.DataObject) -> None:
     asked = data.draw(fetch_requests(6))
     asked.session_id, asked.session_epoch, asked.fetch_type = data.draw(st.tuples(INT64, INT64, INT8))
+    asked.replica_epoch = data.draw(INT64)
     for topic in asked.topics:
         topic.topic_id = data.draw(st.binary(min_size=16, max_size=16))
     for each in (partition for topic in asked.topics for partition in topic.partitions):

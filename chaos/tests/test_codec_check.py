@@ -1,0 +1,143 @@
+"""What the simulator passes as a value is what a wire would have carried."""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import pytest
+
+from bench.fleet.behaviours.protocol import Request
+from chaos.search.run_sim import run
+from chaos.sim import network
+from chaos.sim.codec_check import (
+    CodecMismatchError,
+    differences,
+    same_after_codec_reply,
+    same_after_codec_request,
+)
+from chaos.sim.outcome import Verdict
+from reference_broker.core.effects import Reply
+from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.drafts import MetadataResponse1000
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.fetch_drafts import decode_draft_request
+from reference_broker.wire.tags import Tag
+from scenarios import loader
+
+PLAYED = (
+    "06-epoch-wrap@first",
+    "coordinator-killed",
+    "leader-killed-under-acks-all",
+    "leader-killed-under-acks-all@first",
+    "metadata-version-raised",
+    "mirror",
+    "swarm",
+)
+"""They are quick, and together use every version of every API that any scenario uses."""
+VERSIONS_PLAYED = 34
+NEVER_PLAYED = {(ApiKey.FETCH_SNAPSHOT, 1000)}
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+@dataclass
+class Old:
+    name: str
+    items: object = ()
+
+
+@dataclass
+class New:
+    name: str
+    items: object = ()
+    epoch: int = -1
+
+
+def asked(version: int, body: FetchRequest) -> Request:
+    return Request(ApiKey.FETCH, version, "me", body, 0)
+
+
+def answered(api_key: int, version: int, body: object) -> Reply:
+    return Reply(1, 7, api_key, version, body, Tag(api_key, version, "me"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([1, (2, 3)], (1, [2, 3])), (b"ab", memoryview(b"ab")), (Number.ONE, 1), (Old("a", [b"c"]), Old("a", (b"c",)))],
+)
+def test_kinds_of_the_same_value_are_equal(before: object, after: object) -> None:
+    assert list(differences(before, after, "request")) == []
+    assert list(differences(after, before, "request")) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "places"),
+    [
+        ((1, 2), (1,), ["request"]),
+        (b"ab", b"ac", ["request"]),
+        (b"", None, ["request"]),
+        (None, [], ["request"]),
+        (Old("a"), Old("b", (1,)), ["request.name", "request.items"]),
+        (New("a", (), 3), Old("a"), ["request.epoch"]),
+        (Old("a"), New("a"), ["request.epoch"]),
+        (Old("a", [New("b", (), 1), New("c", (), 2)]), Old("a", [New("b", (), 1), New("c")]), ["request.items.epoch"]),
+    ],
+)
+def test_other_values_are_told_by_their_place(before: object, after: object, places: list[str]) -> None:
+    assert [place for place, _, _ in differences(before, after, "request")] == places
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "place"),
+    [
+        (12, FetchRequest(replica_epoch=5), "request.replica_epoch"),
+        (17, FetchRequest(topics=[FetchTopic("t", b"i" * 16, [])]), "request.topics.topic"),
+        (1000, FetchRequest(rack_id="r"), "request.rack_id"),
+    ],
+)
+def test_a_field_of_a_request_that_its_version_drops_is_found(version: int, body: FetchRequest, place: str) -> None:
+    with pytest.raises(CodecMismatchError, match=f"{place} of API 1 v{version}: .* became"):
+        same_after_codec_request(asked(version, body), 1)
+
+
+def test_a_field_of_an_answer_that_its_version_drops_is_found() -> None:
+    with pytest.raises(CodecMismatchError, match=r"response\.response_flags of API 1 v17: 2 became 0"):
+        same_after_codec_reply(answered(ApiKey.FETCH, 17, FetchResponse(response_flags=2)))
+    flagged = FetchResponse(response_flags=2)
+    assert same_after_codec_reply(answered(ApiKey.FETCH, 1000, flagged)) == flagged
+
+
+def test_an_answer_made_for_another_version_is_found() -> None:
+    from kio.schema.metadata.v13.response import MetadataResponseTopic
+
+    topic = MetadataResponseTopic(error_code=0, name="t", topic_id=None, partitions=())  # type: ignore[arg-type]
+    body = MetadataResponse1000(brokers=(), topics=(topic,))  # type: ignore[arg-type]
+    with pytest.raises(CodecMismatchError, match=r"response\.topics\.topic_id of API 3 v1000"):
+        same_after_codec_reply(answered(ApiKey.METADATA, 1000, body))
+
+
+def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the guarantees hold, too, where all that arrives was bytes."""
+    seen: set[tuple[int, int]] = set()
+
+    def checked(reply: Reply) -> object:
+        seen.add((reply.api_key, reply.api_version))
+        return same_after_codec_reply(reply)
+
+    monkeypatch.setattr(network, "same_after_codec_reply", checked)
+    for name in PLAYED:
+        outcome = run(loader.find(name), 1, coded_share=1.0)
+        assert outcome.verdict is Verdict.PASSED, (name, outcome.violations, outcome.reasons)
+    assert len(seen) == VERSIONS_PLAYED
+    assert set(DRAFTS) - seen == NEVER_PLAYED
+
+
+def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(frame: memoryview, offset: int) -> FetchRequest:
+        return replace(decode_draft_request(frame, offset), replica_epoch=-1)
+
+    monkeypatch.setattr("reference_broker.wire.messages.decode_draft_request", forgetful)
+    outcome = run(loader.find("leader-killed-under-acks-all@first"), 1)
+    assert outcome.verdict is Verdict.CRASHED
+    assert "request.replica_epoch of API 1 v1000" in outcome.reasons[0]
