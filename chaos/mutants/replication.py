@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "leader_from_outside_the_isr",
         "any replica may be elected",
         "node",
-        "reference_broker.controller.partition_changes:elect",
+        "reference_broker.controller.planning.partition_changes:elect",
         ("partition", "isr", "acceptable", "election"),
         _leader_from_outside_the_isr,
     ),

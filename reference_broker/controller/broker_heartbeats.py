@@ -15,7 +15,8 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_changes import (
+from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.planning.broker_changes import (
     Change,
     Setting,
     fencing,
@@ -24,8 +25,7 @@ from reference_broker.controller.broker_changes import (
     shutting_down,
     unfencing,
 )
-from reference_broker.controller.leader_election import active_brokers
-from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.planning.leader_election import active_brokers
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.ports.node_ports import Surroundings

@@ -15,7 +15,7 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusal
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.partition_changes import RECOVERED, RECOVERING, PartitionChanges
+from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING, PartitionChanges
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord
 from reference_broker.metadata.replay import changed_partition

@@ -10,7 +10,9 @@ from kio.static.primitive import i64
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
-from reference_broker.controller.broker_changes import (
+from reference_broker.controller.controller import Controller
+from reference_broker.controller.operations import Planning, Records
+from reference_broker.controller.planning.broker_changes import (
     Registration,
     Setting,
     duplicate_problem,
@@ -18,8 +20,6 @@ from reference_broker.controller.broker_changes import (
     registration_problem,
     restarting,
 )
-from reference_broker.controller.controller import Controller
-from reference_broker.controller.operations import Planning, Records
 from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.apis import ApiKey
 

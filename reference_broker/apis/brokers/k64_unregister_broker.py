@@ -8,8 +8,8 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.controller.broker_changes import Setting, unregistering
 from reference_broker.controller.operations import Planning
+from reference_broker.controller.planning.broker_changes import Setting, unregistering
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(

@@ -8,12 +8,12 @@ from kio.schema.errors import ErrorCode
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.proposing import UNITS_PER_ENTRY, Refusal, chained
-from reference_broker.apis.topics.topic_names import name_problem
 from reference_broker.configuration.setting import ConfigError
 from reference_broker.configuration.topic_config import parse_topic_configs
 from reference_broker.controller.operations import Planning
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord
+from reference_broker.metadata.topic_names import name_problem
 
 Resource: TypeAlias = tuple[int, str]
 """(type, name)."""

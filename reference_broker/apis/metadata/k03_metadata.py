@@ -27,10 +27,10 @@ from reference_broker.apis.proposing import (
     as_uuid,
 )
 from reference_broker.apis.topics.topic_creation import DEFAULT, WantedTopic, request_problem
-from reference_broker.apis.topics.topic_names import is_internal, name_problem
 from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
+from reference_broker.metadata.topic_names import is_internal, name_problem
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000, MetadataTopic1000
 

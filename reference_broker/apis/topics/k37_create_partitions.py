@@ -19,8 +19,8 @@ from reference_broker.apis.topics.topic_creation import (
     too_many_partitions,
 )
 from reference_broker.controller.operations import Planning
+from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.controller.refusal import NOT_CONTROLLER
-from reference_broker.controller.replica_placement import placement
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import PartitionRecord
 from reference_broker.ports.chance import RandomSource

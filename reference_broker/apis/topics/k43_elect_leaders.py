@@ -12,9 +12,9 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, UNITS_PER_ENTRY, Refusal
-from reference_broker.controller.leader_election import Election
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.partition_changes import PartitionChanges
+from reference_broker.controller.planning.leader_election import Election
+from reference_broker.controller.planning.partition_changes import PartitionChanges
 from reference_broker.metadata.image import NO_LEADER, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
 from reference_broker.wire.apis import ApiKey

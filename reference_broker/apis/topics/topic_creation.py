@@ -11,14 +11,14 @@ from kio.schema.errors import ErrorCode
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.proposing import Refusal
-from reference_broker.apis.topics.topic_names import METADATA_TOPIC, name_problem
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
 from reference_broker.configuration.topic_config import parse_topic_configs
-from reference_broker.controller.leader_election import active_brokers, is_active
-from reference_broker.controller.replica_placement import placement
+from reference_broker.controller.planning.leader_election import active_brokers, is_active
+from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
+from reference_broker.metadata.topic_names import METADATA_TOPIC, name_problem
 from reference_broker.metadata.uuids import NO_DIRECTORY
 
 DEFAULT = -1

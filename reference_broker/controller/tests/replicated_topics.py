@@ -1,7 +1,7 @@
 """Brokers that live, and topics with several replicas, on an active controller with its log in memory."""
 
-from reference_broker.controller.broker_changes import Registration, Setting, registering, restarting
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.planning.broker_changes import Registration, Setting, registering, restarting
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from reference_broker.controller.broker_changes import (
+from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.planning.broker_changes import (
     Registration,
     Setting,
     registering,
     registration_problem,
     unregistering,
 )
-from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
 

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from kio.schema.errors import ErrorCode
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.leader_election import Election
-from reference_broker.controller.partition_changes import PartitionChanges, election_of
+from reference_broker.controller.planning.leader_election import Election
+from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage
 from reference_broker.metadata.records import (
