@@ -7,35 +7,51 @@ records are committed and published here; whoever is on the way when leadership 
 ``latest`` is dropped. What is published comes from the committed log through the loader, as on every node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Activation, Endpoint, activation
-from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
+from reference_broker.controller.broker_heartbeats import BrokerHeartbeats, Heartbeat, HeartbeatAnswer
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.operations import Answered, Operation, Plan
-from reference_broker.controller.refusal import NOT_CONTROLLER
+from reference_broker.controller.planning.change import Change, Situation
+from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
+from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
+from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsrs
+from reference_broker.controller.planning.leader_election import Election
+from reference_broker.controller.planning.leader_elections import ElectionOutcomes, LeaderElections, WantedPartitions
+from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
+from reference_broker.controller.planning.producer_id_blocks import ProducerIdBlock
+from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart, Unregistration
+from reference_broker.controller.planning.topic_creation import TopicCreation, TopicOutcomes, WantedTopic
+from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
+from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
 from reference_broker.metadata.features import check_levels, supported_features
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
-from reference_broker.metadata.uuids import random_uuid
+from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Surroundings
 
 NO_CONTROLLER = -1
+
+OutcomeT = TypeVar("OutcomeT")
 
 
 class Controller:
     """Every node has one; it is active on the quorum's leader, once it has all that was committed before.
 
     ``endpoint``: what clients are told to connect to. ``cluster_id``: of this cluster, text. ``on_activated``: told
-    when this node becomes active, so that its own broker asks it at once.
+    when this node becomes active, so that its own broker asks it at once. ``for_placement``: the chance by which new
+    replicas are placed.
     """
 
     __slots__ = (
         "_claim",
         "_config",
+        "_for_placement",
         "_loader",
         "_quorum",
         "_reign",
@@ -57,6 +73,7 @@ class Controller:
         loader: MetadataLoader,
         quorum: Leadership,
         endpoint: Endpoint,
+        for_placement: RandomSource,
     ) -> None:
         self.node_id = surroundings.node_id
         self.cluster_id = cluster_id
@@ -64,6 +81,7 @@ class Controller:
         self.on_activated: Callable[[], None] = _nothing
         self._surroundings = surroundings
         self._config = config
+        self._for_placement = for_placement
         self._loader = loader
         self._quorum = quorum
         self._reign: Reign | None = None
@@ -108,11 +126,6 @@ class Controller:
         return self._reign is not None and self._reign.in_transaction
 
     @property
-    def next_offset(self) -> int:
-        """Where the first record of the operation being planned will stand, if it fits one batch."""
-        return self._loader.end_offset
-
-    @property
     def broker_epoch(self) -> int:
         """Of this node's registration; -1 before it is published."""
         broker = self.image.brokers.get(self.node_id)
@@ -134,14 +147,71 @@ class Controller:
         """``listener`` gets every published delta and the image after it, from the next one on."""
         self._loader.subscribe(listener)
 
-    # Changing the metadata
+    # What it is asked for: each verb is one change, and its answer follows when the change is published or refused
+
+    def create_topics(
+        self, wanted: Sequence[WantedTopic], validate_only: bool, answer: Callable[[TopicOutcomes], None]
+    ) -> None:
+        self._propose("create topics", TopicCreation(wanted, validate_only), answer)
+
+    def create_partitions(
+        self, wanted: Sequence[WantedGrowth], validate_only: bool, answer: Callable[[GrowthOutcomes], None]
+    ) -> None:
+        self._propose("create partitions", PartitionGrowth(wanted, validate_only), answer)
+
+    def delete_topics(self, named: Sequence[NamedTopic], answer: Callable[[DeletionOutcomes], None]) -> None:
+        self._propose("delete topics", TopicDeletion(named), answer)
+
+    def change_configs(
+        self, wanted: Sequence[WantedConfigs], validate_only: bool, answer: Callable[[ConfigOutcomes], None]
+    ) -> None:
+        self._propose("alter configs", ConfigChange(wanted, validate_only), answer)
+
+    def elect_leaders(
+        self,
+        election: Election,
+        wanted: WantedPartitions | None,
+        answer: Callable[[ElectionOutcomes | Refusal], None],
+    ) -> None:
+        """``wanted`` None: all partitions."""
+        self._propose("elect leaders", LeaderElections(election, wanted), answer, atomic=False)
+
+    def change_isrs(
+        self, leader_id: int, broker_epoch: int, wanted: WantedIsrs, answer: Callable[[IsrOutcomes | Refusal], None]
+    ) -> None:
+        """``leader_id`` and ``broker_epoch``: of the broker that asks."""
+        self._propose("alter partitions", IsrChange(leader_id, broker_epoch, wanted), answer, atomic=False)
+
+    def update_features(
+        self, wanted: Sequence[WantedLevel], validate_only: bool, answer: Callable[[FeatureOutcomes | Refusal], None]
+    ) -> None:
+        self._propose("update features", FeatureUpdates(wanted, validate_only), answer)
+
+    def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
+        """Two changes, one right after the other. The answer is the broker epoch."""
+        restart = Restart(wanted, self.cluster_id, self.heartbeats)
+        self._propose("a broker has restarted", restart, _nobody_waits, atomic=False)
+        self._propose("register a broker", BrokerRegistration(restart), answer)
+
+    def unregister_broker(self, broker_id: int, answer: Callable[[Refusal | None], None]) -> None:
+        self._propose("unregister a broker", Unregistration(broker_id, self.heartbeats), answer)
+
+    def allocate_producer_ids(self, broker_id: int, broker_epoch: int, answer: Callable[[int | Refusal], None]) -> None:
+        """The answer is the first of ``producer_id_blocks.BLOCK_SIZE`` IDs."""
+        self._propose("allocate producer IDs", ProducerIdBlock(broker_id, broker_epoch), answer)
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
+        """Answered at once, whatever the controller works on."""
+        return self.heartbeats.heartbeat(beat)
+
+    # How a change is made
 
     def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
         """Queues a change. ``answered(None)``: its records are committed and published here (without records: all that
         was on its way before is). Else why nothing is written, or NOT_CONTROLLER: then nobody knows.
 
-        ``name`` tells people what a transaction was for. Not ``atomic``: the controller's own upkeep, which may go out
-        in several plain batches where the metadata.version knows no transactions.
+        ``name`` tells people what a transaction was for. Not ``atomic``: the change may go out in several plain batches
+        where the metadata.version knows no transactions.
         """
         reign = self._reign
         if reign is None:
@@ -149,17 +219,28 @@ class Controller:
             return
         reign.submit(Operation(name, plan, answered, atomic))
 
-    def spend(self, units: int) -> bool:
-        """For plans: whether the event's time is used up by ``units`` (of about 10 us) more, so that they yield."""
+    def situation(self) -> Situation:
+        """For a plan whose turn has come."""
         assert self._reign is not None, "plans run on the active controller only"
-        return self._reign.work.spend(units)
+        return Situation(
+            latest=self._reign.latest,
+            published=self.image,
+            config=self._config,
+            spend=self._reign.work.spend,
+            next_offset=self._loader.end_offset,
+            for_topic_ids=self._surroundings.random,
+            for_placement=self._for_placement,
+        )
 
-    def allocate_topic_id(self) -> bytes:
-        """A topic ID that no topic has."""
-        while True:
-            topic_id = random_uuid(self._surroundings.random)
-            if topic_id not in self.latest.topic_names:
-                return topic_id
+    def _propose(
+        self, name: str, change: Change[OutcomeT], answer: Callable[[OutcomeT], None], *, atomic: bool = True
+    ) -> None:
+        self.submit(
+            lambda: change.plan(self.situation()),
+            lambda refused: answer(change.outcome(refused)),
+            name=name,
+            atomic=atomic,
+        )
 
     # The quorum's news
 
@@ -222,3 +303,7 @@ class Controller:
 
 def _nothing() -> None:
     """Nobody waits for this node to become active."""
+
+
+def _nobody_waits(_outcome: None) -> None:
+    """The broker waits for the second change of its registration."""

@@ -68,13 +68,14 @@ class LeaderBalance:
         found: list[MetadataRecord] = []
 
         def plan() -> Planning:
-            latest = self.controller.latest
+            situation = self.controller.situation()
+            latest = situation.latest
             changes = PartitionChanges.of(latest)
             for topic in latest.topics.values():
                 for indexes in looks(topic):
                     changed = list(self._elections(changes, latest, topic, indexes, leaderless_only))
                     found.extend(changed)
-                    if self.controller.spend(cost_of(indexes, changed)):
+                    if situation.spend(cost_of(indexes, changed)):
                         yield
                     if len(found) >= MOST_ELECTIONS_AT_ONCE:
                         return found

@@ -26,7 +26,7 @@ from reference_broker.apis.proposing import (
     TOPIC_OPERATIONS,
     as_uuid,
 )
-from reference_broker.apis.topics.topic_creation import DEFAULT, WantedTopic, request_problem
+from reference_broker.controller.planning.topic_creation import DEFAULT, WantedTopic, request_problem
 from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
