@@ -1,17 +1,16 @@
-"""The active controller: orders changes of the metadata, writes them to the quorum's log, answers when they are seen.
+"""The active controller: what it knows, and what it is asked for. All that changes the metadata goes through here.
 
-Two images: ``image`` is published on this node; ``latest`` also holds what is on its way. Operations run one at a time,
-each planned against ``latest`` when its turn comes, in slices of one event (below 5 ms). A set of records larger than
-a batch goes out as a transaction: Begin, batches, End, one batch an event, nothing between. Answers wait until the
-records are committed and published here; whoever is on the way when leadership is lost gets NOT_CONTROLLER, and
-``latest`` is dropped. What is published comes from the committed log through the loader, as on every node.
+There are two images. ``image`` is what this node publishes; ``latest`` also holds what is on its way. Each verb makes a
+change out of the request (``planning/``) and queues it. Changes are planned and written one at a time (``reign.py``),
+for as long as this node is the active controller (``succession.py``). An answer waits until the records are committed
+and published here. What is published comes from the committed log through the loader, as on every node.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Activation, Endpoint, activation
+from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_heartbeats import BrokerHeartbeats, Heartbeat, HeartbeatAnswer
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
@@ -29,7 +28,8 @@ from reference_broker.controller.planning.topic_creation import TopicCreation, T
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
-from reference_broker.metadata.features import check_levels, supported_features
+from reference_broker.controller.succession import Succession
+from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
 from reference_broker.ports.chance import RandomSource
@@ -49,12 +49,11 @@ class Controller:
     """
 
     __slots__ = (
-        "_claim",
         "_config",
         "_for_placement",
         "_loader",
         "_quorum",
-        "_reign",
+        "_succession",
         "_surroundings",
         "balance",
         "broadcast",
@@ -84,15 +83,25 @@ class Controller:
         self._for_placement = for_placement
         self._loader = loader
         self._quorum = quorum
-        self._reign: Reign | None = None
-        self._claim: tuple[int, int] | None = None
         self.heartbeats = BrokerHeartbeats(surroundings, config, self)
         self.balance = LeaderBalance(surroundings, config, self)
         self.broadcast = MetadataBroadcast(surroundings, config, self)
+        self._succession = Succession(
+            surroundings,
+            config,
+            loader,
+            quorum,
+            upkeep=(self.heartbeats, self.balance, self.broadcast),
+            activated=lambda: self.on_activated(),
+        )
         loader.subscribe(self.broadcast.published)
         loader.on_progress(self._progressed)
 
     # What is known
+
+    @property
+    def _reign(self) -> Reign | None:
+        return self._succession.reign
 
     @property
     def is_active(self) -> bool:
@@ -245,60 +254,19 @@ class Controller:
     # The quorum's news
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """A leader that is not this node ends a claim that was never made good."""
-        if leader_id != self.node_id and self._claim is not None and epoch > self._claim[0]:
-            self._claim = None
+        self._succession.leader_changed(leader_id, epoch)
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        """Becomes active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
-        assert self._reign is None, "leadership is won again before it was lost"
-        self._claim = (epoch, start_offset)
-        self._claim_if_loaded()
+        self._succession.leadership_won(epoch, start_offset)
 
-    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Nothing that is on its way will be known here: everyone who waits is told NOT_CONTROLLER."""
-        self._claim = None
-        reign, self._reign = self._reign, None
-        if reign is None:
-            return
-        self.heartbeats.deactivated()
-        self.balance.deactivated()
-        self.broadcast.deactivated()
-        self._loader.split_at_epochs(False)
-        waiting = reign.end()
-        for answered in waiting:
-            answered(NOT_CONTROLLER)
+    def leadership_lost(self, epoch: int) -> None:
+        self._succession.leadership_lost(epoch)
 
     def _progressed(self) -> None:
-        self._claim_if_loaded()
+        self._succession.progressed()
         if self._reign is not None:
             self._reign.answer_published()
             self.broadcast.progressed()
-
-    def _claim_if_loaded(self) -> None:
-        if self._claim is None or self._loader.last_offset < self._claim[1]:
-            return
-        epoch, start_offset = self._claim
-        self._claim = None
-        image, in_transaction = self._loader.image, self._loader.in_transaction
-        first = self._first(image, in_transaction)
-        reign = self._reign = Reign(
-            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
-        )
-        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
-        self.heartbeats.activated()
-        self.balance.activated()
-        self._loader.split_at_epochs(True)
-        self.broadcast.activated()
-        reign.begin(first)
-        self.on_activated()
-
-    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
-        """What it writes before it serves. Raises MetadataFault where this node cannot be what the others rely on."""
-        config = self._config
-        check_levels(image, config)
-        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
-        return activation(image, in_transaction, config.crucible_bootstrap_metadata_version, epoch_level)
 
 
 def _nothing() -> None:
