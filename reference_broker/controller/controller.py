@@ -20,10 +20,14 @@ from reference_broker.controller.planning.config_changes import ConfigChange, Co
 from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
 from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsrs
 from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.leader_elections import ElectionOutcomes, LeaderElections, WantedPartitions
 from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
 from reference_broker.controller.planning.producer_id_blocks import ProducerIdBlock
 from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart, Unregistration
+from reference_broker.controller.planning.requested_elections import (
+    ElectionOutcomes,
+    RequestedElections,
+    WantedPartitions,
+)
 from reference_broker.controller.planning.topic_creation import TopicCreation, TopicOutcomes, WantedTopic
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
@@ -183,7 +187,7 @@ class Controller:
         answer: Callable[[ElectionOutcomes | Refusal], None],
     ) -> None:
         """``wanted`` None: all partitions."""
-        self._propose("elect leaders", LeaderElections(election, wanted), answer, atomic=False)
+        self._propose("elect leaders", RequestedElections(election, wanted), answer, atomic=False)
 
     def change_isrs(
         self, leader_id: int, broker_epoch: int, wanted: WantedIsrs, answer: Callable[[IsrOutcomes | Refusal], None]

@@ -13,7 +13,7 @@ from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.leader_elections import (
+from reference_broker.controller.planning.requested_elections import (
     ElectionOutcomes,
     PartitionOutcome,
     WantedPartitions,

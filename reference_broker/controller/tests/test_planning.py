@@ -1,17 +1,20 @@
 """Changes as values: what is planned in which situation, and what the caller is told."""
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from reference_broker.controller import planning
 from reference_broker.controller.planning.config_changes import SET, AlteredConfigs, ConfigChange
 from reference_broker.controller.planning.feature_updates import SAFE_DOWNGRADE, UPGRADE, FeatureUpdates, WantedLevel
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
 from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.leader_elections import LeaderElections
 from reference_broker.controller.planning.partition_growth import PartitionGrowth, WantedGrowth
 from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE, ProducerIdBlock
+from reference_broker.controller.planning.requested_elections import RequestedElections
 from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, WantedTopic
 from reference_broker.controller.planning.topic_deletion import NamedTopic, TopicDeletion
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
@@ -20,6 +23,7 @@ from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 
+PLANS = sorted(Path(planning.__file__).parent.glob("*.py"))
 LIVE = brokers(1, 2, 3)
 NO_SPACE = Refusal(ErrorCode.kafka_storage_error, "no space left")
 
@@ -145,7 +149,7 @@ def test_blocks_of_producer_ids_follow_each_other():
 
 def test_when_all_partitions_are_asked_for_those_that_need_no_election_are_not_told():
     latest = with_topics("t", partitions=3)
-    every, one = LeaderElections(Election.PREFERRED, None), LeaderElections(Election.PREFERRED, [("t", [0])])
+    every, one = RequestedElections(Election.PREFERRED, None), RequestedElections(Election.PREFERRED, [("t", [0])])
     assert records_of(every, situation(latest)) == records_of(one, situation(latest)) == []
     assert every.outcome(None) == [("t", [])]
     ((_, ((_, refusal),)),) = one.outcome(None)
@@ -156,7 +160,7 @@ def test_plans_yield_where_the_events_time_is_used_up():
     latest = with_topics("t", partitions=4)
     assert slices_of(TopicCreation([WantedTopic(f"n{number}", 1, 1) for number in range(5)], False), latest) == 6
     assert slices_of(TopicDeletion([NamedTopic("t", None), NamedTopic("gone", None)]), latest) == 3
-    assert slices_of(LeaderElections(Election.PREFERRED, None), latest) == 5
+    assert slices_of(RequestedElections(Election.PREFERRED, None), latest) == 5
 
 
 @pytest.mark.clause("M-14")
@@ -188,3 +192,11 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(f
         assert after(latest, records).features.get(feature, 0) == level
     else:
         assert (records, told[feature].error) == ([], error)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
+def test_plans_know_no_messages(path):
+    """Only the error codes: a request that has another version, or comes from this node, is the same wish."""
+    imported = [node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    messages = [name for name in imported if name.startswith(("kio", "reference_broker.wire"))]
+    assert set(messages) <= {"kio.schema.errors"}

@@ -26,7 +26,7 @@ ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
 
 
 @dataclass(slots=True)
-class LeaderElections:
+class RequestedElections:
     """A ``controller.planning.change.Change``. ``wanted`` None: all partitions. Those that need no election then
     have no outcome."""
 
