@@ -39,7 +39,7 @@ def _divergence_unseen(original: Function) -> Function:
 
 
 def _unclean_restart_stays_in_sync(original: Function) -> Function:  # noqa: ARG001
-    def restarting(setting: Any, broker: Any) -> Any:  # noqa: ARG001
+    def restarting(situation: Any, broker: Any) -> Any:  # noqa: ARG001
         yield from ()
         return []
 
@@ -95,15 +95,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "unclean_restart_stays_in_sync",
         "who comes back after an unclean stop keeps its place",
         "node",
-        "reference_broker.apis.brokers.k62_broker_registration:restarting",
-        ("setting", "broker"),
+        "reference_broker.controller.planning.registration:restarting",
+        ("situation", "broker"),
         _unclean_restart_stays_in_sync,
     ),
     Mutant(
         "leader_from_outside_the_isr",
         "any replica may be elected",
         "node",
-        "reference_broker.controller.partition_changes:elect",
+        "reference_broker.controller.planning.partition_changes:elect",
         ("partition", "isr", "acceptable", "election"),
         _leader_from_outside_the_isr,
     ),

@@ -10,7 +10,7 @@ from reference_broker.metadata.records import MARKERS
 from reference_broker.records.batch import InvalidRecords
 
 BATCH_LOADER = "reference_broker.metadata.batch_loader"
-CONTROLLER = "reference_broker.controller.controller"
+SUCCESSION = "reference_broker.controller.succession"
 LOADER = "reference_broker.metadata.loader"
 REIGN = "reference_broker.controller.reign"
 RECOVERY = "reference_broker.log.recovery"
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "no_abort",
         "a new controller leaves the open transaction at the end of its log as it is",
         "node",
-        f"{CONTROLLER}:activation",
+        f"{SUCCESSION}:activation",
         ACTIVATION,
         _no_abort,
         ("T-7",),
@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "abort_without_bootstrap",
         "after an unfinished bootstrap the new controller writes its Abort and nothing more",
         "node",
-        f"{CONTROLLER}:activation",
+        f"{SUCCESSION}:activation",
         ACTIVATION,
         _abort_without_bootstrap,
         ("T-7",),

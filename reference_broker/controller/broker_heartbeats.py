@@ -15,17 +15,17 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_changes import (
-    Change,
-    Setting,
+from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.planning.broker_changes import (
+    BrokerChange,
     fencing,
     is_shut_down,
     leaving,
     shutting_down,
     unfencing,
 )
-from reference_broker.controller.leader_election import active_brokers
-from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.leader_election import active_brokers
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.ports.node_ports import Surroundings
@@ -64,7 +64,7 @@ class Changes(Protocol):
     @property
     def latest(self) -> MetadataImage: ...
     def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
-    def spend(self, units: int) -> bool: ...
+    def situation(self) -> Situation: ...
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class BrokerHeartbeats:
     def _others(self, broker_id: int) -> dict[int, None]:
         return active_brokers(self.controller.latest, without=broker_id)
 
-    def _submit(self, broker: BrokerImage, name: str, change: Change, only_if_silent: bool = False) -> None:
+    def _submit(self, broker: BrokerImage, name: str, change: BrokerChange, only_if_silent: bool = False) -> None:
         broker_id = broker.broker_id
         if broker_id in self.asked:
             return
@@ -182,13 +182,13 @@ class BrokerHeartbeats:
         done: list[str] = []
 
         def plan() -> Planning:
-            latest = self.controller.latest
-            now = latest.brokers.get(broker_id)
+            situation = self.controller.situation()
+            now = situation.latest.brokers.get(broker_id)
             if now is None or now.broker_epoch != broker.broker_epoch:
                 return ()
             if only_if_silent and not self._is_silent(broker_id):
                 return ()
-            records = yield from change(Setting(latest, self.config, self.controller.spend), now)
+            records = yield from change(situation, now)
             if records:
                 done.append(_NOTES.get(change, "broker_fenced"))
             return records
@@ -228,4 +228,4 @@ class BrokerHeartbeats:
         return self.surroundings.ports.now().mono_us
 
 
-_NOTES: Mapping[Change, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}
+_NOTES: Mapping[BrokerChange, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}

@@ -18,8 +18,8 @@ from kio.static.primitive import i16, i64, u16
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
-from reference_broker.controller.broker_changes import is_shut_down
 from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.controller.planning.broker_changes import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT

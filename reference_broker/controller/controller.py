@@ -1,44 +1,63 @@
-"""The active controller: orders changes of the metadata, writes them to the quorum's log, answers when they are seen.
+"""The active controller: what it knows, and what it is asked for. All that changes the metadata goes through here.
 
-Two images: ``image`` is published on this node; ``latest`` also holds what is on its way. Operations run one at a time,
-each planned against ``latest`` when its turn comes, in slices of one event (below 5 ms). A set of records larger than
-a batch goes out as a transaction: Begin, batches, End, one batch an event, nothing between. Answers wait until the
-records are committed and published here; whoever is on the way when leadership is lost gets NOT_CONTROLLER, and
-``latest`` is dropped. What is published comes from the committed log through the loader, as on every node.
+There are two images. ``image`` is what this node publishes; ``latest`` also holds what is on its way. Each verb makes a
+change out of the request (``planning/``) and queues it. Changes are planned and written one at a time (``reign.py``),
+for as long as this node is the active controller (``succession.py``). An answer waits until the records are committed
+and published here. What is published comes from the committed log through the loader, as on every node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Activation, Endpoint, activation
-from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.broker_heartbeats import BrokerHeartbeats, Heartbeat, HeartbeatAnswer
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.operations import Answered, Operation, Plan
-from reference_broker.controller.refusal import NOT_CONTROLLER
+from reference_broker.controller.planning.change import Change, Situation
+from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
+from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
+from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsrs
+from reference_broker.controller.planning.leader_election import Election
+from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
+from reference_broker.controller.planning.producer_id_blocks import ProducerIdBlock
+from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart, Unregistration
+from reference_broker.controller.planning.requested_elections import (
+    ElectionOutcomes,
+    RequestedElections,
+    WantedPartitions,
+)
+from reference_broker.controller.planning.topic_creation import TopicCreation, TopicOutcomes, WantedTopic
+from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
+from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
-from reference_broker.metadata.features import check_levels, supported_features
+from reference_broker.controller.succession import Succession
+from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
-from reference_broker.metadata.uuids import random_uuid
+from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Surroundings
 
 NO_CONTROLLER = -1
+
+OutcomeT = TypeVar("OutcomeT")
 
 
 class Controller:
     """Every node has one; it is active on the quorum's leader, once it has all that was committed before.
 
     ``endpoint``: what clients are told to connect to. ``cluster_id``: of this cluster, text. ``on_activated``: told
-    when this node becomes active, so that its own broker asks it at once.
+    when this node becomes active, so that its own broker asks it at once. ``for_placement``: the chance by which new
+    replicas are placed.
     """
 
     __slots__ = (
-        "_claim",
         "_config",
+        "_for_placement",
         "_loader",
         "_quorum",
-        "_reign",
+        "_succession",
         "_surroundings",
         "balance",
         "broadcast",
@@ -57,6 +76,7 @@ class Controller:
         loader: MetadataLoader,
         quorum: Leadership,
         endpoint: Endpoint,
+        for_placement: RandomSource,
     ) -> None:
         self.node_id = surroundings.node_id
         self.cluster_id = cluster_id
@@ -64,17 +84,28 @@ class Controller:
         self.on_activated: Callable[[], None] = _nothing
         self._surroundings = surroundings
         self._config = config
+        self._for_placement = for_placement
         self._loader = loader
         self._quorum = quorum
-        self._reign: Reign | None = None
-        self._claim: tuple[int, int] | None = None
         self.heartbeats = BrokerHeartbeats(surroundings, config, self)
         self.balance = LeaderBalance(surroundings, config, self)
         self.broadcast = MetadataBroadcast(surroundings, config, self)
+        self._succession = Succession(
+            surroundings,
+            config,
+            loader,
+            quorum,
+            upkeep=(self.heartbeats, self.balance, self.broadcast),
+            activated=lambda: self.on_activated(),
+        )
         loader.subscribe(self.broadcast.published)
         loader.on_progress(self._progressed)
 
     # What is known
+
+    @property
+    def _reign(self) -> Reign | None:
+        return self._succession.reign
 
     @property
     def is_active(self) -> bool:
@@ -108,11 +139,6 @@ class Controller:
         return self._reign is not None and self._reign.in_transaction
 
     @property
-    def next_offset(self) -> int:
-        """Where the first record of the operation being planned will stand, if it fits one batch."""
-        return self._loader.end_offset
-
-    @property
     def broker_epoch(self) -> int:
         """Of this node's registration; -1 before it is published."""
         broker = self.image.brokers.get(self.node_id)
@@ -134,14 +160,71 @@ class Controller:
         """``listener`` gets every published delta and the image after it, from the next one on."""
         self._loader.subscribe(listener)
 
-    # Changing the metadata
+    # What it is asked for: each verb is one change, and its answer follows when the change is published or refused
+
+    def create_topics(
+        self, wanted: Sequence[WantedTopic], validate_only: bool, answer: Callable[[TopicOutcomes], None]
+    ) -> None:
+        self._propose("create topics", TopicCreation(wanted, validate_only), answer)
+
+    def create_partitions(
+        self, wanted: Sequence[WantedGrowth], validate_only: bool, answer: Callable[[GrowthOutcomes], None]
+    ) -> None:
+        self._propose("create partitions", PartitionGrowth(wanted, validate_only), answer)
+
+    def delete_topics(self, named: Sequence[NamedTopic], answer: Callable[[DeletionOutcomes], None]) -> None:
+        self._propose("delete topics", TopicDeletion(named), answer)
+
+    def change_configs(
+        self, wanted: Sequence[WantedConfigs], validate_only: bool, answer: Callable[[ConfigOutcomes], None]
+    ) -> None:
+        self._propose("alter configs", ConfigChange(wanted, validate_only), answer)
+
+    def elect_leaders(
+        self,
+        election: Election,
+        wanted: WantedPartitions | None,
+        answer: Callable[[ElectionOutcomes | Refusal], None],
+    ) -> None:
+        """``wanted`` None: all partitions."""
+        self._propose("elect leaders", RequestedElections(election, wanted), answer, atomic=False)
+
+    def change_isrs(
+        self, leader_id: int, broker_epoch: int, wanted: WantedIsrs, answer: Callable[[IsrOutcomes | Refusal], None]
+    ) -> None:
+        """``leader_id`` and ``broker_epoch``: of the broker that asks."""
+        self._propose("alter partitions", IsrChange(leader_id, broker_epoch, wanted), answer, atomic=False)
+
+    def update_features(
+        self, wanted: Sequence[WantedLevel], validate_only: bool, answer: Callable[[FeatureOutcomes | Refusal], None]
+    ) -> None:
+        self._propose("update features", FeatureUpdates(wanted, validate_only), answer)
+
+    def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
+        """Two changes, one right after the other. The answer is the broker epoch."""
+        restart = Restart(wanted, self.cluster_id, self.heartbeats)
+        self._propose("a broker has restarted", restart, _nobody_waits, atomic=False)
+        self._propose("register a broker", BrokerRegistration(restart), answer)
+
+    def unregister_broker(self, broker_id: int, answer: Callable[[Refusal | None], None]) -> None:
+        self._propose("unregister a broker", Unregistration(broker_id, self.heartbeats), answer)
+
+    def allocate_producer_ids(self, broker_id: int, broker_epoch: int, answer: Callable[[int | Refusal], None]) -> None:
+        """The answer is the first of ``producer_id_blocks.BLOCK_SIZE`` IDs."""
+        self._propose("allocate producer IDs", ProducerIdBlock(broker_id, broker_epoch), answer)
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
+        """Answered at once, whatever the controller works on."""
+        return self.heartbeats.heartbeat(beat)
+
+    # How a change is made
 
     def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
         """Queues a change. ``answered(None)``: its records are committed and published here (without records: all that
         was on its way before is). Else why nothing is written, or NOT_CONTROLLER: then nobody knows.
 
-        ``name`` tells people what a transaction was for. Not ``atomic``: the controller's own upkeep, which may go out
-        in several plain batches where the metadata.version knows no transactions.
+        ``name`` tells people what a transaction was for. Not ``atomic``: the change may go out in several plain batches
+        where the metadata.version knows no transactions.
         """
         reign = self._reign
         if reign is None:
@@ -149,76 +232,50 @@ class Controller:
             return
         reign.submit(Operation(name, plan, answered, atomic))
 
-    def spend(self, units: int) -> bool:
-        """For plans: whether the event's time is used up by ``units`` (of about 10 us) more, so that they yield."""
+    def situation(self) -> Situation:
+        """For a plan whose turn has come."""
         assert self._reign is not None, "plans run on the active controller only"
-        return self._reign.work.spend(units)
+        return Situation(
+            latest=self._reign.latest,
+            published=self.image,
+            config=self._config,
+            spend=self._reign.work.spend,
+            next_offset=self._loader.end_offset,
+            for_topic_ids=self._surroundings.random,
+            for_placement=self._for_placement,
+        )
 
-    def allocate_topic_id(self) -> bytes:
-        """A topic ID that no topic has."""
-        while True:
-            topic_id = random_uuid(self._surroundings.random)
-            if topic_id not in self.latest.topic_names:
-                return topic_id
+    def _propose(
+        self, name: str, change: Change[OutcomeT], answer: Callable[[OutcomeT], None], *, atomic: bool = True
+    ) -> None:
+        self.submit(
+            lambda: change.plan(self.situation()),
+            lambda refused: answer(change.outcome(refused)),
+            name=name,
+            atomic=atomic,
+        )
 
     # The quorum's news
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """A leader that is not this node ends a claim that was never made good."""
-        if leader_id != self.node_id and self._claim is not None and epoch > self._claim[0]:
-            self._claim = None
+        self._succession.leader_changed(leader_id, epoch)
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        """Becomes active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
-        assert self._reign is None, "leadership is won again before it was lost"
-        self._claim = (epoch, start_offset)
-        self._claim_if_loaded()
+        self._succession.leadership_won(epoch, start_offset)
 
-    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Nothing that is on its way will be known here: everyone who waits is told NOT_CONTROLLER."""
-        self._claim = None
-        reign, self._reign = self._reign, None
-        if reign is None:
-            return
-        self.heartbeats.deactivated()
-        self.balance.deactivated()
-        self.broadcast.deactivated()
-        self._loader.split_at_epochs(False)
-        waiting = reign.end()
-        for answered in waiting:
-            answered(NOT_CONTROLLER)
+    def leadership_lost(self, epoch: int) -> None:
+        self._succession.leadership_lost(epoch)
 
     def _progressed(self) -> None:
-        self._claim_if_loaded()
+        self._succession.progressed()
         if self._reign is not None:
             self._reign.answer_published()
             self.broadcast.progressed()
 
-    def _claim_if_loaded(self) -> None:
-        if self._claim is None or self._loader.last_offset < self._claim[1]:
-            return
-        epoch, start_offset = self._claim
-        self._claim = None
-        image, in_transaction = self._loader.image, self._loader.in_transaction
-        first = self._first(image, in_transaction)
-        reign = self._reign = Reign(
-            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
-        )
-        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
-        self.heartbeats.activated()
-        self.balance.activated()
-        self._loader.split_at_epochs(True)
-        self.broadcast.activated()
-        reign.begin(first)
-        self.on_activated()
-
-    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
-        """What it writes before it serves. Raises MetadataFault where this node cannot be what the others rely on."""
-        config = self._config
-        check_levels(image, config)
-        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
-        return activation(image, in_transaction, config.crucible_bootstrap_metadata_version, epoch_level)
-
 
 def _nothing() -> None:
     """Nobody waits for this node to become active."""
+
+
+def _nobody_waits(_outcome: None) -> None:
+    """The broker waits for the second change of its registration."""

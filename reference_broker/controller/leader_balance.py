@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_changes import cost_of, looks
 from reference_broker.controller.broker_heartbeats import Changes
-from reference_broker.controller.leader_election import Election
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.partition_changes import PartitionChanges, election_of
+from reference_broker.controller.planning.broker_changes import cost_of, looks
+from reference_broker.controller.planning.leader_election import Election
+from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
@@ -68,13 +68,14 @@ class LeaderBalance:
         found: list[MetadataRecord] = []
 
         def plan() -> Planning:
-            latest = self.controller.latest
+            situation = self.controller.situation()
+            latest = situation.latest
             changes = PartitionChanges.of(latest)
             for topic in latest.topics.values():
                 for indexes in looks(topic):
                     changed = list(self._elections(changes, latest, topic, indexes, leaderless_only))
                     found.extend(changed)
-                    if self.controller.spend(cost_of(indexes, changed)):
+                    if situation.spend(cost_of(indexes, changed)):
                         yield
                     if len(found) >= MOST_ELECTIONS_AT_ONCE:
                         return found

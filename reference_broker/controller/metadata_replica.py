@@ -151,7 +151,13 @@ class MetadataReplica:
         self.quorum = Quorum(self._around("quorum"), home.config, cluster_id, self.log, self, self.download)
         self.loader = MetadataLoader(self._around("loader"), self.log, self.store)
         self.controller = Controller(
-            self._around("controller"), home.config, cluster_id, self.loader, self.quorum, home.endpoint
+            self._around("controller"),
+            home.config,
+            cluster_id,
+            self.loader,
+            self.quorum,
+            home.endpoint,
+            home.random_for("apis"),
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import TypeAlias
 
+from reference_broker.controller.partition_invariants import replay_checked
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.record_codec import encode
@@ -108,7 +109,7 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slic
         found.records += 1
         if found.records > MAX_RECORDS_PER_OPERATION:
             raise TooMuch(f"more than {MAX_RECORDS_PER_OPERATION} metadata records in one operation")
-        replay(delta, record)
+        replay_checked(delta, record)
         if work.spend(2):
             yield
     return found

@@ -45,6 +45,11 @@ UNITS_PER_SLICE = 250
 
 Steps = Generator[None, None, None]
 
+_INSIDE_TRANSACTION = {"single": False, "begin": False, "batch": True, "end": True, "abort": True}
+"""By kind of an append: whether it stands between the markers of a transaction, or ends one."""
+_OPENS = {"begin": True, "end": False, "abort": False}
+"""By kind of a marker: whether a transaction is open after it."""
+
 
 class Leadership(Protocol):
     """The quorum (``quorum.quorum.Quorum``), as far as it is needed here."""
@@ -145,6 +150,7 @@ class Reign:
         self._timer = None
         if self._is_over:
             return
+        assert not self._stepping, "a step of the controller begins inside another step"
         self._stepping = True
         self.work.begin()
         try:
@@ -163,6 +169,7 @@ class Reign:
 
     def _open(self, first: Activation) -> Steps:
         if first.abort is not None:
+            self.in_transaction = True  # An earlier controller's.
             self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
         if first.bootstrap:
             bootstrap = Operation("bootstrap", lambda: first.bootstrap, _told, as_transaction=first.as_transaction)
@@ -171,6 +178,7 @@ class Reign:
 
     def _run_queue(self) -> Steps:
         while self._queue:
+            assert self._current is None, f"a change ({self._current.name}) is not over when the next one begins"
             self._current = self._queue.popleft()
             yield from self._run(self._current)
 
@@ -218,17 +226,14 @@ class Reign:
         self._loader.expect(self._loader.end_offset, of)
         try:
             self._append([encode(BeginTransactionRecord(name=operation.name))], "begin", 0, of)
-            self.in_transaction = True
             for number, batch in enumerate(batches.batches, 1):
                 yield
                 self._append(batch.values, "batch", number, of)
             yield
             last = self._append([encode(EndTransactionRecord())], "end", of, of)
-            self.in_transaction = False
         except DiskError as failure:
             if self.in_transaction:
                 self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
-                self.in_transaction = False
             self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
             return
         self.latest = image.at(last)
@@ -250,11 +255,16 @@ class Reign:
 
     def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
         """Raises DiskError, then nothing was written; _ReignOver where leadership is lost."""
+        assert self.in_transaction == _INSIDE_TRANSACTION[kind], (
+            f"the metadata log is about to get {kind} {number} of {of} while a transaction is "
+            f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"
+        )
         try:
             last = self._quorum.append(values)
         except NotLeader:
             self._lost()
             raise _ReignOver from None
+        self.in_transaction = _OPENS.get(kind, self.in_transaction)
         if self._is_over:
             raise _ReignOver
         self._surroundings.ports.note(
@@ -264,6 +274,10 @@ class Reign:
 
     def _written(self, operation: Operation, last_offset: int) -> None:
         self._current = None
+        assert not self._in_flight or self._in_flight[-1][0] <= last_offset, (
+            f"a change ({operation.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
+            f"{self._in_flight[-1][0]}: they would be answered out of order"
+        )
         self._in_flight.append((last_offset, operation.answered))
         self.answer_published()
 

@@ -1,7 +1,8 @@
 """AlterPartition: a leader changes its partitions' in-sync replicas (KIP-497, KIP-704, KIP-841, KIP-903)."""
 
-from collections.abc import Generator
+from collections.abc import Sequence
 from typing import cast
+from uuid import UUID
 
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest, TopicData
 from kio.schema.alter_partition.v3.request import PartitionData as Wanted
@@ -13,12 +14,9 @@ from kio.static.primitive import i8, i32
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusal
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.partition_changes import RECOVERED, RECOVERING, PartitionChanges
-from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.records import MetadataRecord
-from reference_broker.metadata.replay import changed_partition
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal
+from reference_broker.controller.planning.isr_changes import IsrOutcomes, WantedIsr
+from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -33,125 +31,51 @@ CARD = Card(
     kips=(497, 704, 841, 903),
 )
 
-NO_CHECK = -1
-"""As a replica's broker epoch: it is not compared."""
-
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later: one entry for each of the request, in its order."""
     assert isinstance(body, AlterPartitionRequest)
-    controller = broker.controller
-    stale: Refusal | None = None
-    answers: list[TopicAnswer] = []
 
-    def planning() -> Planning:
-        nonlocal stale
-        stale = _stale_epoch(controller.latest, body)
-        records: list[MetadataRecord] = []
-        if stale is None:
-            yield from _plan(broker, body, records, answers)
-        return records
-
-    def answer(refused: Refusal | None) -> None:
-        refusal = refused or stale
+    def answer(outcomes: IsrOutcomes | Refusal) -> None:
+        refused = outcomes if isinstance(outcomes, Refusal) else None
+        topics = () if isinstance(outcomes, Refusal) else zip(body.topics, outcomes, strict=True)
         call.respond(
             AlterPartitionResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=refusal.error if refusal else ErrorCode.none,
-                topics=() if refusal else tuple(answers),
+                error_code=refused.error if refused else ErrorCode.none,
+                topics=tuple(_topic_answer(entry, found) for entry, found in topics),
             )
         )
 
-    controller.submit(planning(), answer, name="alter partitions", atomic=False)
+    wanted = [(_bytes(entry.topic_id), [_wanted(one) for one in entry.partitions]) for entry in body.topics]
+    broker.controller.change_isrs(int(body.broker_id), int(body.broker_epoch), wanted, answer)
 
 
-def _stale_epoch(image: MetadataImage, body: AlterPartitionRequest) -> Refusal | None:
-    known = image.brokers.get(int(body.broker_id))
-    if known is not None and known.broker_epoch == body.broker_epoch:
-        return None
-    return Refusal(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
+def _bytes(topic_id: UUID | None) -> bytes | None:
+    return None if topic_id is None else topic_id.bytes
 
 
-def _plan(
-    broker: Broker, body: AlterPartitionRequest, records: list[MetadataRecord], answers: list[TopicAnswer]
-) -> Generator[None, None, None]:
-    """Fills ``records`` and ``answers``, in slices. ``latest`` does not change meanwhile: this is the one plan."""
-    latest = broker.controller.latest
-    changes = PartitionChanges.of(latest)
-    for entry in body.topics:
-        topic = None if entry.topic_id is None else latest.topic_by_id(entry.topic_id.bytes)
-        found: list[PartitionData] = []
-        for wanted in entry.partitions:
-            if topic is None:
-                found.append(_error(wanted, ErrorCode.unknown_topic_id))
-            else:
-                found.append(_alter(broker, changes, int(body.broker_id), topic, wanted, records))
-            if broker.controller.spend(UNITS_PER_ENTRY):
-                yield
-        answers.append(_topic_answer(entry, found))
-
-
-def _topic_answer(entry: TopicData, partitions: list[PartitionData]) -> TopicAnswer:
-    return TopicAnswer(topic_id=entry.topic_id, partitions=tuple(partitions))
-
-
-def _alter(
-    broker: Broker,
-    changes: PartitionChanges,
-    leader_id: int,
-    topic: TopicImage,
-    wanted: Wanted,
-    records: list[MetadataRecord],
-) -> PartitionData:
-    latest, index = broker.controller.latest, int(wanted.partition_index)
-    if not 0 <= index < len(topic.partitions):
-        return _error(wanted, ErrorCode.unknown_topic_or_partition)
-    partition = topic.partitions[index]
-    problem = _stale_state(partition, leader_id, wanted) or _bad_isr(latest, partition, wanted)
-    if problem is not None:
-        return _error(wanted, problem)
-    record = changes.change(
-        topic.topic_id,
-        index,
-        partition,
-        isr=tuple(int(replica.broker_id) for replica in wanted.new_isr_with_epochs),
-        recovery_state=int(wanted.leader_recovery_state),
+def _wanted(partition: Wanted) -> WantedIsr:
+    return WantedIsr(
+        index=int(partition.partition_index),
+        leader_epoch=int(partition.leader_epoch),
+        partition_epoch=int(partition.partition_epoch),
+        isr=tuple((int(replica.broker_id), int(replica.broker_epoch)) for replica in partition.new_isr_with_epochs),
+        recovery_state=int(partition.leader_recovery_state),
     )
-    if record is not None:
-        records.append(record)
-        partition = changed_partition(partition, record)
-    return _done(index, partition)
 
 
-def _stale_state(partition: PartitionImage, leader_id: int, wanted: Wanted) -> ErrorCode | None:
-    """A leader that knows more than this controller talks to a controller of the past."""
-    if wanted.leader_epoch > partition.leader_epoch or wanted.partition_epoch > partition.partition_epoch:
-        return ErrorCode.not_controller
-    if wanted.leader_epoch < partition.leader_epoch:
-        return ErrorCode.fenced_leader_epoch
-    if leader_id != partition.leader:
-        return ErrorCode.invalid_request
-    if wanted.partition_epoch < partition.partition_epoch:
-        return ErrorCode.invalid_update_version
-    return None
+def _topic_answer(entry: TopicData, found: Sequence[PartitionImage | ErrorCode]) -> TopicAnswer:
+    told = zip(entry.partitions, found, strict=True)
+    return TopicAnswer(
+        topic_id=entry.topic_id, partitions=tuple(_partition_answer(wanted, outcome) for wanted, outcome in told)
+    )
 
 
-def _bad_isr(image: MetadataImage, partition: PartitionImage, wanted: Wanted) -> ErrorCode | None:
-    isr = [int(replica.broker_id) for replica in wanted.new_isr_with_epochs]
-    state = int(wanted.leader_recovery_state)
-    if not isr or len(dict.fromkeys(isr)) != len(isr) or any(replica not in partition.replicas for replica in isr):
-        return ErrorCode.invalid_request
-    if partition.leader not in isr or state not in (RECOVERED, RECOVERING):
-        return ErrorCode.invalid_request
-    if state == RECOVERING and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
-        return ErrorCode.invalid_request
-    for replica in wanted.new_isr_with_epochs:
-        known = image.brokers.get(int(replica.broker_id))
-        if known is None or known.fenced or known.in_controlled_shutdown:
-            return ErrorCode.ineligible_replica
-        if replica.broker_epoch not in (NO_CHECK, known.broker_epoch):
-            return ErrorCode.ineligible_replica
-    return None
+def _partition_answer(wanted: Wanted, outcome: PartitionImage | ErrorCode) -> PartitionData:
+    if isinstance(outcome, ErrorCode):
+        return _error(wanted, outcome)
+    return _done(int(wanted.partition_index), outcome)
 
 
 def _done(index: int, partition: PartitionImage) -> PartitionData:

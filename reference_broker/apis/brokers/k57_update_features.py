@@ -1,19 +1,14 @@
 """UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch (KIP-584, KIP-778)."""
 
-from collections.abc import Mapping
-
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
-from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal
-from reference_broker.controller.operations import Records
-from reference_broker.controller.refusal import NOT_CONTROLLER
-from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.records import FeatureLevelRecord
+from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
+from reference_broker.controller.planning.feature_updates import FeatureOutcomes, WantedLevel
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -27,77 +22,29 @@ CARD = Card(
     kips=(232, 584, 778),
 )
 
-UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later."""
     assert isinstance(body, UpdateFeaturesRequest)
-    problems: dict[str, Refusal] = {}
 
-    def plan() -> Records:
-        latest, seen = broker.controller.latest, dict[str, None]()
-        known = {name: (low, high) for name, low, high in broker.controller.supported_features()}
-        for update in body.feature_updates:
-            problem = _problem(latest, known, update, update.feature in seen)
-            seen[update.feature] = None
-            if problem is not None:
-                problems[update.feature] = problem
-        if problems or body.validate_only:
-            return ()
-        return [
-            FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level)
-            for update in body.feature_updates
-            if latest.features.get(update.feature, 0) != update.max_version_level
-        ]
-
-    def answer(refused: Refusal | None) -> None:
-        call.respond(_response(body, refused, problems, call.api_version))
+    def answer(outcomes: FeatureOutcomes | Refusal) -> None:
+        call.respond(_response(body, outcomes, call.api_version))
 
     if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
-        broker.controller.submit(plan, answer, name="update features")
-
-
-def _problem(
-    latest: MetadataImage, known: Mapping[str, tuple[int, int]], update: FeatureUpdateKey, is_twice: bool
-) -> Refusal | None:
-    name, level = update.feature, int(update.max_version_level)
-    if is_twice:
-        return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
-    if name not in known:
-        return Refusal(ErrorCode.feature_update_failed, f"The controller does not support the given feature {name}.")
-    if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        return Refusal(ErrorCode.invalid_request, f"The upgrade type {update.upgrade_type} is unknown.")
-    reason = _level_problem(latest, known[name], update)
-    if reason is None:
-        return None
-    return Refusal(ErrorCode.invalid_update_version, f"Invalid update version {level} for feature {name}. {reason}")
-
-
-def _level_problem(latest: MetadataImage, known: tuple[int, int], update: FeatureUpdateKey) -> str | None:
-    """Why not this level; what this node lacks comes before what others lack."""
-    name, level = update.feature, int(update.max_version_level)
-    current = latest.features.get(name, 0)
-    if not known[0] <= level <= known[1]:
-        return f"Local controller only supports versions {known[0]}-{known[1]}"
-    if level < current and update.upgrade_type == UPGRADE:
-        return (
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
-            "downgrade."
-        )
-    if level > current and update.upgrade_type != UPGRADE:
-        return "Can't downgrade to a newer version."
-    lacking = next((one for _, one in sorted(latest.brokers.items()) if not one.supports(name, level)), None)
-    return None if lacking is None else f"Broker {lacking.broker_id} does not support it."
+        wanted = [
+            WantedLevel(one.feature, int(one.max_version_level), int(one.upgrade_type)) for one in body.feature_updates
+        ]
+        broker.controller.update_features(wanted, body.validate_only, answer)
 
 
 def _response(
-    body: UpdateFeaturesRequest, refused: Refusal | None, problems: dict[str, Refusal], api_version: int
+    body: UpdateFeaturesRequest, outcomes: FeatureOutcomes | Refusal, api_version: int
 ) -> UpdateFeaturesResponse:
     """Each feature has a result before version 2 only; there, one that would have been updated has no error although
     nothing is done, as in Kafka."""
     tells_each = api_version <= 1
-    top = refused
+    problems: FeatureOutcomes = {} if isinstance(outcomes, Refusal) else outcomes
+    top = outcomes if isinstance(outcomes, Refusal) else None
     if top is None and problems and not tells_each:
         top = next(iter(problems.values()))
     return UpdateFeaturesResponse(
@@ -108,7 +55,7 @@ def _response(
     )
 
 
-def _result(name: str, problems: dict[str, Refusal]) -> UpdatableFeatureResult:
+def _result(name: str, problems: FeatureOutcomes) -> UpdatableFeatureResult:
     problem = problems.get(name)
     return UpdatableFeatureResult(
         feature=name,

@@ -10,16 +10,7 @@ from kio.static.primitive import i64
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
-from reference_broker.controller.broker_changes import (
-    Registration,
-    Setting,
-    duplicate_problem,
-    registering,
-    registration_problem,
-    restarting,
-)
-from reference_broker.controller.controller import Controller
-from reference_broker.controller.operations import Planning, Records
+from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.apis import ApiKey
 
@@ -37,62 +28,22 @@ CARD = Card(
     kips=(631, 858),
 )
 
-NO_BROKER_EPOCH = -1
-
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers once the registration is committed."""
     assert isinstance(body, BrokerRegistrationRequest)
-    controller, wanted = broker.controller, _registration(body)
-    epoch, problem = NO_BROKER_EPOCH, None
 
-    def plan_restart() -> Planning:
-        nonlocal problem
-        problem = _problem(controller, wanted)
-        known = controller.latest.brokers.get(wanted.broker_id)
-        if known is None or known.incarnation_id == wanted.incarnation_id or problem is not None:
-            return ()
-        return (yield from restarting(Setting(controller.latest, broker.config, controller.spend), known))
-
-    def restart_planned(refused: Refusal | None) -> None:
-        """Without it the new incarnation would lead, and be in sync, with what the old one may have lost."""
-        nonlocal problem
-        problem = problem or refused
-
-    def plan() -> Records:
-        nonlocal epoch, problem
-        problem = problem or _problem(controller, wanted)
-        if problem is not None:
-            return ()
-        known = controller.latest.brokers.get(wanted.broker_id)
-        controller.heartbeats.heard(wanted.broker_id)
-        if known is not None and known.incarnation_id == wanted.incarnation_id:
-            epoch = known.broker_epoch
-            return ()
-        epoch = controller.next_offset
-        return (registering(wanted, epoch),)
-
-    def answer(refused: Refusal | None) -> None:
-        refusal = refused or problem
+    def answer(outcome: int | Refusal) -> None:
+        refused = outcome if isinstance(outcome, Refusal) else None
         call.respond(
             BrokerRegistrationResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=refusal.error if refusal else ErrorCode.none,
-                broker_epoch=i64(NO_BROKER_EPOCH if refusal else epoch),
+                error_code=refused.error if refused else ErrorCode.none,
+                broker_epoch=i64(NO_BROKER_EPOCH if isinstance(outcome, Refusal) else outcome),
             )
         )
 
-    # A change of its own, which may be large: the broker epoch is where the registration stands.
-    controller.submit(plan_restart(), restart_planned, name="a broker has restarted", atomic=False)
-    controller.submit(plan, answer, name="register a broker")
-
-
-def _problem(controller: Controller, wanted: Registration) -> Refusal | None:
-    problem = registration_problem(wanted, controller.cluster_id, controller.latest)
-    known = controller.latest.brokers.get(wanted.broker_id)
-    if problem is None and known is not None and controller.heartbeats.has_session(wanted.broker_id):
-        return duplicate_problem(wanted, known)
-    return problem
+    broker.controller.register_broker(_registration(body), answer)
 
 
 def _registration(body: BrokerRegistrationRequest) -> Registration:

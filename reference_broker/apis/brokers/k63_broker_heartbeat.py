@@ -24,7 +24,7 @@ CARD = Card(
 def handle(broker: Broker, call: Call, body: object) -> BrokerHeartbeatResponse:  # noqa: ARG001
     """Answers now, also while the controller works on a long change."""
     assert isinstance(body, BrokerHeartbeatRequest)
-    answer = broker.controller.heartbeats.heartbeat(
+    answer = broker.controller.heartbeat(
         Heartbeat(
             broker_id=int(body.broker_id),
             broker_epoch=int(body.broker_epoch),

@@ -8,8 +8,6 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.controller.broker_changes import Setting, unregistering
-from reference_broker.controller.operations import Planning
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -26,20 +24,8 @@ CARD = Card(
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers once the removal is committed and published here."""
     assert isinstance(body, UnregisterBrokerRequest)
-    controller, broker_id = broker.controller, int(body.broker_id)
-    problem: Refusal | None = None
 
-    def planning() -> Planning:
-        nonlocal problem
-        known = controller.latest.brokers.get(broker_id)
-        if known is None:
-            problem = Refusal(ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered")
-            return ()
-        controller.heartbeats.forget(broker_id)
-        return (yield from unregistering(Setting(controller.latest, broker.config, controller.spend), known))
-
-    def answer(refused: Refusal | None) -> None:
-        refusal = refused or problem
+    def answer(refusal: Refusal | None) -> None:
         call.respond(
             UnregisterBrokerResponse(
                 throttle_time=NO_THROTTLE,
@@ -49,4 +35,4 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         )
 
     if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
-        controller.submit(planning(), answer, name="unregister a broker")
+        broker.controller.unregister_broker(int(body.broker_id), answer)

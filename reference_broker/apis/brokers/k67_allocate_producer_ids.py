@@ -9,9 +9,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
-from reference_broker.apis.records.producer_ids import BLOCK_SIZE
-from reference_broker.controller.operations import Records
-from reference_broker.metadata.records import ProducerIdsRecord
+from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -30,33 +28,16 @@ NO_BLOCK = -1
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later."""
     assert isinstance(body, AllocateProducerIdsRequest)
-    controller = broker.controller
-    first, problem = NO_BLOCK, None
 
-    def plan() -> Records:
-        nonlocal first, problem
-        known = controller.latest.brokers.get(int(body.broker_id))
-        if known is None or known.broker_epoch != body.broker_epoch:
-            problem = Refusal(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
-            return ()
-        first = controller.latest.next_producer_id
-        return (
-            ProducerIdsRecord(
-                broker_id=int(body.broker_id),
-                broker_epoch=int(body.broker_epoch),
-                next_producer_id=first + BLOCK_SIZE,
-            ),
-        )
-
-    def answer(refused: Refusal | None) -> None:
-        refusal = refused or problem
+    def answer(outcome: int | Refusal) -> None:
+        refused = outcome if isinstance(outcome, Refusal) else None
         call.respond(
             AllocateProducerIdsResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=refusal.error if refusal else ErrorCode.none,
-                producer_id_start=ProducerId(NO_BLOCK if refusal else first),
-                producer_id_len=i32(0 if refusal else BLOCK_SIZE),
+                error_code=refused.error if refused else ErrorCode.none,
+                producer_id_start=ProducerId(NO_BLOCK if isinstance(outcome, Refusal) else outcome),
+                producer_id_len=i32(0 if refused else BLOCK_SIZE),
             )
         )
 
-    controller.submit(plan, answer, name="allocate producer IDs")
+    broker.controller.allocate_producer_ids(int(body.broker_id), int(body.broker_epoch), answer)

@@ -14,8 +14,8 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
-from reference_broker.apis.topics.topic_names import name_problem
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(

@@ -1,7 +1,5 @@
 """AlterConfigs: replaces all settings of topics (KIP-133); IncrementalAlterConfigs is the better way."""
 
-from collections.abc import Mapping, Sequence
-
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsResource as Wanted
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
@@ -10,9 +8,9 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.apis.configs.config_changes import ConfigChanges
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
+from reference_broker.controller.planning.config_changes import ConfigOutcomes, ReplacedConfigs
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -30,25 +28,20 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each resource, in the request's order."""
     assert isinstance(body, AlterConfigsRequest)
 
-    def answer(refusals: Sequence[Refusal | None]) -> None:
+    def answer(refusals: ConfigOutcomes) -> None:
         results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
         call.respond(AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results))
 
     if passed_on(broker, call, CARD, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))):
         return
-    entries = [((int(one.resource_type), str(one.resource_name)), one) for one in body.resources]
-    ConfigChanges(broker, entries, _wanted, body.validate_only).submit("alter configs", answer)
+    broker.controller.change_configs([_wanted(one) for one in body.resources], body.validate_only, answer)
 
 
-def _wanted(resource: Wanted, before: Mapping[str, str]) -> dict[str, str] | Refusal:  # noqa: ARG001 - replaced whole
-    after: dict[str, str] = {}
-    for config in resource.configs:
-        if config.name in after:
-            return Refusal(ErrorCode.invalid_request, f"Setting {config.name} is given twice.")
-        if config.value is None:
-            return Refusal(ErrorCode.invalid_config, f"Null value not supported for : {config.name}")
-        after[config.name] = config.value
-    return after
+def _wanted(resource: Wanted) -> ReplacedConfigs:
+    return ReplacedConfigs(
+        resource=(int(resource.resource_type), str(resource.resource_name)),
+        settings=tuple((one.name, one.value) for one in resource.configs),
+    )
 
 
 def _result(resource: Wanted, refusal: Refusal | None) -> AlterConfigsResourceResponse:

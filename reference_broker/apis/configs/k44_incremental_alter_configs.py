@@ -1,10 +1,7 @@
 """IncrementalAlterConfigs: sets, deletes, or adds to settings of topics (KIP-339)."""
 
-from collections.abc import Mapping, Sequence
-
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
-    AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
@@ -16,11 +13,9 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
-from reference_broker.apis.configs.config_changes import ConfigChanges
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.configuration.setting import Kind
-from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS
+from reference_broker.controller.planning.config_changes import AlteredConfigs, ConfigOutcomes
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -33,69 +28,25 @@ CARD = Card(
     kips=(339,),
 )
 
-SET, DELETE, APPEND, SUBTRACT = range(4)
-"""AlterConfigOp.OpType of Kafka."""
-
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each resource, in the request's order."""
     assert isinstance(body, IncrementalAlterConfigsRequest)
 
-    def answer(refusals: Sequence[Refusal | None]) -> None:
+    def answer(refusals: ConfigOutcomes) -> None:
         results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
         call.respond(IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    def wanted(resource: AlterConfigsResource, before: Mapping[str, str]) -> dict[str, str] | Refusal:
-        return _wanted(broker, resource, before)
-
     if passed_on(broker, call, CARD, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))):
         return
-    entries = [((int(one.resource_type), str(one.resource_name)), one) for one in body.resources]
-    ConfigChanges(broker, entries, wanted, body.validate_only).submit("alter configs", answer)
+    broker.controller.change_configs([_wanted(one) for one in body.resources], body.validate_only, answer)
 
 
-def _wanted(broker: Broker, resource: AlterConfigsResource, before: Mapping[str, str]) -> dict[str, str] | Refusal:
-    after = dict(before)
-    seen: dict[str, None] = {}
-    for config in resource.configs:
-        if config.name in seen:
-            return Refusal(ErrorCode.invalid_request, f"Setting {config.name} is given twice.")
-        seen[config.name] = None
-        problem = _apply(broker, config, after)
-        if problem is not None:
-            return problem
-    return after
-
-
-def _apply(broker: Broker, config: AlterableConfig, settings: dict[str, str]) -> Refusal | None:
-    """Changes ``settings``, or says why not."""
-    name, operation = config.name, config.config_operation
-    if operation == DELETE:
-        settings.pop(name, None)
-        return None
-    if config.value is None:
-        return Refusal(ErrorCode.invalid_config, f"Null value not supported for : {name}")
-    if operation == SET:
-        settings[name] = config.value
-        return None
-    if operation not in (APPEND, SUBTRACT):
-        return Refusal(ErrorCode.invalid_request, f"Unknown operation type {operation} for setting {name}.")
-    key = TOPIC_KEYS.get(name)
-    if key is None or key.kind is not Kind.LIST:
-        return Refusal(ErrorCode.invalid_config, f"Setting {name} is no list: it can only be set or deleted.")
-    current = settings.get(name, key.text(broker.config.value(BROKER_SYNONYMS[name])))
-    settings[name] = ",".join(_combined(current, config.value, operation))
-    return None
-
-
-def _combined(current: str, value: str, operation: int) -> list[str]:
-    parts = dict.fromkeys(part.strip() for part in current.split(",") if part.strip())
-    for part in value.split(","):
-        if operation == APPEND:
-            parts[part.strip()] = None
-        else:
-            parts.pop(part.strip(), None)
-    return list(parts)
+def _wanted(resource: AlterConfigsResource) -> AlteredConfigs:
+    return AlteredConfigs(
+        resource=(int(resource.resource_type), str(resource.resource_name)),
+        steps=tuple((one.name, int(one.config_operation), one.value) for one in resource.configs),
+    )
 
 
 def _result(resource: AlterConfigsResource, refusal: Refusal | None) -> AlterConfigsResourceResponse:

@@ -1,33 +1,25 @@
 """Asks the active controller for ``__consumer_offsets``, with the settings that it must have."""
 
-from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kio.schema.types import TopicName
-from kio.static.primitive import i16, i32
-
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.controller.planning.topic_creation import WantedTopic
 from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, replication_factor, topic_configs
-from reference_broker.wire.apis import VERSIONS, ApiKey
 
 
 def ask_to_create_offsets_topic(broker: Broker) -> None:
-    """One request at a time; clients ask again until the topic is there."""
-    groups, channel, image = broker.groups, broker.replica.lifecycle.channel, broker.loader.image
-    if groups.is_creating or not channel.has_leader or OFFSETS_TOPIC in image.topics:
+    """One request at a time. Clients ask again until the topic is there."""
+    groups, image, config = broker.groups, broker.loader.image, broker.config
+    if groups.is_creating or not broker.replica.lifecycle.channel.has_leader or OFFSETS_TOPIC in image.topics:
         return
-    config = broker.config
-    factor = replication_factor(image, config, len(config.voters(broker.node_id)))
-    topic = CreatableTopic(
-        name=TopicName(OFFSETS_TOPIC),
-        num_partitions=i32(config.offsets_topic_num_partitions),
-        replication_factor=i16(factor),
-        assignments=(),
-        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic_configs(config)),
+    wanted = WantedTopic(
+        OFFSETS_TOPIC,
+        partitions=config.offsets_topic_num_partitions,
+        replication_factor=replication_factor(image, config, len(config.voters(broker.node_id))),
+        configs=topic_configs(config),
     )
-    body = CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
 
-    def over(_answer: object = None) -> None:
+    def over() -> None:
         groups.is_creating = False
 
     groups.is_creating = True
-    channel.ask(ApiKey.CREATE_TOPICS, VERSIONS[ApiKey.CREATE_TOPICS][1], body, over, over)
+    ask_to_create(broker, wanted, over)

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 from uuid import UUID
 
-from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v13.response import (
@@ -14,7 +13,7 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i16, i32
+from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
@@ -26,12 +25,13 @@ from reference_broker.apis.proposing import (
     TOPIC_OPERATIONS,
     as_uuid,
 )
-from reference_broker.apis.topics.topic_creation import DEFAULT, WantedTopic, request_problem
-from reference_broker.apis.topics.topic_names import is_internal, name_problem
+from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
 from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey
+from reference_broker.metadata.topic_names import is_internal, name_problem
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataPartition1000,
@@ -172,7 +172,7 @@ def _created(broker: Broker, answers: list[MetadataResponseTopic], missing: list
     for name in missing:
         if created == MOST_CREATED_AT_ONCE:
             break
-        problem = request_problem(broker.config, WantedTopic(name, DEFAULT, DEFAULT))
+        problem = request_problem(broker.config, WantedTopic(name))
         if problem is None:
             _ask_to_create(broker, name)
             created += 1
@@ -186,22 +186,12 @@ def _created(broker: Broker, answers: list[MetadataResponseTopic], missing: list
 def _ask_to_create(broker: Broker, name: str) -> None:
     if name == OFFSETS_TOPIC:
         ask_to_create_offsets_topic(broker)
-        return
-    topic = CreatableTopic(
-        name=TopicName(name), num_partitions=i32(DEFAULT), replication_factor=i16(DEFAULT), assignments=(), configs=()
-    )
-    body = CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
-    channel = broker.replica.lifecycle.channel
-    if channel.has_leader:
-        channel.ask(ApiKey.CREATE_TOPICS, VERSIONS[ApiKey.CREATE_TOPICS][1], body, _nobody_waits, _nothing)
+    elif broker.replica.lifecycle.channel.has_leader:
+        ask_to_create(broker, WantedTopic(name), _nobody_waits)
 
 
-def _nobody_waits(_answer: object) -> None:
+def _nobody_waits() -> None:
     """The client asks again, and creation starts anew if it failed."""
-
-
-def _nothing() -> None:
-    """As above."""
 
 
 def _error(error: ErrorCode, name: TopicName | None, topic_id: UUID | None) -> MetadataResponseTopic:

@@ -18,9 +18,9 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.metadata.topic_description import described
 from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uuid
-from reference_broker.apis.topics.topic_names import is_internal, name_problem
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.metadata.topic_names import is_internal, name_problem
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(

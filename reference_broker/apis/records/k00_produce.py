@@ -5,8 +5,8 @@ from functools import partial
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.records.flushing import plan_timed_flush, sync_in_background, sync_then
-from reference_broker.apis.topics.topic_names import is_internal
 from reference_broker.log.partition_log import RecordsRefused
+from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
 from reference_broker.replication.durable import must_be_durable

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-BLOCK_SIZE = 1000
-"""IDs in one block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE)."""
-
+from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE
 
 NO_ID = -1
 

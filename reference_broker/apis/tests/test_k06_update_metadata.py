@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.brokers import k57_update_features
 from reference_broker.apis.metadata import k06_update_metadata, k18_api_versions
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, supported_features
-from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import DRAFTS, METADATA_EPOCH_DRAFTS, ApiKey
@@ -165,51 +163,3 @@ def test_what_is_switched_off_is_not_announced_and_update_metadata_never_is_an_a
 def test_older_clients_are_not_told_of_a_feature_that_begins_at_level_0() -> None:
     assert METADATA_EPOCH_FEATURE not in announced(3)[0]
     assert "metadata.version" in announced(3)[0]
-
-
-def broker_image(broker_id: int, *features: tuple[str, int, int]) -> BrokerImage:
-    return BrokerImage(broker_id, 1, bytes(16), "h", 1, fenced=True, features=features)
-
-
-@pytest.mark.clause("M-14")
-@pytest.mark.parametrize(
-    ("feature", "level", "upgrade_type", "error"),
-    [
-        (METADATA_EPOCH_FEATURE, 1, 1, 95),  # Broker 2, though fenced, would come back without it.
-        (METADATA_EPOCH_FEATURE, 2, 1, 95),
-        (METADATA_EPOCH_FEATURE, 0, 1, 0),
-        ("metadata.version", 25, 1, 95),  # Broker 2 knows no more than 20.
-        ("metadata.version", 20, 1, 0),
-        ("metadata.version", 10, 1, 95),
-        ("metadata.version", 10, 2, 0),
-        ("metadata.version", 5, 2, 95),
-        ("group.version", 1, 1, 96),
-    ],
-)
-def test_a_level_must_be_known_to_every_registered_broker(
-    feature: str, level: int, upgrade_type: int, error: int
-) -> None:
-    brokers = {
-        1: broker_image(1, ("metadata.version", 1, 25), (METADATA_EPOCH_FEATURE, 0, 1)),
-        2: broker_image(2, ("metadata.version", 7, 20)),
-    }
-    image = MetadataImage(brokers=brokers, features={"metadata.version": 13})
-    controller = SimpleNamespace(
-        is_active=True,
-        latest=image,
-        leader_id=1,
-        supported_features=lambda: supported_features(BrokerConfig.parse({})),
-        submit=lambda plan, answer, name: (plan(), answer(None)),  # noqa: ARG005
-    )
-    broker: Any = SimpleNamespace(controller=controller, node_id=1)
-    request, key = body_class(ApiKey.UPDATE_FEATURES, "request"), _update_class()
-    update = key(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
-    call = Call(2)
-    k57_update_features.handle(broker, call, request(timeout=0, feature_updates=(update,)))  # type: ignore[arg-type]
-    assert call.answers[0].error_code == error
-
-
-def _update_class() -> type:
-    from kio.schema.update_features.v2.request import FeatureUpdateKey
-
-    return FeatureUpdateKey

@@ -1,7 +1,5 @@
 """CreateTopics: makes topics, durably, all good ones of a request at once or none (KIP-464, KIP-516, KIP-525)."""
 
-from collections import Counter
-from collections.abc import Generator
 from functools import lru_cache
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
@@ -18,11 +16,9 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.configs.config_rows import ConfigRow, topic_rows
 from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusal, as_uuid, chained
-from reference_broker.apis.topics.topic_creation import PlannedTopic, TopicPlanner, WantedTopic
+from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, as_uuid
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.refusal import NOT_CONTROLLER
+from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicOutcomes, WantedTopic
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -39,38 +35,20 @@ CARD = Card(
 REMEMBERED_ROWS = 16
 """Different settings of topics, in one process."""
 
-DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
-
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each name of the request, in its order."""
     assert isinstance(body, CreateTopicsRequest)
-    plans: dict[str, PlannedTopic | Refusal] = {}
 
-    def planning() -> Planning:
-        yield from _plan(broker, body, plans)
-        good = [plan for plan in plans.values() if isinstance(plan, PlannedTopic)]
-        return () if body.validate_only else chained(plan.records() for plan in good)
-
-    def answer(refused: Refusal | None) -> None:
-        names = plans if refused is None else dict.fromkeys(topic.name for topic in body.topics)
-        results = tuple(_result(name, plans.get(name, refused), refused, broker.config) for name in names)
+    def answer(outcomes: TopicOutcomes) -> None:
+        results = tuple(_result(name, outcome, broker.config) for name, outcome in outcomes.items())
         call.respond(CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
-        broker.controller.submit(planning(), answer, name="create topics")
+    def failed() -> None:
+        answer({topic.name: NOT_CONTROLLER for topic in body.topics})
 
-
-def _plan(
-    broker: Broker, body: CreateTopicsRequest, plans: dict[str, PlannedTopic | Refusal]
-) -> Generator[None, None, None]:
-    """Fills ``plans``, in slices."""
-    planner, wanted = TopicPlanner.of(broker), {topic.name: topic for topic in body.topics}
-    times = Counter(topic.name for topic in body.topics)
-    for name, topic in wanted.items():
-        plans[name] = DUPLICATE if times[name] > 1 else planner.plan(_wanted(topic))
-        if broker.controller.spend(UNITS_PER_ENTRY):
-            yield
+    if not passed_on(broker, call, CARD, body, failed):
+        broker.controller.create_topics([_wanted(topic) for topic in body.topics], body.validate_only, answer)
 
 
 def _wanted(topic: CreatableTopic) -> WantedTopic:
@@ -83,22 +61,17 @@ def _wanted(topic: CreatableTopic) -> WantedTopic:
     )
 
 
-def _result(
-    name: str, plan: PlannedTopic | Refusal | None, refused: Refusal | None, config: BrokerConfig
-) -> CreatableTopicResult:
-    # A plan was judged by what was on its way: with the leadership that is gone, and the verdict with it.
-    refusal = plan if isinstance(plan, Refusal) and refused is not NOT_CONTROLLER else refused
-    if refusal is not None or not isinstance(plan, PlannedTopic):
-        assert refusal is not None, "a topic without a plan was refused with all others"
-        return _refused(name, refusal)
+def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) -> CreatableTopicResult:
+    if isinstance(outcome, Refusal):
+        return _refused(name, outcome)
     return CreatableTopicResult(
         name=TopicName(name),
-        topic_id=as_uuid(plan.topic_id),
+        topic_id=as_uuid(outcome.topic_id),
         error_code=ErrorCode.none,
         error_message=None,
-        num_partitions=i32(plan.partitions),
-        replication_factor=i16(plan.replication_factor),
-        configs=_config_rows(config, tuple(plan.configs.items())),
+        num_partitions=i32(outcome.partitions),
+        replication_factor=i16(outcome.replication_factor),
+        configs=_config_rows(config, tuple(outcome.configs.items())),
     )
 
 

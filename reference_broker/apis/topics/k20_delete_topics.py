@@ -1,9 +1,5 @@
 """DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none (KIP-516, KIP-599)."""
 
-from collections import Counter
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
@@ -12,11 +8,9 @@ from kio.schema.types import TopicName
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.refusal import NOT_CONTROLLER
-from reference_broker.metadata.image import MetadataImage, TopicImage
-from reference_broker.metadata.records import RemoveTopicRecord
+from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, as_uuid
+from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic
+from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
@@ -29,84 +23,41 @@ CARD = Card(
     kips=(4, 322, 516, 599),
 )
 
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One entry of the request, and the topic that it means or why it means none."""
-
-    entry: DeleteTopicState
-    found: TopicImage | Refusal
+DELETION_DISABLED_FROM = 3
+"""The version from which on there is an error of its own for that."""
 
 
 def handle(broker: Broker, call: Call, body: object) -> None:
     """Answers later. One result for each entry of the request, in its order."""
     assert isinstance(body, DeleteTopicsRequest)
-    choices: list[_Choice] = []
 
-    def planning() -> Planning:
-        yield from _choose(broker, call.api_version, body, choices)
-        found = [choice.found for choice in choices]
-        return [RemoveTopicRecord(topic_id=topic.topic_id) for topic in found if isinstance(topic, TopicImage)]
-
-    def answer(refused: Refusal | None) -> None:
-        if refused is not None:
-            choices[:] = [_Choice(entry, refused) for entry in body.topics]
-        results = tuple(_result(choice) for choice in choices)
+    def answer(outcomes: DeletionOutcomes) -> None:
+        told = zip(body.topics, outcomes, strict=True)
+        results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in told)
         call.respond(DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
-        broker.controller.submit(planning(), answer, name="delete topics")
+    if not passed_on(broker, call, CARD, body, lambda: answer([NOT_CONTROLLER] * len(body.topics))):
+        broker.controller.delete_topics([_named(entry) for entry in body.topics], answer)
 
 
-def _choose(
-    broker: Broker, api_version: int, body: DeleteTopicsRequest, choices: list[_Choice]
-) -> Generator[None, None, None]:
-    """Fills ``choices``, in slices."""
-    if not broker.config.delete_topic_enable:
-        error = ErrorCode.invalid_request if api_version < 3 else ErrorCode.topic_deletion_disabled
-        disabled = Refusal(error, "This topic cannot be deleted because delete.topic.enable is set to false.")
-        choices += (_Choice(entry, disabled) for entry in body.topics)
-        return
-    found: list[TopicImage | Refusal] = []
-    for entry in body.topics:
-        found.append(_find(broker.controller.latest, entry))
-        if broker.controller.spend(1):
-            yield
-    times = Counter(topic.topic_id for topic in found if isinstance(topic, TopicImage))
-    choices += (
-        _Choice(entry, _once(topic, times) if isinstance(topic, TopicImage) else topic)
-        for entry, topic in zip(body.topics, found, strict=True)
-    )
+def _named(entry: DeleteTopicState) -> NamedTopic:
+    return NamedTopic(entry.name, None if entry.topic_id is None else entry.topic_id.bytes)
 
 
-def _once(topic: TopicImage, times: Mapping[bytes, int]) -> TopicImage | Refusal:
-    if times[topic.topic_id] > 1:
-        return Refusal(ErrorCode.invalid_request, "Duplicate topic name or ID.")
-    return topic
-
-
-def _find(image: MetadataImage, entry: DeleteTopicState) -> TopicImage | Refusal:
-    if entry.name is not None and entry.topic_id is not None:
-        return Refusal(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
-    if entry.topic_id is not None:
-        topic = image.topic_by_id(entry.topic_id.bytes)
-        return topic or Refusal(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
-    if entry.name is None:
-        return Refusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
-    return image.topics.get(entry.name) or Refusal(
-        ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
-    )
-
-
-def _result(choice: _Choice) -> DeletableTopicResult:
-    found = choice.found
-    if isinstance(found, TopicImage):
+def _result(entry: DeleteTopicState, outcome: TopicImage | Refusal, api_version: int) -> DeletableTopicResult:
+    if isinstance(outcome, TopicImage):
         return DeletableTopicResult(
-            name=TopicName(found.name), topic_id=as_uuid(found.topic_id), error_code=ErrorCode.none
+            name=TopicName(outcome.name), topic_id=as_uuid(outcome.topic_id), error_code=ErrorCode.none
         )
     return DeletableTopicResult(
-        name=choice.entry.name,
-        topic_id=choice.entry.topic_id,
-        error_code=found.error,
-        error_message=found.message,
+        name=entry.name,
+        topic_id=entry.topic_id,
+        error_code=_error_code(outcome, api_version),
+        error_message=outcome.message,
     )
+
+
+def _error_code(refusal: Refusal, api_version: int) -> ErrorCode:
+    if refusal.error is ErrorCode.topic_deletion_disabled and api_version < DELETION_DISABLED_FROM:
+        return ErrorCode.invalid_request
+    return refusal.error

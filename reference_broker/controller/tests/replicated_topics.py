@@ -1,7 +1,7 @@
 """Brokers that live, and topics with several replicas, on an active controller with its log in memory."""
 
-from reference_broker.controller.broker_changes import Registration, Setting, registering, restarting
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.planning.registration import Registration
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id
 
@@ -37,20 +37,12 @@ class Brokers:
             rack,
             (),
         )
-        controller = self.world.controller
 
-        def leaving():
-            known = controller.latest.brokers.get(broker_id)
-            setting = Setting(controller.latest, self.world.config, controller.spend)
-            return () if known is None else (yield from restarting(setting, known))
+        def registered(outcome):
+            assert isinstance(outcome, int), outcome
+            self.epochs[broker_id] = outcome
 
-        def plan():
-            controller.heartbeats.heard(broker_id)
-            self.epochs[broker_id] = controller.next_offset
-            return (registering(wanted, controller.next_offset),)
-
-        controller.submit(leaving(), lambda _: None, atomic=False)
-        controller.submit(plan, lambda _: None)
+        self.world.controller.register_broker(wanted, registered)
 
     def beat(self, broker_id, *, offset=None, fence=False, shut_down=False) -> HeartbeatAnswer:
         offset = self.image.provenance.offset if offset is None else offset

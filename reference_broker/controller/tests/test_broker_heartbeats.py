@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from reference_broker.controller.broker_changes import (
-    Registration,
-    Setting,
-    registering,
-    registration_problem,
-    unregistering,
-)
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.planning.registration import Registration, registration_problem
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
 
@@ -29,13 +23,7 @@ def registration(broker_id, incarnation=b"i" * 16, cluster_id="cluster", feature
 def register(world, broker_id, incarnation=b"i" * 16):
     """Its epoch."""
     epochs = []
-
-    def plan():
-        world.controller.heartbeats.heard(broker_id)
-        epochs.append(world.controller.next_offset)
-        return (registering(registration(broker_id, incarnation), epochs[-1]),)
-
-    world.controller.submit(plan, lambda _: None)
+    world.controller.register_broker(registration(broker_id, incarnation), epochs.append)
     world.settle()
     return epochs[0]
 
@@ -226,12 +214,11 @@ def test_an_unregistered_broker_leads_nothing():
     world, _ = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
-    controller = world.controller
-    latest = controller.latest
-    setting = Setting(latest, world.config, controller.spend)
-    controller.submit(lambda: unregistering(setting, latest.brokers[1]), lambda _: None)
+    told = []
+    world.controller.unregister_broker(1, told.append)
     world.settle()
-    assert (dict(controller.image.brokers), controller.image.topics["t"].partitions[0].leader) == ({}, -1)
+    image = world.controller.image
+    assert (told, dict(image.brokers), image.topics["t"].partitions[0].leader) == ([None], {}, -1)
 
 
 class Sessions(RuleBasedStateMachine):

@@ -266,7 +266,7 @@ def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkey
 
     def planning():
         for _ in range(10):
-            if world.controller.spend(20):
+            if world.controller.situation().spend(20):
                 yield
         return BIG
 
@@ -291,15 +291,6 @@ def test_an_answer_may_submit_the_next_change():
     world.controller.submit(lambda: A, lambda _: submit(world, B, answers))
     world.settle()
     assert answers == [(None, 2)]
-
-
-def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics():
-    ids = [started().controller.allocate_topic_id() for _ in range(2)]
-    assert ids[0] == ids[1]
-    other = MetadataWorld(seed=9)
-    other.win()
-    other.settle()
-    assert other.controller.allocate_topic_id() != ids[0]
 
 
 # Losing leadership

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
-from reference_broker.controller.partition_changes import RECOVERED, RECOVERING
+from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
 from reference_broker.controller.tests.replicated_topics import Brokers
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord

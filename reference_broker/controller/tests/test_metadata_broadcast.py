@@ -370,13 +370,13 @@ def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.Mon
     world = World()
     world.change(*topic_records("large", topic_id(1), 300))
     before = world.controller.image
-    world.change(PartitionChangeRecord(topic_id=topic_id(1), partition_id=7, isr=(1, 2)))
+    world.change(PartitionChangeRecord(topic_id=topic_id(1), partition_id=7, leader=-1))
     compared: list[Any] = []
     equal = PartitionImage.__eq__
     monkeypatch.setattr(PartitionImage, "__eq__", lambda one, other: compared.append(one) or equal(one, other))
     base, target = Content(1, 1, before, ()), Content(2, 1, world.controller.image, ("large",))
     (state,) = made(Frames(ManualPorts()), base, target)
-    assert (state.partition, state.isr) == (7, (1, 2))
+    assert (state.partition, state.leader) == (7, -1)
     assert len(compared) == 1
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.controller.refusal import Refusal
-from reference_broker.controller.replica_placement import placement
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 
 

@@ -178,7 +178,13 @@ class MetadataWorld:
         self.disk = MemoryDisk()
         self.loader = MetadataLoader(self.around(seed), self.log, StoreInMemory())  # type: ignore[arg-type]
         self.controller = Controller(
-            self.around(seed + 1), self.config, "cluster", self.loader, self.quorum, Endpoint("127.0.0.1", 9092)
+            self.around(seed + 1),
+            self.config,
+            "cluster",
+            self.loader,
+            self.quorum,
+            Endpoint("127.0.0.1", 9092),
+            Random(1),
         )
         self.published: list[tuple[Any, Any]] = []
         self.loader.subscribe(lambda delta, image: self.published.append((delta, image)))

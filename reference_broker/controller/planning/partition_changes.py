@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.leader_election import Acceptable, Election, active_brokers, elect
+from reference_broker.controller.planning.leader_election import Acceptable, Election, active_brokers, elect
 from reference_broker.metadata.features import metadata_version
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import PartitionChangeRecord

@@ -1,50 +1,54 @@
-"""Plans new topics and partitions: checks, replica placement, and the metadata records. Used by two APIs.
+"""New topics: checks of names, settings and replicas, and the records (CreateTopics).
 
-Planning is cheap (some 30 us a topic); records are made lazily, when the controller takes them.
+Planning a topic costs some 30 us. Its records are made lazily, when the controller takes them.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from reference_broker.apis.broker import Broker
-from reference_broker.apis.proposing import Refusal
-from reference_broker.apis.topics.topic_names import METADATA_TOPIC, name_problem
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
 from reference_broker.configuration.topic_config import parse_topic_configs
-from reference_broker.controller.leader_election import active_brokers, is_active
-from reference_broker.controller.replica_placement import placement
+from reference_broker.controller.operations import Planning
+from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation, outcomes_by_name
+from reference_broker.controller.planning.new_partitions import (
+    Replicas,
+    manual_problem,
+    partition_records,
+    too_many_partitions,
+)
+from reference_broker.controller.planning.replica_placement import placement
+from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage
-from reference_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
-from reference_broker.metadata.uuids import NO_DIRECTORY
+from reference_broker.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
+from reference_broker.metadata.topic_names import METADATA_TOPIC, name_problem
+from reference_broker.metadata.uuids import random_uuid
 
 DEFAULT = -1
-"""As partition count or replication factor: the broker's default."""
+"""As partition count or replication factor: the controller's default."""
 
-MAX_PARTITIONS_PER_TOPIC = 1_000_000
-"""Of one topic: bounds what one entry of a request may make the controller hold (the sum is bounded by its records)."""
-
-Replicas: TypeAlias = Iterator[tuple[int, ...]]
-"""The brokers of one new partition after the other."""
+DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """``assignments``: replicas by partition index; None: place them."""
+    """``assignments``: replicas by partition index; None: the controller places them."""
 
     name: str
-    partitions: int
-    replication_factor: int
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
     configs: tuple[tuple[str, str | None], ...] = ()
     assignments: tuple[tuple[int, tuple[int, ...]], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic that can be created. ``replicas`` is used up by ``records``."""
+    """A topic that can be created. ``records`` uses up ``replicas``."""
 
     name: str
     topic_id: bytes
@@ -62,24 +66,44 @@ class PlannedTopic:
         yield from partition_records(self.topic_id, 0, self.partitions, self.replicas, self.image)
 
 
-@dataclass(slots=True)
-class TopicPlanner:
-    """Judges the topics of one request by the controller's latest metadata, and by each other.
+TopicOutcomes: TypeAlias = Mapping[str, PlannedTopic | Refusal]
+"""By name, each once, in the request's order."""
 
-    ``unified``: names with '.' or '_', by what they become in metric names, where two must not be the same.
+
+@dataclass(slots=True)
+class TopicCreation:
+    """A ``controller.planning.change.Change``: all good topics of one request are created at once, or none."""
+
+    wanted: Sequence[WantedTopic]
+    validate_only: bool
+    found: dict[str, PlannedTopic | Refusal] = field(default_factory=dict)
+
+    def plan(self, situation: Situation) -> Planning:
+        planner = _Planner(situation)
+        times = Counter(topic.name for topic in self.wanted)
+        for name, topic in {topic.name: topic for topic in self.wanted}.items():
+            self.found[name] = DUPLICATE if times[name] > 1 else planner.plan(topic)
+            if situation.spend(UNITS_PER_ENTRY):
+                yield
+        good = [topic for topic in self.found.values() if isinstance(topic, PlannedTopic)]
+        return () if self.validate_only else chain.from_iterable(topic.records() for topic in good)
+
+    def outcome(self, refused: Refusal | None) -> TopicOutcomes:
+        return outcomes_by_name(self.found, (topic.name for topic in self.wanted), refused)
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Judges the topics of one request by the latest metadata, and by each other.
+
+    ``unified``: names with '.' or '_', by what they become in metric names. Two topics must not become the same there.
     """
 
-    broker: Broker
-    latest: MetadataImage
-    published: MetadataImage
+    situation: Situation
     unified: dict[str, str] | None = None
 
-    @staticmethod
-    def of(broker: Broker) -> "TopicPlanner":
-        return TopicPlanner(broker, broker.controller.latest, broker.controller.image)
-
     def plan(self, wanted: WantedTopic) -> PlannedTopic | Refusal:
-        refusal = request_problem(self.broker.config, wanted) or self._name_refusal(wanted.name)
+        refusal = request_problem(self.situation.config, wanted) or self._name_refusal(wanted.name)
         if refusal is not None:
             return refusal
         configs = _checked_configs(wanted)
@@ -89,19 +113,27 @@ class TopicPlanner:
         if isinstance(found, Refusal):
             return found
         partitions, factor, replicas = found
-        topic_id = self.broker.controller.allocate_topic_id()
+        topic_id = self._new_topic_id()
         if self.unified is not None and ("." in wanted.name or "_" in wanted.name):
             self.unified[_unified(wanted.name)] = wanted.name
-        return PlannedTopic(wanted.name, topic_id, configs, partitions, factor, replicas, self.latest)
+        return PlannedTopic(wanted.name, topic_id, configs, partitions, factor, replicas, self.situation.latest)
+
+    def _new_topic_id(self) -> bytes:
+        """An ID that no topic has."""
+        while True:
+            topic_id = random_uuid(self.situation.for_topic_ids)
+            if topic_id not in self.situation.latest.topic_names:
+                return topic_id
 
     def _name_refusal(self, name: str) -> Refusal | None:
         """A name whose removal is not published yet still exists: its directory still has the name, too."""
-        if name in self.latest.topics or name in self.published.topics:
+        latest = self.situation.latest
+        if name in latest.topics or name in self.situation.published.topics:
             return Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if "." not in name and "_" not in name:
             return None
         if self.unified is None:
-            self.unified = {_unified(other): other for other in self.latest.topics if "." in other or "_" in other}
+            self.unified = {_unified(other): other for other in latest.topics if "." in other or "_" in other}
         other = self.unified.get(_unified(name))
         if other is not None:
             return Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
@@ -109,13 +141,13 @@ class TopicPlanner:
 
     def _replicas(self, wanted: WantedTopic) -> tuple[int, int, Replicas] | Refusal:
         """How many partitions, how many replicas each, and which."""
+        latest, config = self.situation.latest, self.situation.config
         if wanted.assignments is not None:
-            manual = _manual(self.latest, wanted)
+            manual = _manual(latest, wanted)
             return manual if isinstance(manual, Refusal) else (len(manual), len(manual[0]), iter(manual))
-        config = self.broker.config
         partitions = config.num_partitions if wanted.partitions == DEFAULT else wanted.partitions
         factor = factor_of(config, wanted.replication_factor)
-        placed = placement(self.latest, factor, self.broker.random)
+        placed = placement(latest, factor, self.situation.for_placement)
         return placed if isinstance(placed, Refusal) else (partitions, factor, placed)
 
 
@@ -140,59 +172,6 @@ def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None
 
 def factor_of(config: BrokerConfig, replication_factor: int) -> int:
     return config.default_replication_factor if replication_factor == DEFAULT else replication_factor
-
-
-def too_many_partitions(partitions: int) -> Refusal | None:
-    if partitions <= MAX_PARTITIONS_PER_TOPIC:
-        return None
-    return Refusal(
-        ErrorCode.policy_violation,
-        f"Unable to perform excessively large batch operation: {partitions} partitions, "
-        f"at most {MAX_PARTITIONS_PER_TOPIC} are allowed.",
-    )
-
-
-def partition_records(
-    topic_id: bytes, first_index: int, end_index: int, replicas: Replicas, image: MetadataImage
-) -> Iterator[PartitionRecord]:
-    """Records of new partitions; their ISR is the live part of their replicas."""
-    live = active_brokers(image)
-    isrs: dict[tuple[int, ...], tuple[int, ...]] = {}
-    directories: dict[int, tuple[bytes, ...]] = {}
-    for index, brokers in zip(range(first_index, end_index), replicas, strict=False):
-        isr = isrs.get(brokers)
-        if isr is None:
-            isr = isrs[brokers] = tuple(broker for broker in brokers if broker in live)
-        yield PartitionRecord(
-            partition_id=index,
-            topic_id=topic_id,
-            replicas=brokers,
-            isr=brokers if isr == brokers else isr,
-            leader=isr[0],
-            leader_epoch=0,
-            partition_epoch=0,
-            directories=directories.setdefault(len(brokers), (NO_DIRECTORY,) * len(brokers)),
-        )
-
-
-def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
-    """What is wrong with the replicas of one partition; ``expected``: how many the others have."""
-    problem = None
-    if not brokers:
-        problem = "The manual partition assignment includes an empty replica list."
-    elif len(dict.fromkeys(brokers)) != len(brokers):
-        problem = "The manual partition assignment includes a broker more than once."
-    elif any(broker not in image.brokers for broker in brokers):
-        missing = next(broker for broker in brokers if broker not in image.brokers)
-        problem = f"The manual partition assignment includes broker {missing}, but no such broker is registered."
-    elif expected is not None and len(brokers) != expected:
-        problem = (
-            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
-            f"consistent with previous partitions, which have {expected} replica(s)."
-        )
-    elif not any(is_active(image, broker) for broker in brokers):
-        problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
-    return None if problem is None else Refusal(ErrorCode.invalid_replica_assignment, problem)
 
 
 def _unified(name: str) -> str:

@@ -1,0 +1,67 @@
+"""What a change of the metadata is to the controller: planned once in a situation, then told as an outcome.
+
+A change holds the request, as values of the controller's own. When its turn comes, the controller calls ``plan`` with
+the situation of that moment. ``plan`` judges the request, keeps what it found, and returns the records. It may yield
+between slices. When the records are published, or the change is refused, the controller calls ``outcome`` once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.operations import Planning, Records
+from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.chance import RandomSource
+
+UNITS_PER_ENTRY = 3
+"""What one entry of a request costs of an event's time, in units of about 10 us."""
+
+Spend: TypeAlias = Callable[[int], bool]
+"""Whether the event's time is used up by so many units (of about 10 us) more, so that the plan yields."""
+
+FoundT = TypeVar("FoundT")
+OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a plan may look at. It holds until the plan ends: one change at a time is planned.
+
+    ``latest``: the metadata with all changes written so far, committed or not; plans judge by it. ``published``: the
+    metadata as this node publishes it. ``next_offset``: where the change's first record will stand, if all of them fit
+    one batch. ``for_topic_ids`` and ``for_placement``: where chance comes from.
+    """
+
+    latest: MetadataImage
+    published: MetadataImage
+    config: BrokerConfig
+    spend: Spend
+    next_offset: int
+    for_topic_ids: RandomSource
+    for_placement: RandomSource
+
+
+class Change(Protocol[OutcomeT_co]):
+    """One request of one caller."""
+
+    def plan(self, situation: Situation) -> Records | Planning:
+        """The records, judged by the situation."""
+        ...
+
+    def outcome(self, refused: Refusal | None) -> OutcomeT_co:
+        """What the caller is told. ``refused``: why nothing was written, or NOT_CONTROLLER: then nobody knows."""
+        ...
+
+
+def outcomes_by_name(
+    found: Mapping[str, FoundT | Refusal], names: Iterable[str], refused: Refusal | None
+) -> Mapping[str, FoundT | Refusal]:
+    """Of a request whose entries have names. An entry's own refusal goes before that of the whole change. But a plan
+    was judged by what was on its way: when the leadership is gone, so is the verdict."""
+    if refused is None:
+        return found
+    if refused is NOT_CONTROLLER:
+        return dict.fromkeys(names, refused)
+    return {name: one if isinstance(one, Refusal) else refused for name, one in found.items()}

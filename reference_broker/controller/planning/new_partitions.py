@@ -1,0 +1,71 @@
+"""What new partitions are made of, in a new topic or in one that grows: checks of their replicas, and their records."""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.controller.planning.leader_election import active_brokers, is_active
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.records import PartitionRecord
+from reference_broker.metadata.uuids import NO_DIRECTORY
+
+MAX_PARTITIONS_PER_TOPIC = 1_000_000
+"""This bounds what one entry of a request may make the controller hold. The sum is bounded by its records."""
+
+Replicas: TypeAlias = Iterator[tuple[int, ...]]
+"""The brokers of one new partition after the other."""
+
+
+def too_many_partitions(partitions: int) -> Refusal | None:
+    if partitions <= MAX_PARTITIONS_PER_TOPIC:
+        return None
+    return Refusal(
+        ErrorCode.policy_violation,
+        f"Unable to perform excessively large batch operation: {partitions} partitions, "
+        f"at most {MAX_PARTITIONS_PER_TOPIC} are allowed.",
+    )
+
+
+def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
+    """What is wrong with the replicas of one partition. ``expected``: how many the other partitions have."""
+    problem = None
+    if not brokers:
+        problem = "The manual partition assignment includes an empty replica list."
+    elif len(dict.fromkeys(brokers)) != len(brokers):
+        problem = "The manual partition assignment includes a broker more than once."
+    elif any(broker not in image.brokers for broker in brokers):
+        missing = next(broker for broker in brokers if broker not in image.brokers)
+        problem = f"The manual partition assignment includes broker {missing}, but no such broker is registered."
+    elif expected is not None and len(brokers) != expected:
+        problem = (
+            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {expected} replica(s)."
+        )
+    elif not any(is_active(image, broker) for broker in brokers):
+        problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
+    return None if problem is None else Refusal(ErrorCode.invalid_replica_assignment, problem)
+
+
+def partition_records(
+    topic_id: bytes, first_index: int, end_index: int, replicas: Replicas, image: MetadataImage
+) -> Iterator[PartitionRecord]:
+    """The records of new partitions. The live replicas of a partition are its ISR, and the first of them leads."""
+    live = active_brokers(image)
+    isrs: dict[tuple[int, ...], tuple[int, ...]] = {}
+    directories: dict[int, tuple[bytes, ...]] = {}
+    for index, brokers in zip(range(first_index, end_index), replicas, strict=False):
+        isr = isrs.get(brokers)
+        if isr is None:
+            isr = isrs[brokers] = tuple(broker for broker in brokers if broker in live)
+        yield PartitionRecord(
+            partition_id=index,
+            topic_id=topic_id,
+            replicas=brokers,
+            isr=brokers if isr == brokers else isr,
+            leader=isr[0],
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=directories.setdefault(len(brokers), (NO_DIRECTORY,) * len(brokers)),
+        )

@@ -1,0 +1,42 @@
+"""Blocks of producer IDs for brokers (AllocateProducerIds, KIP-730)."""
+
+from dataclasses import dataclass
+
+from reference_broker.controller.operations import Records
+from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.registration import stale_epoch
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.records import ProducerIdsRecord
+
+BLOCK_SIZE = 1000
+"""IDs in one block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE)."""
+
+
+@dataclass(slots=True)
+class ProducerIdBlock:
+    """A ``controller.planning.change.Change``: the next block, for one broker. Its outcome is the block's first ID."""
+
+    broker_id: int
+    broker_epoch: int
+    found: int | Refusal | None = None
+
+    def plan(self, situation: Situation) -> Records:
+        latest = situation.latest
+        stale = stale_epoch(latest, self.broker_id, self.broker_epoch)
+        if stale is not None:
+            self.found = stale
+            return ()
+        self.found = latest.next_producer_id
+        return (
+            ProducerIdsRecord(
+                broker_id=self.broker_id,
+                broker_epoch=self.broker_epoch,
+                next_producer_id=self.found + BLOCK_SIZE,
+            ),
+        )
+
+    def outcome(self, refused: Refusal | None) -> int | Refusal:
+        if refused is not None:
+            return refused
+        assert self.found is not None, "a block of producer IDs is told before it was planned"
+        return self.found

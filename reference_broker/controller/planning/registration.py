@@ -1,0 +1,175 @@
+"""A broker joins and gets its epoch, or is taken out for good (BrokerRegistration, UnregisterBroker; KIP-631, KIP-858).
+
+To register takes two changes. What an earlier incarnation holds is passed on first; that may be large. The registration
+itself is one record, because the broker epoch is the offset at which it stands.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.controller.operations import Planning, Records
+from reference_broker.controller.planning.broker_changes import restarting, unregistering
+from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
+
+
+class Sessions(Protocol):
+    """Who lives (``controller.broker_heartbeats.BrokerHeartbeats``), as far as it is needed here."""
+
+    def heard(self, broker_id: int) -> None: ...
+    def has_session(self, broker_id: int) -> bool: ...
+    def forget(self, broker_id: int) -> None: ...
+
+
+NO_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself. ``features``: (name, lowest, highest level that it knows)."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    listeners: tuple[tuple[str, str, int, int], ...]
+    """(name, host, port, security protocol)."""
+    features: tuple[tuple[str, int, int], ...]
+    rack: str | None
+    log_dirs: tuple[bytes, ...]
+
+
+def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> Refusal | None:
+    """Why a broker may not register."""
+    if registration.cluster_id != cluster_id:
+        return Refusal(
+            ErrorCode.inconsistent_cluster_id, f"Expected cluster ID {cluster_id}, but got {registration.cluster_id}"
+        )
+    if not registration.listeners:
+        return Refusal(ErrorCode.invalid_registration, "No listeners were given.")
+    supported = {name: (low, high) for name, low, high in registration.features}
+    for feature, level in image.features.items():
+        low, high = supported.get(feature, (0, 0))
+        if not low <= level <= high:
+            return Refusal(
+                ErrorCode.unsupported_version,
+                f"Unable to register because the broker does not support version {level} of {feature}.",
+            )
+    return None
+
+
+def duplicate_problem(registration: Registration, known: BrokerImage) -> Refusal | None:
+    """Of a registration while ``known``, of the same ID, has a session: two nodes would take the ID from each other
+    without end. The same data directory is no problem: one process holds it, so the other is gone."""
+    if known.fenced or known.incarnation_id == registration.incarnation_id or known.log_dirs == registration.log_dirs:
+        return None
+    return Refusal(
+        ErrorCode.duplicate_broker_registration,
+        f"Another broker is registered with ID {known.broker_id} and alive, on another data directory.",
+    )
+
+
+def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refusal | None:
+    """Why a broker is not heard: it is not registered under that epoch."""
+    known = image.brokers.get(broker_id)
+    if known is not None and known.broker_epoch == broker_epoch:
+        return None
+    return Refusal(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
+
+
+def registering(registration: Registration, broker_epoch: int) -> RegisterBrokerRecord:
+    """Registers it, fenced. ``broker_epoch``: the offset at which this record will stand."""
+    return RegisterBrokerRecord(
+        broker_id=registration.broker_id,
+        incarnation_id=registration.incarnation_id,
+        broker_epoch=broker_epoch,
+        end_points=tuple(
+            BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
+            for name, host, port, protocol in registration.listeners
+        ),
+        features=tuple(
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in registration.features
+        ),
+        rack=registration.rack,
+        log_dirs=registration.log_dirs,
+    )
+
+
+@dataclass(slots=True)
+class Restart:
+    """A ``controller.planning.change.Change``: the first one of a registration. Without it a new incarnation would
+    lead, and be in sync, with what the old one may have lost. ``problem``: why the broker may not register."""
+
+    wanted: Registration
+    cluster_id: str
+    sessions: Sessions
+    problem: Refusal | None = None
+
+    def plan(self, situation: Situation) -> Planning:
+        self.judge(situation.latest)
+        known = situation.latest.brokers.get(self.wanted.broker_id)
+        if known is None or known.incarnation_id == self.wanted.incarnation_id or self.problem is not None:
+            return ()
+        return (yield from restarting(situation, known))
+
+    def outcome(self, refused: Refusal | None) -> None:
+        self.problem = self.problem or refused
+
+    def judge(self, latest: MetadataImage) -> None:
+        """Sets ``problem``, which stays once it is known."""
+        if self.problem is not None:
+            return
+        self.problem = registration_problem(self.wanted, self.cluster_id, latest)
+        known = latest.brokers.get(self.wanted.broker_id)
+        if self.problem is None and known is not None and self.sessions.has_session(self.wanted.broker_id):
+            self.problem = duplicate_problem(self.wanted, known)
+
+
+@dataclass(slots=True)
+class BrokerRegistration:
+    """A ``controller.planning.change.Change``, after ``restart``. Its outcome is the broker epoch. When an incarnation
+    repeats its request, it gets the epoch that it has."""
+
+    restart: Restart
+    epoch: int = NO_BROKER_EPOCH
+
+    def plan(self, situation: Situation) -> Records:
+        restart, wanted = self.restart, self.restart.wanted
+        restart.judge(situation.latest)
+        if restart.problem is not None:
+            return ()
+        known = situation.latest.brokers.get(wanted.broker_id)
+        restart.sessions.heard(wanted.broker_id)
+        if known is not None and known.incarnation_id == wanted.incarnation_id:
+            self.epoch = known.broker_epoch
+            return ()
+        self.epoch = situation.next_offset
+        return (registering(wanted, self.epoch),)
+
+    def outcome(self, refused: Refusal | None) -> int | Refusal:
+        return refused or self.restart.problem or self.epoch
+
+
+@dataclass(slots=True)
+class Unregistration:
+    """A ``controller.planning.change.Change``. Its outcome is why the broker was not taken out; None: it was."""
+
+    broker_id: int
+    sessions: Sessions
+    problem: Refusal | None = None
+
+    def plan(self, situation: Situation) -> Planning:
+        known = situation.latest.brokers.get(self.broker_id)
+        if known is None:
+            message = f"Broker ID {self.broker_id} is not currently registered"
+            self.problem = Refusal(ErrorCode.broker_id_not_registered, message)
+            return ()
+        self.sessions.forget(self.broker_id)
+        return (yield from unregistering(situation, known))
+
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused or self.problem

@@ -1,0 +1,72 @@
+"""The end of topics (DeleteTopics, KIP-516)."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from reference_broker.controller.operations import Planning
+from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.image import MetadataImage, TopicImage
+from reference_broker.metadata.records import RemoveTopicRecord
+
+DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name or ID.")
+DISABLED = Refusal(
+    ErrorCode.topic_deletion_disabled, "This topic cannot be deleted because delete.topic.enable is set to false."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTopic:
+    """A topic by its name or by its ID: one of the two is None."""
+
+    name: str | None
+    topic_id: bytes | None
+
+
+DeletionOutcomes: TypeAlias = Sequence[TopicImage | Refusal]
+"""For each entry of the request the topic that is gone, or why it is not."""
+
+
+@dataclass(slots=True)
+class TopicDeletion:
+    """A ``controller.planning.change.Change``: all good topics of one request are deleted at once, or none."""
+
+    named: Sequence[NamedTopic]
+    found: list[TopicImage | Refusal] = field(default_factory=list)
+
+    def plan(self, situation: Situation) -> Planning:
+        if not situation.config.delete_topic_enable:
+            self.found += [DISABLED] * len(self.named)
+            return ()
+        for entry in self.named:
+            self.found.append(_find(situation.latest, entry))
+            if situation.spend(1):
+                yield
+        self._refuse_duplicates()
+        return [RemoveTopicRecord(topic_id=topic.topic_id) for topic in self.found if isinstance(topic, TopicImage)]
+
+    def outcome(self, refused: Refusal | None) -> DeletionOutcomes:
+        return self.found if refused is None else [refused] * len(self.named)
+
+    def _refuse_duplicates(self) -> None:
+        times = Counter(topic.topic_id for topic in self.found if isinstance(topic, TopicImage))
+        self.found = [
+            DUPLICATE if isinstance(topic, TopicImage) and times[topic.topic_id] > 1 else topic for topic in self.found
+        ]
+
+
+def _find(image: MetadataImage, entry: NamedTopic) -> TopicImage | Refusal:
+    if entry.name is not None and entry.topic_id is not None:
+        return Refusal(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+    if entry.topic_id is not None:
+        topic = image.topic_by_id(entry.topic_id)
+        return topic or Refusal(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+    if entry.name is None:
+        return Refusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+    return image.topics.get(entry.name) or Refusal(
+        ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
+    )

@@ -1,0 +1,98 @@
+"""When this node is the active controller: from an epoch that it won to the loss of leadership.
+
+A leader claims to be the active controller. It becomes that once its epoch's first record is committed and loaded,
+because it has all that was committed before then. When leadership is lost, everyone whose change is on its way is told
+NOT_CONTROLLER.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Activation, activation
+from reference_broker.controller.refusal import NOT_CONTROLLER
+from reference_broker.controller.reign import Leadership, Reign
+from reference_broker.metadata.features import check_levels
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.ports.node_ports import Surroundings
+
+
+class Upkeep(Protocol):
+    """What the active controller does by itself, for as long as it is active."""
+
+    def activated(self) -> None: ...
+    def deactivated(self) -> None: ...
+
+
+class Succession:
+    """``reign``: this node's time as the active controller; None while it is not. ``activated`` is called last when a
+    reign begins."""
+
+    __slots__ = ("_activated", "_claim", "_config", "_loader", "_quorum", "_surroundings", "_upkeep", "reign")
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        config: BrokerConfig,
+        loader: MetadataLoader,
+        quorum: Leadership,
+        upkeep: Sequence[Upkeep],
+        activated: Callable[[], None],
+    ) -> None:
+        self.reign: Reign | None = None
+        self._claim: tuple[int, int] | None = None  # (epoch, offset of its first record)
+        self._surroundings = surroundings
+        self._config = config
+        self._loader = loader
+        self._quorum = quorum
+        self._upkeep = upkeep
+        self._activated = activated
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """A leader that is not this node ends a claim that was never made good."""
+        if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
+            self._claim = None
+
+    def leadership_won(self, epoch: int, start_offset: int) -> None:
+        """Becomes active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
+        assert self.reign is None, f"leadership of epoch {epoch} is won before that of an earlier one was lost"
+        self._claim = (epoch, start_offset)
+        self.progressed()
+
+    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
+        """Nothing that is on its way will be known here: everyone who waits is told NOT_CONTROLLER."""
+        self._claim = None
+        reign, self.reign = self.reign, None
+        if reign is None:
+            return
+        for each in self._upkeep:
+            each.deactivated()
+        self._loader.split_at_epochs(False)
+        for answered in reign.end():
+            answered(NOT_CONTROLLER)
+
+    def progressed(self) -> None:
+        """Something was loaded: a claim may be made good."""
+        if self._claim is None or self._loader.last_offset < self._claim[1]:
+            return
+        epoch, start_offset = self._claim
+        self._claim = None
+        image, in_transaction = self._loader.image, self._loader.in_transaction
+        first = self._first(image, in_transaction)
+        reign = self.reign = Reign(
+            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
+        )
+        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
+        self._loader.split_at_epochs(True)
+        for each in self._upkeep:
+            each.activated()
+        reign.begin(first)
+        self._activated()
+
+    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
+        """What it writes before it serves. Raises MetadataFault where this node cannot be what the others rely on."""
+        config = self._config
+        check_levels(image, config)
+        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
+        return activation(image, in_transaction, config.crucible_bootstrap_metadata_version, epoch_level)

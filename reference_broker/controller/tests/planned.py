@@ -1,0 +1,51 @@
+"""Plans a change by itself, without a controller: the situation is whatever the test says."""
+
+from random import Random
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.operations import planned
+from reference_broker.controller.planning.change import Situation
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage
+from reference_broker.metadata.replay import replay
+from reference_broker.metadata.tests.metadata_world import run
+from reference_broker.quorum.offset_and_epoch import NOWHERE
+
+
+def brokers(*broker_ids, fenced=()):
+    """An image with brokers only. Each one's epoch is its ID."""
+    delta = MetadataDelta(EMPTY_IMAGE)
+    for broker_id in broker_ids:
+        delta.put_broker(BrokerImage(broker_id, broker_id, bytes(16), "h", 9092, broker_id in fenced))
+    return delta.build(NOWHERE)
+
+
+def after(image, records):
+    delta = MetadataDelta(image)
+    for record in records:
+        replay(delta, record)
+    return delta.build(NOWHERE)
+
+
+def situation(latest, *, published=None, spend=lambda _: False, seed=0, **config):
+    return Situation(
+        latest=latest,
+        published=latest if published is None else published,
+        config=BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()}),
+        spend=spend,
+        next_offset=100,
+        for_topic_ids=Random(seed),
+        for_placement=Random(seed + 1),
+    )
+
+
+def records_of(change, where):
+    return list(run(planned(lambda: change.plan(where))))
+
+
+def slices_of(change, latest):
+    """How many events the plan takes where each has time for one entry only."""
+    plan, count = change.plan(situation(latest, spend=lambda _: True)), 1
+    for _ in plan:
+        count += 1
+    return count

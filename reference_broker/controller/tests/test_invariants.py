@@ -1,0 +1,142 @@
+"""What the controller asserts where it changes state: each assertion fires, and nothing of the change is written."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.controller import partition_invariants
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+)
+from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
+from reference_broker.quorum.offset_and_epoch import Provenance
+
+TOPIC = topic_records("t", topic_id(1))
+
+
+def change(**fields):
+    return PartitionChangeRecord(partition_id=0, topic_id=topic_id(1), **fields)
+
+
+def with_topic():
+    world = started()
+    submit(world, TOPIC)
+    world.settle()
+    return world
+
+
+def submit(world, records, name="change"):
+    world.controller.submit(lambda: records, lambda _: None, name=name)
+
+
+def reign_of(world):
+    reign = world.controller._succession.reign
+    assert reign is not None
+    return reign
+
+
+# Partitions
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"isr": ()}, "no replica in sync"),
+        ({"isr": (1, 2)}, r"in-sync replicas \(1, 2\), but its replicas are only \(1,\)"),
+    ],
+)
+def test_a_record_that_breaks_a_partition_is_never_written(fields, message):
+    world = with_topic()
+    end = world.log.end
+    with pytest.raises(AssertionError, match=message):
+        submit(world, [change(**fields)])
+    topic, partition = topic_records("u", topic_id(2))
+    with pytest.raises(AssertionError, match=message):
+        submit(with_topic(), [topic, replace(partition, **fields)])
+    assert world.log.end == end
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition_epoch": 0}, "partition epoch goes from 0 to 0"),
+        ({"partition_epoch": 1, "leader_epoch": -1}, "go back from leader epoch 0 to -1"),
+        ({"partition_epoch": 1, "leader": -1}, "from leader 1 to -1 within leader epoch 0"),
+    ],
+)
+def test_epochs_of_a_partition_that_do_not_rise_are_never_written(monkeypatch, fields, message):
+    """The records have no epochs of their own: what replays them is made to count wrongly."""
+
+    def replay(delta, record):
+        before = delta.partition(record.topic_id, record.partition_id)
+        delta.put_partition(record.topic_id, record.partition_id, replace(before, **fields))
+
+    world = with_topic()
+    end = world.log.end
+    monkeypatch.setattr(partition_invariants, "replay", replay)
+    with pytest.raises(AssertionError, match=message):
+        submit(world, [change(leader=1)])
+    assert world.log.end == end
+
+
+# One change at a time, in order
+
+
+def test_a_change_does_not_begin_before_the_last_one_is_over():
+    world = started(crucible_metadata_batch_max_bytes="512")
+    submit(world, topic_records("big", topic_id(3), 40), name="the first")
+    reign = reign_of(world)
+    submit(world, TOPIC)
+    with pytest.raises(AssertionError, match=r"\(the first\) is not over when the next one begins"):
+        next(reign._run_queue())
+
+
+def test_a_step_does_not_begin_inside_another():
+    world = started()
+    reign = reign_of(world)
+    with pytest.raises(AssertionError, match="inside another step"):
+        world.controller.submit(lambda: reign._step() or (), lambda _: None)
+
+
+def test_changes_end_at_rising_offsets(monkeypatch):
+    world = started()
+    submit(world, TOPIC, name="the first")
+    monkeypatch.setattr(world.quorum, "append", lambda _: Provenance(0, 1, 7))
+    with pytest.raises(AssertionError, match=r"\(the second\) ends at offset 0, before the change ahead of it"):
+        submit(world, [NoOpRecord()], name="the second")
+
+
+# Markers
+
+
+@pytest.mark.clause("T-4", "T-5")
+@pytest.mark.parametrize(
+    ("before", "kind", "state"),
+    [
+        ((), "end", "not open"),
+        ((), "batch", "not open"),
+        ((), "abort", "not open"),
+        (("begin",), "begin", "open"),
+        (("begin", "batch"), "single", "open"),
+        (("begin", "end"), "end", "not open"),
+        (("begin", "abort"), "batch", "not open"),
+    ],
+)
+def test_markers_pair_up(before, kind, state):
+    world = started()
+    reign = reign_of(world)
+
+    def append(kind):
+        record = {"begin": BeginTransactionRecord(), "end": EndTransactionRecord()}.get(kind, NoOpRecord())
+        reign._append([encode(record)], kind, 1, 1)
+
+    for each in before:
+        append(each)
+    end = world.log.end
+    with pytest.raises(AssertionError, match=f"get {kind} 1 of 1 while a transaction is {state}"):
+        append(kind)
+    assert world.log.end == end
