@@ -1,12 +1,9 @@
 """What of a log may be cleaned now, and how much of that is dirty (Kafka's LogCleanerManager)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.now import Now
-
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Cleanable:
         return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
 
 
-def cleanable(log: "PartitionLog", now: Now) -> Cleanable | None:
+def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
     """None if nothing is dirty. Never at or above the active segment, the last stable offset (so neither the high
     watermark), or a segment with a record younger than ``min.compaction.lag.ms``. At rest it costs a comparison."""
     if len(log.segments) < 2 or log.bases[-1] <= log.cleaned_offset <= log.log_end_offset:
@@ -41,22 +38,22 @@ def cleanable(log: "PartitionLog", now: Now) -> Cleanable | None:
     end = _end(log, first_dirty, now)
     if end <= first_dirty:
         return None
-    at = log.segment_index_of(first_dirty)
+    at = log.segments.index_of(first_dirty)
     clean = sum(segment.size_bytes for segment in log.segments[:at])
-    dirty_segments = log.segments[at : log.segment_index_of(end)]
+    dirty_segments = log.segments[at : log.segments.index_of(end)]
     dirty = sum(segment.size_bytes for segment in dirty_segments)
     until_ms = now.wall_ms - log.config.max_compaction_lag_ms
     overdue = any(0 < segment.first_timestamp_ms < until_ms for segment in dirty_segments)
     return Cleanable(first_dirty, end, clean, dirty, overdue)
 
 
-def _end(log: "PartitionLog", first_dirty: int, now: Now) -> int:
+def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
     """A base offset: whole segments are cleaned."""
     bound = min(log.last_stable_offset, log.bases[-1])
-    last = log.segment_index_of(bound)
+    last = log.segments.index_of(bound)
     if log.config.min_compaction_lag_ms > 0:
         youngest_ms = now.wall_ms - log.config.min_compaction_lag_ms
-        for at in range(log.segment_index_of(first_dirty), last):
+        for at in range(log.segments.index_of(first_dirty), last):
             if log.segments[at].max_timestamp_ms > youngest_ms:
                 return log.bases[at]
     return log.bases[last]

@@ -4,23 +4,21 @@ part, then write every segment up to its end anew, without what is superseded.""
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from reference_broker.log.cleaner.cleanable import Cleanable
 from reference_broker.log.cleaner.last_batches import LastBatches
 from reference_broker.log.cleaner.offset_map import OffsetMap
 from reference_broker.log.cleaner.record_rows import plain_records, rows
 from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
-from reference_broker.log.cleaner.swapping import cleaned_segment, swap
 from reference_broker.log.cleaner.transactions import CleanedTransactions
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.wire.errors import Error
-
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
 
 CHUNK_BYTES = 128 * 1024
 """Read in one go, and written in one."""
@@ -64,7 +62,7 @@ class Cleaning:
     """``run`` yields at the end of each slice and expects nothing; between slices the log may change as it likes.
     ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``; what does not fit is left to the next pass."""
 
-    log: "PartitionLog"
+    log: PartitionLog
     part: Cleanable
     now: Now
     buffer_bytes: int
@@ -79,7 +77,7 @@ class Cleaning:
     def run(self) -> Steps:
         """Raises Overtaken, CleaningFailed, InvalidRecords (the log is damaged); and DiskError when the log on the disk
         is half-way to its new shape: the node must end then, and the next start finishes it."""
-        self._cuts = self.log.durability.last_cut
+        self._cuts = self.log.cuts
         try:
             yield from self._run()
         except DiskError as failure:
@@ -107,7 +105,7 @@ class Cleaning:
         end = newest.latest_offset + 1
         for group in groups(log, end):
             yield from self._rewrite(group, retention)
-            _forget_aborted(log, transactions)
+            log.forget_aborted(transactions.dropped_markers)
         self.done.records, self.done.kept = retention.records, retention.kept
         self.done.map_used_percent, self.done.end_offset = newest.used_percent, end
         log.note_cleaned(end)
@@ -115,8 +113,9 @@ class Cleaning:
     def _make_durable(self) -> Steps:
         """A power loss must not take a record away for which an older one, durable long since, went."""
         log = self.log
-        segments = log.segments[: log.segment_index_of(self.part.end_offset)]
-        unsynced = tuple(segment.path for segment in segments if segment.path in log.durability.dirty)
+        segments = log.segments[: log.segments.index_of(self.part.end_offset)]
+        dirty = log.durability.dirty
+        unsynced = tuple(segment.path for segment in segments if segment.path in dirty)
         if unsynced:
             yield self._step(unsynced)
             self._check(segments)
@@ -124,7 +123,7 @@ class Cleaning:
     def _fill(self, newest: OffsetMap, last_batches: LastBatches) -> Steps:
         log, part = self.log, self.part
         transactions = CleanedTransactions(log.producers.aborted, part.first_dirty_offset)
-        first, last = log.segment_index_of(part.first_dirty_offset), log.segment_index_of(part.end_offset)
+        first, last = log.segments.index_of(part.first_dirty_offset), log.segments.index_of(part.end_offset)
         for segment in log.segments[first:last]:
             self._check((segment,))
             for header, batch in self._batches(segment, segment.position_of(log.disk, part.first_dirty_offset)):
@@ -181,10 +180,9 @@ class Cleaning:
             raise
         self._unfinished = None
         self._swapping = True
-        swap(log, group, cleaned)
+        log.swap(group, cleaned)
         self._swapping = False
-        for path in cleaned.write_indexes(log.disk):
-            log.durability.changed(path)
+        log.segments.write_indexes(cleaned)
 
     def _copy(self, group: Sequence[Segment], cleaned: Segment, retention: Retention) -> Steps:
         out: list[Buffer] = []
@@ -257,15 +255,15 @@ class Cleaning:
     def _check(self, relied_on: Sequence[Segment]) -> None:
         """Raises Overtaken if the log lost records at its end, or these segments."""
         log = self.log
-        at = log.segment_index_of(relied_on[0].base_offset)
+        at = log.segments.index_of(relied_on[0].base_offset)
         there = log.segments[at : at + len(relied_on)]
-        if log.durability.last_cut != self._cuts or len(there) != len(relied_on):
+        if log.cuts != self._cuts or len(there) != len(relied_on):
             raise Overtaken(f"{log.directory} was truncated")
         if any(one is not other for one, other in zip(there, relied_on, strict=True)):
             raise Overtaken(f"{log.directory} lost segments")
 
 
-def groups(log: "PartitionLog", end_offset: int) -> list[list[Segment]]:
+def groups(log: PartitionLog, end_offset: int) -> list[list[Segment]]:
     """Neighbours that fit one segment together, of all segments that begin before ``end_offset``."""
     found: list[list[Segment]] = []
     size = entries = 0
@@ -287,10 +285,3 @@ def groups(log: "PartitionLog", end_offset: int) -> list[list[Segment]]:
         size += segment.size_bytes
         entries += len(segment.offsets)
     return found
-
-
-def _forget_aborted(log: "PartitionLog", transactions: CleanedTransactions) -> None:
-    """A reader that heard of an aborted transaction would wait for its marker."""
-    dropped = transactions.dropped_markers
-    if dropped:
-        log.producers.aborted = [entry for entry in log.producers.aborted if entry[1] not in dropped]
