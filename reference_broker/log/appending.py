@@ -109,6 +109,8 @@ def undamaged(view: memoryview) -> Batches:
 
 def marks_of_retry(producers: ProducerStates, batches: Batches) -> list[BatchMark] | None:
     """Where the batches were written before; None if they are new. Raises RecordsRefused."""
+    if len(batches) == 1 and batches[0][1].producer_id < 0:
+        return None
     try:
         return producers.check([header for _, header in batches])
     except InvalidRecords as invalid:
@@ -135,12 +137,13 @@ def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch
 
 
 def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> Run:
-    """The first of a leader's batches that are written in one go, at their own offsets and epoch. ``active_bytes``: size
-    of the active segment.
+    """The first of a leader's batches that are written in one go, at their own offsets and epoch.
 
+    ``active_bytes``: size of the active segment. One run goes into one segment and holds one epoch.
     Raises UnexpectedOffset if the first batch does not follow on the log.
     """
-    run = batches[: _run_length(batches, log_end_offset, active_bytes, segment_bytes)]
+    length = _run_length(batches, log_end_offset, active_bytes, segment_bytes)
+    run = batches if length == len(batches) else batches[:length]
     (first, header), (last, last_header) = run[0], run[-1]
     end = last + last_header.size_bytes
     offsets = [header.base_offset for _, header in run]
@@ -159,7 +162,8 @@ def _run_length(batches: Batches, log_end_offset: int, active_bytes: int, segmen
             raise UnexpectedOffset(header, next_offset)
         room -= header.size_bytes
         next_offset = header.last_offset + 1
-        is_too_far = next_offset - log_end_offset > MAX_RELATIVE_OFFSET
-        if at > 0 and (room < 0 or header.leader_epoch != first.leader_epoch or is_too_far):
+        if at > 0 and (
+            room < 0 or header.leader_epoch != first.leader_epoch or next_offset - log_end_offset > MAX_RELATIVE_OFFSET
+        ):
             return at
     return len(batches)

@@ -48,7 +48,7 @@ class Durability:
         return SyncPoint(tuple(self.dirty), end_offset, self.changes)
 
     def synced(self, point: SyncPoint) -> tuple[str, ...]:
-        """Every byte that was there when the point was taken is durable. Returns the paths with nothing left to sync."""
+        """Every byte that was there at the point is durable. Returns the paths that have nothing left to sync."""
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]

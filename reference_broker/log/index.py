@@ -34,6 +34,10 @@ class OffsetIndex:
 
     def add(self, base: int, last: int, position: int) -> None:
         """``base`` / ``last``: first and last offset of the batch, relative to the segment's base."""
+        assert not self.positions or (position > self.positions[-1] and base > self.last_offsets[-1]), (
+            f"{self.path}: an entry for offset {base} at byte {position} follows on one for offset "
+            f"{self.last_offsets[-1]} at byte {self.positions[-1]}"
+        )
         self.keys.append(base)
         self.last_offsets.append(last)
         self.positions.append(position)
@@ -108,6 +112,9 @@ class TimeIndex:
         """Ignored unless it raises the largest timestamp."""
         if timestamp_ms < 0 or (self.timestamps and timestamp_ms <= self.timestamps[-1]):
             return
+        assert not self.offsets or relative > self.offsets[-1], (
+            f"{self.path}: an entry for offset {relative} follows on one for offset {self.offsets[-1]}"
+        )
         self.timestamps.append(timestamp_ms)
         self.offsets.append(relative)
 

@@ -76,7 +76,7 @@ def check_epochs(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: in
     assert _rises(epochs.epochs), f"the leader epochs do not rise: {epochs.epochs}"
     assert _rises(epochs.starts), f"the start offsets of the leader epochs do not rise: {epochs.starts}"
     if epochs.starts:
-        assert log_start_offset <= epochs.starts[0] and epochs.starts[-1] <= log_end_offset, (
+        assert log_start_offset <= epochs.starts[0] <= epochs.starts[-1] <= log_end_offset, (
             f"epochs start at {epochs.starts}, outside {log_start_offset}..{log_end_offset}"
         )
 

@@ -22,8 +22,8 @@ from reference_broker.log.appending import (
 )
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.log_view import LogView
+from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered, producers_of, recover
@@ -96,7 +96,8 @@ class PartitionLog(LogView):
         view = memoryview(records)
         batches = judged(view, self._rules, self._config, now.wall_ms, origin)
         if origin is Origin.CLIENT:
-            self._expire_producers_if_due(now)
+            if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
+                self.producers.expire(now.wall_ms)
             marks = marks_of_retry(self.producers, batches)
             if marks is not None:
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
@@ -157,17 +158,15 @@ class PartitionLog(LogView):
             timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
             segment.add(header, offset, timestamp_ms, interval)
             if header.producer_id >= 0:
-                batch = run.view[position : position + header.size_bytes]
-                self.producers.note(header, offset, timestamp_ms, batch)
-        assert segment.next_offset == run.last_offset + 1 > self.log_end_offset, (
-            f"{self.directory}: an append up to offset {run.last_offset} left the segment's end at "
-            f"{segment.next_offset}, and the log ended at {self.log_end_offset}"
+                if header.is_control:
+                    batch = run.view[position : position + header.size_bytes]
+                    self.producers.record_control(header, offset, timestamp_ms, batch)
+                else:
+                    self.producers.record(header, offset, timestamp_ms)
+        assert segment.next_offset > self.log_end_offset, (
+            f"{self.directory}: an append moved the log end from {self.log_end_offset} to {segment.next_offset}"
         )
         self.log_end_offset = segment.next_offset
-
-    def _expire_producers_if_due(self, now: Now) -> None:
-        if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
-            self.producers.expire(now.wall_ms)
 
     def expire_producers(self, now: Now) -> int:
         """P-7. The node calls it every ``producer.id.expiration.check.interval.ms``; appends do so, too."""

@@ -136,15 +136,6 @@ class ProducerStates:
             raise InvalidRecords(Error.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction")
         return None
 
-    def note(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
-        """A batch with a producer ID stands in the log at ``offset``. Only of a control batch are its bytes read."""
-        if not header.is_control:
-            self.record(header, offset, timestamp_ms)
-            return
-        marker = read_marker(batch, header)
-        if marker is not None:
-            self.record_marker(header, offset, timestamp_ms, *marker)
-
     def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
         """A data batch was written, replicated, or read from the log. It was judged before."""
         producer_id = header.producer_id
@@ -158,6 +149,12 @@ class ProducerStates:
         _advance(producer, header, first_offset, timestamp_ms)
         if producer.current_txn_first_offset >= 0:
             self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
+
+    def record_control(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
+        """A control batch was written, replicated, or read from the log. It may hold a transaction marker."""
+        marker = read_marker(batch, header)
+        if marker is not None:
+            self.record_marker(header, offset, timestamp_ms, *marker)
 
     def record_marker(
         self, header: BatchHeader, offset: int, timestamp_ms: int, type_: ControlType, coordinator_epoch: int
@@ -189,7 +186,7 @@ class ProducerStates:
         return [AbortedTransaction(producer_id, first) for first, producer_id in found if first < end_offset]
 
     def forget_aborted(self, markers: Collection[int]) -> None:
-        """The markers at these offsets are gone. A reader that still heard of their transactions would wait for them."""
+        """The markers at these offsets are gone. A reader that heard of their transactions would wait for them."""
         if markers:
             self.aborted = [entry for entry in self.aborted if entry[1] not in markers]
 

@@ -162,7 +162,8 @@ class _Recovery:
 
     def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, bool]:
         """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the index unless its files hold
-        one. True if batches fill the file. Otherwise the segment ends before the first bad one."""
+        one. True if batches fill the file and the index is theirs. Otherwise the segment ends before the first bad
+        batch."""
         disk = self.disk
         indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
         if not indexed:
@@ -185,7 +186,7 @@ class _Recovery:
             return False
         if indexed:
             segment.bytes_since_entry = size - segment.offsets.boundary_at_or_before(size)
-        return True
+        return not indexed or segment.has_sound_indexes
 
     def _learn(self, segment: Segment, position: int, header: BatchHeader, indexed: bool) -> None:
         if indexed:
@@ -230,9 +231,13 @@ def producers_of(segments: Segments, empty: ProducerStates, end_offset: int = MA
 
 
 def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHeader, producers: ProducerStates) -> None:
-    if header.producer_id >= 0:
-        batch = disk.read(segment.path, position, header.size_bytes) if header.is_control else b""
-        producers.note(header, header.base_offset, header.max_timestamp_ms, batch)
+    if header.producer_id < 0:
+        return
+    if header.is_control:
+        batch = disk.read(segment.path, position, header.size_bytes)
+        producers.record_control(header, header.base_offset, header.max_timestamp_ms, batch)
+    else:
+        producers.record(header, header.base_offset, header.max_timestamp_ms)
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:

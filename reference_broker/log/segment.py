@@ -51,6 +51,9 @@ class Segment:
 
     def add(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
         """Takes note of a batch that stands at the end of the file."""
+        assert base_offset >= self.next_offset, (
+            f"{self.path}: a batch at offset {base_offset} follows on one that ends at {self.next_offset - 1}"
+        )
         position = self.size_bytes
         last_offset = base_offset + header.last_offset_delta
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
@@ -134,6 +137,14 @@ class Segment:
             self.max_timestamp_ms = header.max_timestamp_ms
             self.max_timestamp_offset = header.last_offset
             self.max_timestamp_position = position
+
+    @property
+    def has_sound_indexes(self) -> bool:
+        """Whether indexes that were read from files speak of this segment's batches only."""
+        offsets, times, last = self.offsets, self.times, self.next_offset - 1 - self.base_offset
+        return (not offsets.last_offsets or offsets.last_offsets[-1] <= last) and (
+            not times.offsets or (times.offsets[-1] <= last and times.timestamps[-1] <= self.max_timestamp_ms)
+        )
 
     def write_indexes(self, disk: Disk) -> tuple[str, ...]:
         """Brings the index files up to date; returns the paths written."""

@@ -71,7 +71,7 @@ class Segments(Sequence[Segment]):
         """A segment whose file is there becomes the active one."""
         if self.items:
             last = self.items[-1]
-            assert segment.base_offset > last.base_offset and segment.base_offset >= last.next_offset, (
+            assert segment.base_offset >= max(last.base_offset + 1, last.next_offset), (
                 f"segment {segment.base_offset} overlaps the one before it, {last.base_offset} to {last.next_offset}"
             )
         self.items.append(segment)
@@ -134,11 +134,11 @@ class Segments(Sequence[Segment]):
         at = self.index_of(cleaned.base_offset)
         stop = at + len(sources)
         assert self.items[at:stop] == list(sources), (
-            f"{self.directory}: the segments to replace from offset {cleaned.base_offset} on are not in the log any more"
+            f"{self.directory}: the segments to replace, from offset {cleaned.base_offset} on, are not in the log"
         )
-        assert cleaned.base_offset == sources[0].base_offset and cleaned.next_offset <= sources[-1].next_offset, (
-            f"{self.directory}: the cleaned segment {cleaned.base_offset} to {cleaned.next_offset} does not fit between "
-            f"its neighbours, {sources[0].base_offset} to {sources[-1].next_offset}"
+        assert (cleaned.base_offset, cleaned.next_offset) == (sources[0].base_offset, sources[-1].next_offset), (
+            f"{self.directory}: a cleaned segment of offsets {cleaned.base_offset} to {cleaned.next_offset} cannot "
+            f"replace segments of offsets {sources[0].base_offset} to {sources[-1].next_offset}"
         )
         cleaned.path = swap_files(self.disk, sources, cleaned)
         for source in sources:

@@ -1,5 +1,6 @@
 """Opening a log after clean and unclean ends: torn tails, lost index files, checkpoints."""
 
+import struct
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from reference_broker.log.partition_log import PartitionLog, open_log
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
+    START_MS,
     all_bytes,
     appended,
     at,
@@ -200,6 +202,19 @@ def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content
         else:
             disk.write(path, content)
     same(opened(disk, SMALL), log)
+
+
+@pytest.mark.parametrize("entry", [struct.pack(">qi", START_MS, 1000), struct.pack(">qi", START_MS + 1000, 0)])
+def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> None:
+    """It could be, as far as its file says. After it, the next entry would go back."""
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig(index_interval_bytes=0))
+    log.close_cleanly()
+    disk.write(log.segments[0].times.path, entry)
+    again = opened(disk, LogConfig(index_interval_bytes=0))
+    same(again, log)
+    appended(again, batch_of(1, timestamps=[50]))
+    appended(again, batch_of(1, timestamps=[60]))
 
 
 def test_a_clean_start_that_meets_damage_recovers_all_the_same() -> None:
