@@ -80,7 +80,7 @@ class Run(NamedTuple):
 
 
 def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin) -> Batches:
-    """The batches that a leader is to append. Raises RecordsRefused."""
+    """The batches that a leader may append. Raises RecordsRefused."""
     try:
         batches = validate(view)
         if not batches:

@@ -1,9 +1,11 @@
 """Offset and time index of a segment: in memory, and as files in Kafka's format.
 
-Offset index entry: int32 relative offset of a batch's last record, int32 byte position of the batch (8 bytes).
-Time index entry: int64 largest timestamp so far (ms), int32 relative offset (12 bytes): every record up to that
-offset has a timestamp <= it. Files are written when the segment is rolled or the log closed, and can be made anew
-from the segment, so that an append touches one file only.
+An entry of the offset index has 8 bytes: int32 relative offset of a batch's last record, int32 byte position of the
+batch. An entry of the time index has 12 bytes: int64 largest timestamp so far (ms), int32 relative offset; every record
+up to that offset has a timestamp <= it.
+
+Files are written when the segment is rolled or the log is closed, so that an append touches one file only. They can be
+made anew from the segment.
 """
 
 from array import array
@@ -17,8 +19,8 @@ TIME_ENTRY = Struct(">qi")
 
 
 class OffsetIndex:
-    """``keys[i]`` (relative offset) is no larger than any offset found by walking from ``positions[i]`` on and no
-    smaller than the base of the batch there; entries loaded from a file know the batch's last offset only."""
+    """``keys[i]``: a relative offset in the batch at ``positions[i]``: its first, or its last for an entry from a file,
+    which knows no other. An offset at or after it is found by a walk from there. All three arrays rise strictly."""
 
     __slots__ = ("_written", "keys", "last_offsets", "path", "positions")
 
@@ -95,7 +97,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Both arrays ascend strictly."""
+    """Both arrays rise strictly."""
 
     __slots__ = ("_written", "offsets", "path", "timestamps")
 

@@ -8,8 +8,8 @@ from reference_broker.ports.now import Now
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """``first_dirty_offset``: everything below has been cleaned. ``end_offset``: base of the first segment that must
-    stay as it is. ``overdue``: a dirty record waits longer than ``max.compaction.lag.ms``."""
+    """``first_dirty_offset``: everything below it has been cleaned. ``end_offset``: base of the first segment that must
+    stay as it is. ``overdue``: a dirty record has waited longer than ``max.compaction.lag.ms``."""
 
     first_dirty_offset: int
     end_offset: int
@@ -22,14 +22,17 @@ class Cleanable:
         return self.dirty_bytes * 100 // max(self.clean_bytes + self.dirty_bytes, 1)
 
     def is_due(self, min_dirty_ratio: float) -> bool:
-        """Kafka cleans above ``min.cleanable.dirty.ratio``, and what is overdue."""
+        """Kafka cleans what lies above ``min.cleanable.dirty.ratio``, and what is overdue."""
         dirty, total = self.dirty_bytes, self.clean_bytes + self.dirty_bytes
         return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
 
 
 def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
-    """None if nothing is dirty. Never at or above the active segment, the last stable offset (so neither the high
-    watermark), or a segment with a record younger than ``min.compaction.lag.ms``. At rest it costs a comparison."""
+    """What may be cleaned; None if nothing is dirty.
+
+    It ends before the active segment, the last stable offset (so before the high watermark), and any segment with a
+    record younger than ``min.compaction.lag.ms``. For a log at rest the answer costs a comparison.
+    """
     if len(log.segments) < 2 or log.bases[-1] <= log.cleaned_offset <= log.log_end_offset:
         return None
     first_dirty = log.cleaned_offset
@@ -48,7 +51,7 @@ def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
 
 
 def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
-    """A base offset: whole segments are cleaned."""
+    """The base offset of a segment, since whole segments are cleaned."""
     bound = min(log.last_stable_offset, log.bases[-1])
     last = log.segments.index_of(bound)
     if log.config.min_compaction_lag_ms > 0:

@@ -1,5 +1,8 @@
-"""One pass of the cleaner over one log, in slices (Kafka's Cleaner): note the newest offset of each key in the dirty
-part, then write every segment up to its end anew, without what is superseded."""
+"""One pass of the cleaner over one log, in slices (Kafka's Cleaner).
+
+A pass notes the newest offset of each key in the dirty part. Then it writes every segment up to that part's end anew,
+without the records that are superseded.
+"""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -21,10 +24,10 @@ from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buf
 from reference_broker.wire.errors import Error
 
 CHUNK_BYTES = 128 * 1024
-"""Read in one go, and written in one."""
+"""So many bytes are read in one go, and written in one."""
 
 SEGMENTS_PER_GROUP = 16
-"""At most so many become one in one event."""
+"""At most so many segments become one in one event."""
 
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the pass is given up
@@ -36,7 +39,8 @@ class CleaningFailed(Exception):  # noqa: N818 - the name says what happened
 
 
 class Step(NamedTuple):
-    """The end of a slice. ``io_bytes``: read and written in it. ``sync``: the pass goes on once these are durable."""
+    """The end of a slice. ``io_bytes``: read and written in it. ``sync``: the pass goes on once these paths are
+    durable."""
 
     io_bytes: int
     sync: tuple[str, ...] = ()
@@ -47,7 +51,7 @@ Steps: TypeAlias = Generator[Step, None, None]
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a pass did. Bytes of segments; ``records`` were judged, ``kept`` stayed."""
+    """What a pass did. Bytes are those of segments. ``records`` were judged, and ``kept`` of them stayed."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -59,8 +63,10 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Cleaning:
-    """``run`` yields at the end of each slice and expects nothing; between slices the log may change as it likes.
-    ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``; what does not fit is left to the next pass."""
+    """``run`` yields at the end of each slice and expects nothing. Between slices the log may change as it likes.
+
+    ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``. What does not fit is left to the next pass.
+    """
 
     log: PartitionLog
     part: Cleanable
@@ -75,8 +81,11 @@ class Cleaning:
     """Path of a new segment that does not count yet."""
 
     def run(self) -> Steps:
-        """Raises Overtaken, CleaningFailed, InvalidRecords (the log is damaged); and DiskError when the log on the disk
-        is half-way to its new shape: the node must end then, and the next start finishes it."""
+        """Raises Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
+
+        Raises DiskError when the log on the disk is half-way to its new shape. The node must end then, and the next
+        start finishes the swap.
+        """
         self._cuts = self.log.cuts
         try:
             yield from self._run()
@@ -86,7 +95,7 @@ class Cleaning:
             raise CleaningFailed(str(failure)) from failure
 
     def give_up(self) -> None:
-        """Between two slices, of which there is no further one then."""
+        """Called between two slices. The pass must not go on after it."""
         if self._unfinished is not None:
             with suppress(DiskError):  # A start deletes it, too.
                 self.log.disk.delete(self._unfinished)
@@ -141,7 +150,7 @@ class Cleaning:
         header: BatchHeader,
         batch: memoryview,
     ) -> Generator[Step, None, bool]:
-        """False: the map is full."""
+        """Notes the keys of a batch. False if the map is full."""
         check_crc(header, batch)
         if header.is_control:
             transactions.of_control(header, batch)
@@ -164,7 +173,7 @@ class Cleaning:
         return True
 
     def _rewrite(self, group: Sequence[Segment], retention: Retention) -> Steps:
-        """The new segment is readable by its own offsets before anything is asked of its indexes' files."""
+        """Writes one segment from a group. It is readable before its index files exist: the index is in memory."""
         log = self.log
         self._check(group)
         cleaned = cleaned_segment(log.directory, group)
@@ -203,7 +212,7 @@ class Cleaning:
         self._write(cleaned, out, waiting)
 
     def _judged(self, judging: Generator[None, None, Buffer | None]) -> Generator[Step, None, Buffer | None]:
-        """A large batch takes several slices."""
+        """What is kept of a batch. A large batch takes several slices."""
         while True:
             try:
                 next(judging)
@@ -242,7 +251,7 @@ class Cleaning:
                 position += size
 
     def _pause(self, relied_on: Sequence[Segment]) -> Steps:
-        """If the slice is long enough."""
+        """Ends the slice if it is long enough."""
         if self._records >= RECORDS_PER_SLICE or self._io_bytes >= 2 * CHUNK_BYTES:
             yield self._step()
             self._check(relied_on)
