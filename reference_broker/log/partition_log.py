@@ -245,9 +245,12 @@ class PartitionLog(LogView):
         return self.log_end_offset
 
     def _forget_durability_from(self, offset: int) -> None:
-        """The files say that records from ``offset`` on are neither durable nor clean, before those go."""
-        self._checkpoints.lower_recovery_point(offset)
-        first_touched = self.bases[self.segments.index_of(offset)]  # A batch that holds the offset goes as a whole.
+        """The files say that the records to be cut are neither durable nor clean, before they go.
+
+        A batch that holds the offset goes as a whole, so all of its segment counts as touched.
+        """
+        first_touched = self.bases[self.segments.index_of(offset)]
+        self._checkpoints.lower_recovery_point(first_touched)
         if first_touched < self.cleaned_offset:
             self.note_cleaned(first_touched)
 

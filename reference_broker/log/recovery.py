@@ -206,7 +206,7 @@ class _Recovery:
             self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
-        self.checkpoints.recovery_point = min(self.checkpoints.recovery_point, end)
+        self.checkpoints.lower_recovery_point(end)  # What is appended next is not durable.
         if self.cleaned_offset > end:  # What is appended next is not clean.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)

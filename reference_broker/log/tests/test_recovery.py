@@ -190,6 +190,23 @@ def test_truncated_and_rewritten_records_are_scanned_again() -> None:
     assert opened(disk, SMALL, clean=False).log_end_offset == damaged.base_offset
 
 
+def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> None:
+    """The cut takes the whole batch, so the log ends below the offset that was asked for."""
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for _ in range(12):
+        appended(log, batch_of(2))
+        log.mark_synced(log.sync_point())
+    assert log.recovery_point > 5
+    assert log.truncate_to(5) == 4
+    appended(log, batch_of(1))
+    log.roll(NOW)
+    rewritten = log.segments[-2]
+    assert (rewritten.next_offset, log.log_end_offset) == (5, 5)
+    disk.files[rewritten.path][-1] ^= 1
+    assert opened(disk, SMALL, clean=False).log_end_offset == 4
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
 def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
