@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.batches import Batch, batches_of
 from chaos.checks.compacted import Compacted
 from chaos.checks.touched_logs import TouchedLogs
+from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage
@@ -182,8 +183,10 @@ class ReplicaView:
 
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
         """After one event of this node. ``thorough``: at all its logs, whatever the event touched. Raises
-        AssertionError if a change went unnoticed until then."""
+        AssertionError if a log contradicts itself, or if a change went unnoticed until then."""
         touched = self._touched.taken() if self._touched is not None else ()
+        for log in touched:
+            log.check_invariants()
         if not self.partitions:
             return
         node_id = node.broker.node_id
@@ -320,7 +323,7 @@ def _is_settled(node: "Node") -> bool:
     return node.ready and not node._publisher.is_behind
 
 
-def _key_of(log: PartitionLog) -> PartitionKey:
+def _key_of(log: LogView) -> PartitionKey:
     return log.topic_id, int(log.directory.rpartition("-")[2])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.log_view import LogView
 
 NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offset")
 
@@ -13,9 +13,9 @@ class TouchedLogs:
     """Logs of which one of NUMBERS was set, while inside ``noted``."""
 
     def __init__(self) -> None:
-        self._touched: dict[PartitionLog, None] = {}
+        self._touched: dict[LogView, None] = {}
 
-    def taken(self) -> tuple[PartitionLog, ...]:
+    def taken(self) -> tuple[LogView, ...]:
         """Those since it was asked last, in the order of their first change."""
         if not self._touched:
             return ()
@@ -26,17 +26,17 @@ class TouchedLogs:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Logs of this process note their changes here. The slots of the class are put back at the end."""
-        slots = {name: PartitionLog.__dict__[name] for name in NUMBERS}
+        slots = {name: LogView.__dict__[name] for name in NUMBERS}
         for name, slot in slots.items():
-            setattr(PartitionLog, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
+            setattr(LogView, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
         try:
             yield
         finally:
             for name, slot in slots.items():
-                setattr(PartitionLog, name, slot)
+                setattr(LogView, name, slot)
 
 
-def _noting(set_slot: Callable[[Any, int], None], touched: dict[PartitionLog, None]) -> Callable[[Any, int], None]:
+def _noting(set_slot: Callable[[Any, int], None], touched: dict[LogView, None]) -> Callable[[Any, int], None]:
     def note(log: Any, value: int) -> None:
         set_slot(log, value)
         touched[log] = None

@@ -88,10 +88,9 @@ class Watching:
             for look in self._looks:
                 look(at_us, incarnation, node, event, thorough)
         self.view.look(at_us, incarnation, node, thorough)
-        if self.replicas.partitions:
-            self.replicas.look(at_us, incarnation, node, thorough)
-            if self._acked is not None:
-                self._acked.judge(at_us, node)
+        self.replicas.look(at_us, incarnation, node, thorough)
+        if self.replicas.partitions and self._acked is not None:
+            self._acked.judge(at_us, node)
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
         """A node ended itself, and no fault had struck its disk."""

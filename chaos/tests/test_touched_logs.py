@@ -1,16 +1,24 @@
 """A look costs what an event touched: logs note their changes, and only while somebody asks for it."""
 
+from typing import Any
+
+import pytest
+
+from chaos.checks.replica_view import ReplicaView
 from chaos.checks.touched_logs import TouchedLogs
+from chaos.checks.trouble import Trouble
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.log_view import LogView
+from reference_broker.log.partition_log import open_log, run_to_end
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
 
 
 def test_only_logs_that_changed_are_looked_at() -> None:
     touched = TouchedLogs()
-    slot = PartitionLog.__dict__["high_watermark"]
+    slot = LogView.__dict__["high_watermark"]
     with touched.noted():
-        log = PartitionLog(MemoryDisk(), "t-0", LogConfig())
+        log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
         assert touched.taken() == (log,)
         assert touched.taken() == ()
         log.high_watermark = 3
@@ -18,4 +26,16 @@ def test_only_logs_that_changed_are_looked_at() -> None:
         assert (log.high_watermark, touched.taken()) == (4, (log,))
     log.log_end_offset = 9
     assert (log.log_end_offset, touched.taken()) == (9, ())
-    assert PartitionLog.__dict__["high_watermark"] is slot
+    assert LogView.__dict__["high_watermark"] is slot
+
+
+def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() -> None:
+    touched = TouchedLogs()
+    node: Any = None
+    view = ReplicaView(Trouble(), touched=touched)
+    with touched.noted():
+        log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
+        view.look(1, 0, node)
+        log.high_watermark = 4
+        with pytest.raises(AssertionError, match=r"the high watermark 4 lies outside 0\.\.0"):
+            view.look(2, 0, node)

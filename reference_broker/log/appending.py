@@ -1,17 +1,16 @@
-"""Appends to a partition's log: judge, number, patch, one disk append, take note.
+"""What an append writes: batches are judged, numbered and patched here. The log writes them and takes note.
 
-The hot path of a produce: no record is decoded and no payload byte copied here.
+This is the hot path of a produce: no record is decoded and no byte of a payload is copied.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from reference_broker.log.partition_metadata import write_partition_metadata
-from reference_broker.log.producer_state import BatchMark
-from reference_broker.log.segment import MAX_RELATIVE_OFFSET, new_segment
-from reference_broker.ports.now import Now
+from reference_broker.log.config import LogConfig
+from reference_broker.log.producer_state import BatchMark, ProducerStates
+from reference_broker.log.segment import MAX_RELATIVE_OFFSET
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -23,11 +22,11 @@ from reference_broker.records.batch import (
     patched_prefix,
     validate,
 )
-from reference_broker.records.rules import check_client_batch, check_keys
+from reference_broker.records.rules import Rules, check_client_batch, check_keys
 from reference_broker.wire.errors import Error
 
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
+Batches = Sequence[tuple[int, BatchHeader]]
+"""Byte position and header of each batch."""
 
 
 class RecordsRefused(InvalidRecords):
@@ -35,7 +34,7 @@ class RecordsRefused(InvalidRecords):
 
 
 class UnexpectedOffset(RecordsRefused):
-    """The first batch of a leader, ``first_offset`` to ``last_offset``, begins before the log's end."""
+    """The first batch from a leader, ``first_offset`` to ``last_offset``, begins before the log's end."""
 
     def __init__(self, header: BatchHeader, log_end_offset: int) -> None:
         self.first_offset, self.last_offset = header.base_offset, header.last_offset
@@ -46,8 +45,8 @@ class UnexpectedOffset(RecordsRefused):
 
 
 class Origin(Enum):
-    """CLIENT batches are judged by every rule. BROKER batches (markers, the controllers' log) are the node's own:
-    checked for damage only."""
+    """CLIENT batches are judged by every rule. BROKER batches are the node's own (markers, the controllers' log), and
+    are checked for damage only."""
 
     CLIENT = "client"
     BROKER = "broker"
@@ -55,29 +54,72 @@ class Origin(Enum):
 
 @dataclass(slots=True)
 class Appended:
-    """``log_append_time_ms``: -1 with CreateTime. ``duplicate``: written before, at these offsets; nothing was
-    appended now (the first offset of a multi-batch retry is the first batch's)."""
+    """``log_append_time_ms``: -1 with CreateTime. ``duplicate``: the batches were written before, at these offsets, and
+    nothing was appended now. ``rolled``: a segment was closed, and the batches begin a new one."""
 
     first_offset: int
     last_offset: int
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
+    rolled: bool = False
 
 
-def append(log: "PartitionLog", now: Now, records: Buffer, leader_epoch: int, origin: Origin) -> Appended:
-    """As the leader: checks, numbers and writes one or more batches, all or nothing.
+class Run(NamedTuple):
+    """Batches that one disk append writes, into one segment and under one leader epoch. ``batches`` stand in ``view``;
+    ``offsets`` are their base offsets in the log."""
 
-    Raises RecordsRefused (nothing written) and DiskError (nothing written).
-    """
-    view = memoryview(records)
-    batches = _judged(log, now, view, origin)
-    if origin is Origin.CLIENT:
-        marks = _known_marks(log, now, batches)
-        if marks is not None:
-            return _duplicate(log, marks)
-    log_append_time_ms = now.wall_ms if log.config.is_log_append_time else -1
-    first_offset = next_offset = log.log_end_offset
+    view: memoryview
+    batches: Batches
+    offsets: Sequence[int]
+    buffers: Sequence[Buffer]
+    size_bytes: int
+    last_offset: int
+    leader_epoch: int
+    log_append_time_ms: int
+
+
+def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin) -> Batches:
+    """The batches that a leader may append. Raises RecordsRefused."""
+    try:
+        batches = validate(view)
+        if not batches:
+            raise InvalidRecords(Error.INVALID_RECORD, "no record batch")
+        if origin is Origin.CLIENT:
+            for _, header in batches:
+                check_client_batch(header, rules, wall_ms)
+            if rules.keys_needed:
+                check_keys([view[at : at + header.size_bytes] for at, header in batches])
+    except InvalidRecords as invalid:
+        raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
+    if origin is Origin.CLIENT and len(view) > config.segment_bytes:
+        raise RecordsRefused(
+            Error.RECORD_LIST_TOO_LARGE, f"{len(view)} bytes do not fit a segment of {config.segment_bytes}"
+        )
+    return batches
+
+
+def undamaged(view: memoryview) -> Batches:
+    """The batches that a follower got from its leader. Raises RecordsRefused."""
+    try:
+        return validate(view)
+    except InvalidRecords as invalid:
+        raise RecordsRefused(invalid.error, invalid.message) from invalid
+
+
+def marks_of_retry(producers: ProducerStates, batches: Batches) -> list[BatchMark] | None:
+    """Where the batches were written before; None if they are new. Raises RecordsRefused."""
+    if len(batches) == 1 and batches[0][1].producer_id < 0:
+        return None
+    try:
+        return producers.check([header for _, header in batches])
+    except InvalidRecords as invalid:
+        raise RecordsRefused(invalid.error, invalid.message) from invalid
+
+
+def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch: int, log_append_time_ms: int) -> Run:
+    """The batches with the leader's offsets, epoch and, unless it is -1, append time."""
+    next_offset = first_offset
     buffers: list[Buffer] = []
     offsets = []
     for position, header in batches:
@@ -88,140 +130,40 @@ def append(log: "PartitionLog", now: Now, records: Buffer, leader_epoch: int, or
             buffers.append(view[position + UNPATCHED_FROM : end])
         else:
             batch = view[position:end]
-            head = patched_log_append_time(batch, header, next_offset, leader_epoch, log_append_time_ms)
-            buffers.append(head)
+            buffers.append(patched_log_append_time(batch, header, next_offset, leader_epoch, log_append_time_ms))
             buffers.append(batch[HEADER_BYTES:])
         next_offset += header.last_offset_delta + 1
-    if leader_epoch > log.epochs.latest or not log.epochs.saved:
-        log.epochs.assign(leader_epoch, first_offset)
-    _write(log, now, batches, buffers, len(view), next_offset - 1)
-    _take_note(log, view, batches, offsets, log_append_time_ms)
-    return Appended(first_offset, next_offset - 1, log_append_time_ms, log.log_start_offset)
+    return Run(view, batches, offsets, buffers, len(view), next_offset - 1, leader_epoch, log_append_time_ms)
 
 
-def append_replicated(log: "PartitionLog", now: Now, records: Buffer) -> int:
-    """As a follower: writes a leader's batches at their own offsets and epochs; returns the new log end offset.
+def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> Run:
+    """The first of a leader's batches that are written in one go, at their own offsets and epoch.
 
-    Raises RecordsRefused (damaged, or not the next offset) and DiskError. Batches before the one that fails stay.
+    ``active_bytes``: size of the active segment. One run goes into one segment and holds one epoch.
+    Raises UnexpectedOffset if the first batch does not follow on the log.
     """
-    view = memoryview(records)
-    try:
-        batches = validate(view)
-    except InvalidRecords as invalid:
-        raise RecordsRefused(invalid.error, invalid.message) from invalid
-    start = 0
-    while start < len(batches):
-        end = _run_end(log, batches, start)
-        run = batches[start:end]
-        header = run[0][1]
-        if header.leader_epoch > log.epochs.latest or not log.epochs.saved:
-            log.epochs.assign(header.leader_epoch, header.base_offset)
-        first, last = run[0][0], run[-1][0] + run[-1][1].size_bytes
-        _write(log, now, run, [view[first:last]], last - first, run[-1][1].last_offset)
-        _take_note(log, view, run, [header.base_offset for _, header in run], -1)
-        start = end
-    return log.log_end_offset
+    length = _run_length(batches, log_end_offset, active_bytes, segment_bytes)
+    run = batches if length == len(batches) else batches[:length]
+    (first, header), (last, last_header) = run[0], run[-1]
+    end = last + last_header.size_bytes
+    offsets = [header.base_offset for _, header in run]
+    return Run(view, run, offsets, [view[first:end]], end - first, last_header.last_offset, header.leader_epoch, -1)
 
 
-def _run_end(log: "PartitionLog", batches: Sequence[tuple[int, BatchHeader]], start: int) -> int:
-    """Up to where the batches from ``start`` on are written in one go: into one segment, under one leader epoch.
-
-    Raises RecordsRefused if the first of them is not the log's next.
-    """
-    room = log.config.segment_bytes
-    used = log.segments[-1].size_bytes if log.segments else 0
-    epoch, first_offset, next_offset = batches[start][1].leader_epoch, log.log_end_offset, log.log_end_offset
-    if used + batches[start][1].size_bytes <= room:
-        room -= used
-    for at in range(start, len(batches)):
-        header = batches[at][1]
+def _run_length(batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> int:
+    first = batches[0][1]
+    fits_active = active_bytes + first.size_bytes <= segment_bytes
+    room = segment_bytes - active_bytes if fits_active else segment_bytes
+    next_offset = log_end_offset
+    for at, (_, header) in enumerate(batches):
         if header.base_offset < next_offset or header.last_offset_delta < 0:
-            if at > start:
+            if at > 0:
                 return at  # What comes before it stays.
             raise UnexpectedOffset(header, next_offset)
         room -= header.size_bytes
         next_offset = header.last_offset + 1
-        if at > start and (
-            room < 0 or header.leader_epoch != epoch or next_offset - first_offset > MAX_RELATIVE_OFFSET
+        if at > 0 and (
+            room < 0 or header.leader_epoch != first.leader_epoch or next_offset - log_end_offset > MAX_RELATIVE_OFFSET
         ):
             return at
     return len(batches)
-
-
-def _judged(log: "PartitionLog", now: Now, view: memoryview, origin: Origin) -> list[tuple[int, BatchHeader]]:
-    try:
-        batches = validate(view)
-        if not batches:
-            raise InvalidRecords(Error.INVALID_RECORD, "no record batch")
-        if origin is Origin.CLIENT:
-            for _, header in batches:
-                check_client_batch(header, log.rules, now.wall_ms)
-            if log.rules.keys_needed:
-                check_keys([view[at : at + header.size_bytes] for at, header in batches])
-    except InvalidRecords as invalid:
-        raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
-    if origin is Origin.CLIENT and len(view) > log.config.segment_bytes:
-        raise RecordsRefused(
-            Error.RECORD_LIST_TOO_LARGE, f"{len(view)} bytes do not fit a segment of {log.config.segment_bytes}"
-        )
-    return batches
-
-
-def _known_marks(log: "PartitionLog", now: Now, batches: Sequence[tuple[int, BatchHeader]]) -> list[BatchMark] | None:
-    producers = log.producers
-    if now.wall_ms - producers.swept_ms >= log.config.producer_id_expiration_check_interval_ms:
-        producers.expire(now.wall_ms)
-    try:
-        return producers.check([header for _, header in batches])
-    except InvalidRecords as invalid:
-        raise RecordsRefused(invalid.error, invalid.message) from invalid
-
-
-def _duplicate(log: "PartitionLog", marks: list[BatchMark]) -> Appended:
-    time_ms = marks[-1].timestamp_ms if log.config.is_log_append_time else -1
-    return Appended(marks[0].first_offset, marks[-1].last_offset, time_ms, log.log_start_offset, True)
-
-
-def _write(
-    log: "PartitionLog",
-    now: Now,
-    batches: Sequence[tuple[int, BatchHeader]],
-    buffers: list[Buffer],
-    size: int,
-    last_offset: int,
-) -> None:
-    """One append to the active segment; rolls before it where the bytes belong into a new one."""
-    config = log.config
-    timestamp_ms = batches[0][1].max_timestamp_ms if not config.is_log_append_time else now.wall_ms
-    if not log.segments:
-        if log.topic_id:
-            log.durability.changed(write_partition_metadata(log.disk, log.directory, log.topic_id))
-        segment = new_segment(log.directory, log.log_end_offset, now.wall_ms)
-        log.disk.append(segment.path, buffers)
-        log.add_segment(segment)
-    else:
-        segment = log.segments[-1]
-        if segment.must_roll_for(size, last_offset, config.segment_bytes, config.segment_index_bytes) or segment.is_due(
-            config.max_segment_ms, now.wall_ms, timestamp_ms
-        ):
-            segment = log.roll(now)
-        log.disk.append(segment.path, buffers)
-    log.durability.changed(segment.path)
-
-
-def _take_note(
-    log: "PartitionLog",
-    view: memoryview,
-    batches: Sequence[tuple[int, BatchHeader]],
-    offsets: Sequence[int],
-    time_ms: int,
-) -> None:
-    """After the bytes are written: index, producers, log end. Cannot fail."""
-    segment = log.segments[-1]
-    interval = log.config.index_interval_bytes
-    for (position, header), offset in zip(batches, offsets, strict=True):
-        timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
-        segment.add(header, offset, timestamp_ms, interval)
-        if header.producer_id >= 0:
-            log.note_producer(header, offset, timestamp_ms, view[position : position + header.size_bytes])
-    log.log_end_offset = segment.next_offset

@@ -1,9 +1,13 @@
 """Small text files in Kafka's checkpoint format: version, number of rows, rows; each line ends with a newline.
 
-A file is replaced by writing a second one and renaming it. Where losing the newest content on power loss is
-harmless (``replace``), the rename follows at once and an unreadable file counts as missing. Where it is not
-(``prepare``), the rename waits until the new content is durable (``settle``), and a reader prefers a whole new file.
-Where older content is as harmless as none (``overwrite``), it is written in place: a rename costs a sync of its folder.
+A file is replaced by writing a second one and renaming it. There are three ways, by what a power loss may cost:
+
+- ``replace``: losing the newest content is harmless. The rename follows at once, and an unreadable file counts as
+  missing.
+- ``prepare`` and ``settle``: losing it is not harmless. The rename waits until the new content is durable, and a reader
+  prefers a whole new file.
+- ``overwrite``: older content is as harmless as none. The file is written in place, since a rename costs a sync of its
+  folder.
 """
 
 from collections.abc import Sequence

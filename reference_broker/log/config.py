@@ -7,7 +7,7 @@ UNBOUNDED = 0x7FFFFFFFFFFFFFFF
 
 @dataclass(slots=True, frozen=True)
 class LogConfig:
-    """Defaults are Kafka's. Bytes and milliseconds; -1 in a retention means without limit."""
+    """Defaults are Kafka's. Units are bytes and milliseconds. -1 in a retention means without limit."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3_600_000
@@ -23,9 +23,9 @@ class LogConfig:
     cleanup_policy: str = "delete"
     """``delete``, ``compact`` or both, separated by a comma."""
     compression_type: str = "producer"
-    """Kept for DescribeConfigs; batches stay as the producer compressed them."""
+    """Kept for DescribeConfigs. Batches stay as the producer compressed them."""
     delete_retention_ms: int = 24 * 3_600_000
-    """How long a tombstone stays from its first cleaning on."""
+    """How long a tombstone stays after its first cleaning."""
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNBOUNDED
@@ -50,7 +50,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """When the active segment is rolled: also in time for ``max.compaction.lag.ms``."""
+        """The age at which the active segment is rolled. It is rolled in time for ``max.compaction.lag.ms``, too."""
         longest_ms = self.max_compaction_lag_ms
         return min(self.segment_ms, longest_ms) if self.is_compacted and longest_ms > 0 else self.segment_ms
 

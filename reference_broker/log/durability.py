@@ -1,12 +1,14 @@
-"""Which bytes of one log may be lost in a power loss. The log says what changed; a sync point, taken when a sync
-starts, says what that sync will cover."""
+"""Which bytes of one log a power loss may take.
+
+The log tells the ledger which files changed. A sync point, taken when a sync starts, says what that sync will cover.
+"""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
 class SyncPoint(NamedTuple):
-    """Taken when a sync starts; given back when it has completed. ``paths``: the files to sync."""
+    """Taken when a sync starts, given back when it has completed. ``paths``: the files to sync."""
 
     paths: tuple[str, ...]
     end_offset: int
@@ -15,13 +17,14 @@ class SyncPoint(NamedTuple):
 
 @dataclass(slots=True)
 class Durability:
-    """``dirty``: path -> number of its last change. ``synced_offset``: every record below it is durable."""
+    """``dirty``: by path, the number of its last change. ``synced_offset``: every record below it is durable."""
 
     synced_offset: int = 0
     dirty: dict[str, int] = field(default_factory=dict)
     changes: int = 0
     last_cut: int = 0
-    """Number of the last change that took records away: a sync started before it says nothing about what came after."""
+    """Number of the last change that took records away. A sync that started before it says nothing about records that
+    came after it."""
 
     def changed(self, path: str) -> None:
         self.changes += 1
@@ -33,6 +36,11 @@ class Durability:
         self.last_cut = self.changes
         self.synced_offset = min(self.synced_offset, offset)
 
+    def emptied(self) -> None:
+        """Every record is gone, with its file."""
+        self.changes += 1
+        self.last_cut = self.changes
+
     def deleted(self, path: str) -> None:
         self.dirty.pop(path, None)
 
@@ -40,7 +48,7 @@ class Durability:
         return SyncPoint(tuple(self.dirty), end_offset, self.changes)
 
     def synced(self, point: SyncPoint) -> tuple[str, ...]:
-        """Every byte that was there at the point is durable. Returns the paths with nothing left to sync."""
+        """Every byte that was there at the point is durable. Returns the paths that have nothing left to sync."""
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]

@@ -1,9 +1,11 @@
 """Offset and time index of a segment: in memory, and as files in Kafka's format.
 
-Offset index entry: int32 relative offset of a batch's last record, int32 byte position of the batch (8 bytes).
-Time index entry: int64 largest timestamp so far (ms), int32 relative offset (12 bytes): every record up to that
-offset has a timestamp <= it. Files are written when the segment is rolled or the log closed, and can be made anew
-from the segment, so that an append touches one file only.
+An entry of the offset index has 8 bytes: int32 relative offset of a batch's last record, int32 byte position of the
+batch. An entry of the time index has 12 bytes: int64 largest timestamp so far (ms), int32 relative offset; every record
+up to that offset has a timestamp <= it.
+
+Files are written when the segment is rolled or the log is closed, so that an append touches one file only. They can be
+made anew from the segment.
 """
 
 from array import array
@@ -17,8 +19,8 @@ TIME_ENTRY = Struct(">qi")
 
 
 class OffsetIndex:
-    """``keys[i]`` (relative offset) is no larger than any offset found by walking from ``positions[i]`` on and no
-    smaller than the base of the batch there; entries loaded from a file know the batch's last offset only."""
+    """``keys[i]``: a relative offset in the batch at ``positions[i]``: its first, or its last for an entry from a file,
+    which knows no other. An offset at or after it is found by a walk from there. All three arrays rise strictly."""
 
     __slots__ = ("_written", "keys", "last_offsets", "path", "positions")
 
@@ -34,6 +36,10 @@ class OffsetIndex:
 
     def add(self, base: int, last: int, position: int) -> None:
         """``base`` / ``last``: first and last offset of the batch, relative to the segment's base."""
+        assert not self.positions or (position > self.positions[-1] and base > self.last_offsets[-1]), (
+            f"{self.path}: an entry for offset {base} at byte {position} follows on one for offset "
+            f"{self.last_offsets[-1]} at byte {self.positions[-1]}"
+        )
         self.keys.append(base)
         self.last_offsets.append(last)
         self.positions.append(position)
@@ -91,7 +97,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Both arrays ascend strictly."""
+    """Both arrays rise strictly."""
 
     __slots__ = ("_written", "offsets", "path", "timestamps")
 
@@ -108,6 +114,9 @@ class TimeIndex:
         """Ignored unless it raises the largest timestamp."""
         if timestamp_ms < 0 or (self.timestamps and timestamp_ms <= self.timestamps[-1]):
             return
+        assert not self.offsets or relative > self.offsets[-1], (
+            f"{self.path}: an entry for offset {relative} follows on one for offset {self.offsets[-1]}"
+        )
         self.timestamps.append(timestamp_ms)
         self.offsets.append(relative)
 

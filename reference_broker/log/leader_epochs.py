@@ -14,7 +14,7 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    """``epochs`` and ``starts`` are parallel; both ascend strictly. ``saved``: the file need not follow any more."""
+    """``epochs`` and ``starts`` are parallel, and both rise strictly. ``saved``: the file need not follow any more."""
 
     __slots__ = ("checkpoint", "epochs", "saved", "starts")
 
@@ -29,8 +29,10 @@ class LeaderEpochs:
         return self.epochs[-1] if self.epochs else UNDEFINED
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """In memory: ``epoch`` is in force from ``start_offset``. True if that is news. Older epochs are ignored;
-        epochs that began at or after the offset held no batch and go."""
+        """In memory: ``epoch`` is in force from ``start_offset`` on. True if that is news.
+
+        An older epoch is ignored. Epochs that began at or after the offset held no batch, and go.
+        """
         if epoch < 0 or epoch <= self.latest:
             return False
         keep = bisect_left(self.starts, start_offset)
@@ -40,7 +42,7 @@ class LeaderEpochs:
         return True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """``note``, and the file follows. On DiskError nothing changes."""
+        """As ``note``, and the file follows. On DiskError nothing changes."""
         before = (self.epochs[:], self.starts[:])
         if not self.note(epoch, start_offset) and self.saved:
             return
@@ -51,13 +53,13 @@ class LeaderEpochs:
             raise
 
     def assume(self, epoch: int, start_offset: int) -> None:
-        """``note``; the file follows with the next ``assign``. For a log that has no files before its first batch."""
+        """As ``note``, but the file follows with the next ``assign``: a log has no files before its first batch."""
         if self.note(epoch, start_offset):
             self.saved = False
 
     def drop(self, offset: int) -> None:
-        """In memory: epochs that began at or after ``offset``, where nothing is written (any more). The file follows
-        with the next ``assign`` or ``save``."""
+        """In memory: forgets epochs that began at or after ``offset``, where nothing is written any more. The file
+        follows with the next ``assign`` or ``save``."""
         keep = bisect_left(self.starts, offset)
         if keep < len(self.starts):
             del self.epochs[keep:], self.starts[keep:]
@@ -69,10 +71,8 @@ class LeaderEpochs:
         return self.epochs[at] if at >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest epoch <= ``epoch`` and where it ended; (-1, -1) for an epoch that this log does not know of.
-
-        An epoch below the first known one ends where that one begins.
-        """
+        """The largest epoch <= ``epoch`` and where it ended. An epoch below the first known one ends where that one
+        begins. (-1, -1) for an epoch that this log does not know of."""
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return EpochEndOffset(UNDEFINED, UNDEFINED)
         if epoch == self.epochs[-1]:
@@ -82,8 +82,11 @@ class LeaderEpochs:
         return EpochEndOffset(floor, self.starts[higher])
 
     def learn(self, epoch: int, offset: int) -> None:
-        """In memory: a batch of ``epoch`` stands at ``offset``. Batches are right and come in order; a file that was
-        written for records that are gone since, or came back, is not, and what contradicts them goes."""
+        """In memory: a batch of ``epoch`` stands at ``offset``. Batches come in order.
+
+        Batches are right. The file may not be, since it was written for records that are gone by now, or that came
+        back. So rows that contradict the batches go.
+        """
         if self.epochs and epoch == self.epochs[-1] and offset >= self.starts[-1]:
             return
         at = bisect_right(self.starts, offset)
@@ -102,7 +105,7 @@ class LeaderEpochs:
             self.starts.insert(first, offset)
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log begins at ``offset`` now; the epoch in force there stays."""
+        """The log begins at ``offset`` now. The epoch in force there stays."""
         first = max(bisect_right(self.starts, offset) - 1, 0)
         if self.starts and (first > 0 or self.starts[0] < offset):
             del self.epochs[:first], self.starts[:first]
@@ -117,7 +120,7 @@ class LeaderEpochs:
             self.save()
 
     def save(self) -> None:
-        """The file follows, if it has to. On DiskError it does so with the next ``assign`` or ``save``."""
+        """The file follows if it has to. After a DiskError it does so with the next ``assign`` or ``save``."""
         if not self.saved:
             self.write()
 
@@ -126,7 +129,7 @@ class LeaderEpochs:
         self.saved = True
 
     def load(self, rows: list[str] | None) -> bool:
-        """Takes the rows of the file; False (and empty) if they are missing or make no sense."""
+        """Takes the rows of the file. False, and no epoch, if they are missing or make no sense."""
         try:
             pairs = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows or ())]
         except ValueError:

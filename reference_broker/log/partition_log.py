@@ -1,30 +1,37 @@
-"""One partition's log: what is appended, read, truncated and deleted, as offsets; segments and indexes below.
+"""One partition's log as its users see it: records are appended, read, truncated and deleted by their offsets.
 
-Files of a partition: ``<base offset>.log|.index|.timeindex`` and small checkpoints, made at first need, so that an
-empty partition costs nothing. A change that fails (DiskError) leaves the log as it was.
+The log owns its state, and nobody else changes it. What works on parts of it lives in other files, gets values and
+returns values: see README.md. A change that fails (DiskError) leaves the log as it was, unless a method
+says otherwise.
 """
 
-from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Sequence
 
-from reference_broker.log import appending, lookup, reading, recovery, removal
-from reference_broker.log.appending import Appended, Origin, RecordsRefused, UnexpectedOffset
-from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log import removal
+from reference_broker.log.appending import (
+    Appended,
+    Origin,
+    RecordsRefused,
+    Run,
+    UnexpectedOffset,
+    judged,
+    marks_of_retry,
+    next_run,
+    numbered,
+    undamaged,
+)
 from reference_broker.log.config import LogConfig
-from reference_broker.log.durability import Durability, SyncPoint
-from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
-from reference_broker.log.leader_epochs import LeaderEpochs
+from reference_broker.log.durability import SyncPoint
+from reference_broker.log.log_view import LogView
 from reference_broker.log.lookup import FoundOffset
-from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.reading import OffsetOutOfRange
-from reference_broker.log.recovery import Recovered
-from reference_broker.log.segment import Segment, new_segment
-from reference_broker.ports.disk import Disk
+from reference_broker.log.recovery import Recovered, producers_of, recover
+from reference_broker.log.segment import Segment
+from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
-from reference_broker.records.batch import BatchHeader, Buffer
-from reference_broker.records.control import read_marker
+from reference_broker.records.batch import Buffer
 from reference_broker.records.rules import Rules
-from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
 __all__ = [
     "Appended",
@@ -38,233 +45,168 @@ __all__ = [
     "run_to_end",
 ]
 
-CLEANER_FILE = "cleaner-offset-checkpoint"
-LOG_START_FILE = "log-start-offset-checkpoint"
-RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 
+class PartitionLog(LogView):
+    """What changes a log. ``open_log`` makes one."""
 
-class PartitionLog:
-    """``log_start_offset <= high_watermark <= log_end_offset`` always. Opened by ``open_log``."""
+    __slots__ = ("_config", "_max_segment_ms", "_rules", "_stamps_append_time")
 
-    __slots__ = (
-        "_config",
-        "bases",
-        "cleaned_offset",
-        "cleaner_file",
-        "directory",
-        "disk",
-        "durability",
-        "epochs",
-        "high_watermark",
-        "log_end_offset",
-        "log_start_file",
-        "log_start_offset",
-        "producers",
-        "recovered",
-        "recovery_point",
-        "recovery_point_file",
-        "rules",
-        "segments",
-        "topic_id",
-    )
-
-    def __init__(self, disk: Disk, directory: str, config: LogConfig) -> None:
-        self.disk = disk
-        self.directory = directory
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        self.high_watermark = 0
-        self.segments: list[Segment] = []
-        self.bases: list[int] = []
-        """Base offsets of ``segments``."""
-        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"))
-        self.log_start_file = Checkpoint(disk, f"{directory}/{LOG_START_FILE}")
-        self.recovery_point_file = Checkpoint(disk, f"{directory}/{RECOVERY_POINT_FILE}")
-        self.recovery_point = 0
-        """As in its file: segments that end at or before it were durable, indexes included."""
-        self.cleaner_file = Checkpoint(disk, f"{directory}/{CLEANER_FILE}")
-        self.cleaned_offset = 0
-        """As in its file: of records below it, only the newest of each key are left."""
-        self.producers = ProducerStates(config.producer_id_expiration_ms, config.unknown_producer_id_policy != "accept")
-        self.durability = Durability()
-        self.recovered = Recovered()
-        self.topic_id = b""
-        """Written beside the first records; empty: the directory's name says all."""
+    def __init__(self, config: LogConfig, recovered: Recovered) -> None:
+        super().__init__(recovered)
         self.config = config
+
+    @classmethod
+    def of(cls, config: LogConfig, recovered: Recovered, now: Now) -> "PartitionLog":
+        """Builds the log, and puts right on the disk what a crash left behind. Raises DiskError."""
+        log = cls(config, recovered)
+        if recovered.log_start_offset > log.log_end_offset:
+            log.truncate_fully_and_start_at(recovered.log_start_offset, now)
+        log.epochs.drop(log.log_end_offset)
+        log.epochs.truncate_from_start(log.log_start_offset)
+        log.epochs.save()
+        log.producers.expire(now.wall_ms)
+        return log
 
     @property
     def config(self) -> LogConfig:
-        """Settings; new ones are in force from the next append on."""
+        """Settings. New ones are in force from the next append on."""
         return self._config
 
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._config = config
-        self.rules = Rules(
+        self._max_segment_ms = config.max_segment_ms
+        self._stamps_append_time = config.is_log_append_time
+        self._rules = Rules(
             max_message_bytes=config.max_message_bytes,
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=config.message_timestamp_after_max_ms,
             create_time=not config.is_log_append_time,
             keys_needed=config.is_compacted,
         )
-        self.producers.expiration_ms = config.producer_id_expiration_ms
-        self.producers.reject_unknown = config.unknown_producer_id_policy != "accept"
-
-    # --- what can be seen -------------------------------------------------------------------------------------------
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The high watermark, or the first offset of the earliest undecided transaction below it."""
-        unstable = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
-
-    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [offset, end_offset), by first offset: what a reader of committed
-        records must leave out."""
-        return self.producers.aborted_between(offset, end_offset)
-
-    @property
-    def latest_epoch(self) -> int:
-        """Newest leader epoch that the log knows of; -1 if none."""
-        return self.epochs.latest
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
-
-    @property
-    def appended_since_sync(self) -> int:
-        """Records that are not known to be durable."""
-        return self.log_end_offset - max(self.durability.synced_offset, self.log_start_offset)
-
-    @property
-    def synced_offset(self) -> int:
-        """Every record below it is durable."""
-        return self.durability.synced_offset
-
-    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
-        """The largest known epoch <= ``epoch`` and one past its last offset; (-1, -1) for an unknown one (KIP-320)."""
-        return self.epochs.end_offset_for(epoch, self.log_end_offset)
-
-    def epoch_at(self, offset: int) -> int:
-        """Leader epoch of the record at ``offset``; -1 if unknown."""
-        return self.epochs.epoch_at(offset)
+        self.producers.configure(config)
 
     # --- append -----------------------------------------------------------------------------------------------------
 
     def append(self, now: Now, records: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT) -> Appended:
-        """As the leader: checks, numbers and writes one or more batches, all or nothing.
+        """As the leader: judges, numbers and writes one or more batches, all or nothing.
 
         Raises RecordsRefused (nothing written) and DiskError (nothing written).
         """
-        return appending.append(self, now, records, leader_epoch, origin)
+        view = memoryview(records)
+        batches = judged(view, self._rules, self._config, now.wall_ms, origin)
+        if origin is Origin.CLIENT:
+            if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
+                self.producers.expire(now.wall_ms)
+            marks = marks_of_retry(self.producers, batches)
+            if marks is not None:
+                time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
+                first, last = marks[0].first_offset, marks[-1].last_offset
+                return Appended(first, last, time_ms, self.log_start_offset, duplicate=True)
+        first_offset, time_ms = self.log_end_offset, now.wall_ms if self._stamps_append_time else -1
+        run = numbered(view, batches, first_offset, leader_epoch, time_ms)
+        rolled = self._write(now, run)
+        return Appended(first_offset, run.last_offset, time_ms, self.log_start_offset, rolled=rolled)
 
     def append_replicated(self, now: Now, records: Buffer) -> int:
-        """As a follower: writes a leader's batches at their own offsets and epochs; returns the new log end offset.
+        """As a follower: writes a leader's batches at their own offsets and epochs. Returns the new log end offset.
 
         Raises RecordsRefused (damaged), UnexpectedOffset (below the log's end) and DiskError. Batches before the one
         that fails stay.
         """
-        return appending.append_replicated(self, now, records)
+        view = memoryview(records)
+        batches = undamaged(view)
+        while batches:
+            active_bytes = self.segments.items[-1].size_bytes if self.segments.items else 0
+            run = next_run(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
+            self._write(now, run)
+            batches = batches[len(run.batches) :]
+        return self.log_end_offset
+
+    def _write(self, now: Now, run: Run) -> bool:
+        """One disk append, before which a new segment is started if it is due. True if it was.
+
+        Before the disk append nothing has changed that counts, and after it nothing can fail.
+        """
+        if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
+            self.epochs.assign(run.leader_epoch, run.offsets[0])
+        segments = self.segments
+        rolled = False
+        if segments.items:
+            rolled = self._must_roll_for(run, now)
+            if rolled:
+                self.roll(now)
+            segments.append(run.buffers)
+        else:
+            if self.topic_id:
+                self.durability.changed(write_partition_metadata(self.disk, self.directory, self.topic_id))
+            segments.create(self.log_end_offset, now.wall_ms, run.buffers)
+        self._take_note(segments.items[-1], run)
+        return rolled
+
+    def _must_roll_for(self, run: Run, now: Now) -> bool:
+        config, active = self._config, self.segments.items[-1]
+        timestamp_ms = now.wall_ms if self._stamps_append_time else run.batches[0][1].max_timestamp_ms
+        return active.must_roll_for(
+            run.size_bytes, run.last_offset, config.segment_bytes, config.segment_index_bytes
+        ) or active.is_due(self._max_segment_ms, now.wall_ms, timestamp_ms)
+
+    def _take_note(self, segment: Segment, run: Run) -> None:
+        """After the bytes are written: index, producers, log end."""
+        interval, time_ms = self._config.index_interval_bytes, run.log_append_time_ms
+        for (position, header), offset in zip(run.batches, run.offsets, strict=True):
+            timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
+            segment.add(header, offset, timestamp_ms, interval)
+            if header.producer_id >= 0:
+                if header.is_control:
+                    batch = run.view[position : position + header.size_bytes]
+                    self.producers.record_control(header, offset, timestamp_ms, batch)
+                else:
+                    self.producers.record(header, offset, timestamp_ms)
+        assert segment.next_offset > self.log_end_offset, (
+            f"{self.directory}: an append moved the log end from {self.log_end_offset} to {segment.next_offset}"
+        )
+        self.log_end_offset = segment.next_offset
+
+    def expire_producers(self, now: Now) -> int:
+        """P-7. The node calls it every ``producer.id.expiration.check.interval.ms``; appends do so, too."""
+        return self.producers.expire(now.wall_ms)
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """A leader notes its epoch at the log's end before it appends, so that an epoch without records counts too. In
-        memory: the file follows with the first record, since a restart forgets what holds none; and after a failover
-        thousands of logs note one at once."""
+        """A leader notes its epoch at the log's end before it appends, so that an epoch without records counts too.
+
+        Only memory changes. The file follows with the first record, since a restart forgets an epoch that holds none,
+        and since thousands of logs note an epoch at once after a failover.
+        """
         self.epochs.assume(epoch, self.log_end_offset)
 
     def forget_empty_epochs(self) -> None:
-        """As a follower: a leader epoch at the log's end that this node noted as the leader, and wrote nothing in, is
-        not its new leader's."""
+        """As a follower: an epoch at the log's end, which this node noted as the leader and wrote nothing in, is not an
+        epoch of its new leader's log."""
         self.epochs.drop(self.log_end_offset)
 
-    def note_producer(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
-        """A batch with a producer ID stands in the log at ``offset``."""
-        if not header.is_control:
-            self.producers.record(header, offset, timestamp_ms)
-            return
-        marker = read_marker(batch, header)
-        if marker is not None:
-            self.producers.record_marker(header, offset, timestamp_ms, *marker)
-
-    # --- segments ---------------------------------------------------------------------------------------------------
+    # --- rolling ----------------------------------------------------------------------------------------------------
 
     def roll_if_due(self, now: Now) -> bool:
-        """Starts a new segment if the active one is older than ``segment.ms``, or ``max.compaction.lag.ms``."""
-        if not self.segments or not self.segments[-1].is_due(self.config.max_segment_ms, now.wall_ms):
+        """Starts a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
+        if not self.segments.items or not self.segments.items[-1].is_due(self._max_segment_ms, now.wall_ms):
             return False
         self.roll(now)
         return True
 
-    def roll(self, now: Now) -> Segment:
+    def roll(self, now: Now) -> None:
         """Writes the active segment's indexes and starts an empty one, whose file name keeps the log end offset."""
-        self._write_recovery_point()
-        for path in self.segments[-1].write_indexes(self.disk):
-            self.durability.changed(path)
-        segment = new_segment(self.directory, self.log_end_offset, now.wall_ms)
-        self.disk.append(segment.path, [])
-        self.add_segment(segment)
-        return segment
-
-    def add_segment(self, segment: Segment) -> None:
-        self.segments.append(segment)
-        self.bases.append(segment.base_offset)
-        self.durability.changed(segment.path)
-
-    def segment_index_of(self, offset: int) -> int:
-        """Which segment holds ``offset`` (or the hole before the next one)."""
-        return max(bisect_right(self.bases, offset) - 1, 0)
-
-    def _write_recovery_point(self) -> None:
-        """Segments before the first one with anything unsynced need no scan after a crash."""
-        dirty = self.durability.dirty
-        point = next(
-            (segment.base_offset for segment in self.segments if any(path in dirty for path in segment.paths)),
-            self.bases[-1],
-        )
-        if point > max(self.recovery_point, self.segments[0].base_offset):
-            self.recovery_point_file.replace([str(point)])
-            self.recovery_point = point
-
-    def lower_recovery_point(self, offset: int) -> None:
-        """Before records from ``offset`` on are taken away: what comes in their place is not durable yet."""
-        if offset < self.recovery_point:
-            self.recovery_point_file.replace([str(offset)])
-            self.recovery_point = offset
-
-    def note_cleaned(self, offset: int) -> None:
-        """A pass of the cleaner got so far; or records from there on are about to be taken away."""
-        topic, _, partition = self.directory.rpartition("/")[2].rpartition("-")
-        self.cleaner_file.replace([f"{topic} {partition} {offset}"])
-        self.cleaned_offset = offset
-
-    # --- reads ------------------------------------------------------------------------------------------------------
-
-    def read(self, offset: int, max_bytes: int, end_offset: int | None = None, at_least_one: bool = True) -> bytes:
-        """Whole batches from the one that holds ``offset``, below ``end_offset`` (None: the high watermark).
-
-        At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
-        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange.
-        """
-        end_offset = self.high_watermark if end_offset is None else end_offset
-        return reading.read(self, offset, max_bytes, end_offset, at_least_one)
-
-    def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Bytes of the batches from the one that holds ``offset`` up to ``end_offset``; 0 outside the log."""
-        return reading.bytes_between(self, offset, end_offset)
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """The first record whose timestamp is >= ``timestamp_ms``."""
-        return lookup.offset_for_timestamp(self, timestamp_ms)
-
-    def offset_of_max_timestamp(self) -> FoundOffset:
-        """The first record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none."""
-        return lookup.offset_of_max_timestamp(self)
+        segments = self.segments
+        point = segments.durable_before()
+        if point > max(self._checkpoints.recovery_point, segments.bases[0]):
+            self._checkpoints.raise_recovery_point(point)
+        segments.write_indexes(segments[-1])
+        segments.create(self.log_end_offset, now.wall_ms)
 
     # --- offsets that move ------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Never goes back, never beyond the log end. True if it moved."""
+        """Never goes back, and never beyond the log end. True if it moved."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False
@@ -272,33 +214,128 @@ class PartitionLog:
         return True
 
     def truncate_to(self, offset: int) -> int:
-        """Takes away every batch that reaches ``offset`` or beyond; returns the new log end offset, which is lower
-        than ``offset`` if that lies inside a batch."""
-        return removal.truncate_to(self, offset)
+        """Takes away every batch that reaches ``offset`` or beyond, also below the high watermark, which then follows
+        (an unclean leader's doing). Returns the new log end offset, which is lower than ``offset`` if that lies inside
+        a batch.
+
+        Should the disk fail half-way, the log ends where it was cut so far, and all that is known of it says so.
+        """
+        segments, known = self.segments, self.producers
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        if not segments or offset < segments.bases[0]:
+            self._start_anew(offset, segments[0].created_ms if segments else 0)
+            return offset
+        if known.by_id or known.aborted:
+            self.producers = producers_of(segments, known.emptied(), offset)
+        try:
+            self._forget_durability_from(offset)
+            segments.cut_from(offset)
+        except DiskError:
+            if segments[-1].next_offset > offset:
+                self.producers = known  # Of more than is left perhaps: the cut is tried again.
+            raise
+        finally:
+            self.log_end_offset = segments[-1].next_offset
+            self.high_watermark = min(self.high_watermark, self.log_end_offset)
+            self.epochs.drop(self.log_end_offset)
+        if self.log_start_offset > self.log_end_offset:
+            self._move_log_start(self.log_end_offset)
+        self.epochs.save()
+        return self.log_end_offset
+
+    def _forget_durability_from(self, offset: int) -> None:
+        """The files say that the records to be cut are neither durable nor clean, before they go.
+
+        A batch that holds the offset goes as a whole, so all of its segment counts as touched.
+        """
+        first_touched = self.bases[self.segments.index_of(offset)]
+        self._checkpoints.lower_recovery_point(first_touched)
+        if first_touched < self.cleaned_offset:
+            self.note_cleaned(first_touched)
 
     def truncate_fully_and_start_at(self, offset: int, now: Now) -> None:
-        """Empties the log; the next record gets ``offset`` (a replica that starts from a snapshot)."""
-        removal.truncate_fully_and_start_at(self, offset, now.wall_ms)
+        """Empties the log. The next record gets ``offset`` (a replica that starts from a snapshot)."""
+        self._start_anew(offset, now.wall_ms)
+
+    def _start_anew(self, offset: int, created_ms: int) -> None:
+        self._checkpoints.lower_recovery_point(0)
+        if self.cleaned_offset > 0:
+            self.note_cleaned(0)
+        while self.segments:
+            self.log_start_offset = max(self.log_start_offset, self.bases[0])  # Should the disk fail before the end.
+            self.segments.drop_first()
+        self.durability.emptied()
+        self.epochs.clear()
+        self.producers.clear()
+        self.segments.create(offset, created_ms)
+        self.log_end_offset = self.high_watermark = offset
+        self.durability.synced_offset = offset
+        self._move_log_start(offset)
 
     def delete_records_before(self, offset: int) -> int:
-        """Moves the log start (kept in its checkpoint file) and deletes segments that lie wholly before it; returns
+        """Moves the log start, which its checkpoint file keeps, and deletes segments that lie wholly before it. Returns
         the log start. Raises OffsetOutOfRange beyond the high watermark."""
-        return removal.delete_records_before(self, offset)
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+        if offset > self.log_start_offset:
+            self._move_log_start(offset)
+            self._forget_before(offset)
+            self._drop_oldest(removal.count_before(self.segments, offset))
+        return self.log_start_offset
 
     def enforce_retention(self, now: Now) -> int:
-        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, never at or above the high watermark;
-        returns how many. An active segment that is too old is rolled first."""
-        return removal.enforce_retention(self, now)
+        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, never at or above the high watermark.
+        Returns how many. An active segment that is too old is rolled first."""
+        if removal.must_roll_first(self.segments, self._config, self.high_watermark, now.wall_ms):
+            self.roll(now)
+        count = removal.count_expired(
+            self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms
+        )
+        self._drop_oldest(count)
+        return count
 
-    def expire_producers(self, now: Now) -> int:
-        """P-7. Called by the node every ``producer.id.expiration.check.interval.ms``; appends do it too."""
-        return self.producers.expire(now.wall_ms)
+    def _drop_oldest(self, count: int) -> None:
+        """The name of the file that is the oldest then keeps the log start."""
+        for _ in range(count):
+            self.segments.drop_first()
+            first = self.bases[0]
+            if first > self.log_start_offset:
+                self.log_start_offset = first
+                self._forget_before(first)
+
+    def _move_log_start(self, offset: int) -> None:
+        self.durability.changed(self._checkpoints.prepare_log_start(offset))
+        self.log_start_offset = offset
+
+    def _forget_before(self, offset: int) -> None:
+        self.epochs.truncate_from_start(offset)
+        self.producers.forget_aborted_before(offset)
+
+    # --- cleaning ---------------------------------------------------------------------------------------------------
+
+    @property
+    def cuts(self) -> int:
+        """Another number each time that the log lost records at its end."""
+        return self.durability.last_cut
+
+    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
+        """The synced ``cleaned`` replaces ``sources``, which are neighbours in this log.
+
+        After a DiskError only a restart can mend the log, so the node must end.
+        """
+        self.segments.swap(sources, cleaned)
+
+    def forget_aborted(self, markers: Collection[int]) -> None:
+        """The cleaner took away the markers of aborted transactions at these offsets."""
+        self.producers.forget_aborted(markers)
+
+    def note_cleaned(self, offset: int) -> None:
+        """A pass of the cleaner got so far, or records from there on are about to go."""
+        self._checkpoints.write_cleaned(offset)
+        self.cleaned_offset = offset
 
     # --- durability -------------------------------------------------------------------------------------------------
-
-    def unsynced_paths(self) -> tuple[str, ...]:
-        """Files with bytes that are not known to be durable."""
-        return tuple(self.durability.dirty)
 
     def sync_point(self) -> SyncPoint:
         """Taken when a sync of its ``paths`` is asked for, given to ``mark_synced`` when it has completed."""
@@ -307,28 +344,31 @@ class PartitionLog:
     def mark_synced(self, point: SyncPoint) -> None:
         """All bytes appended before ``point`` was taken are durable."""
         clean = self.durability.synced(point)
-        if self.log_start_file.new_path in clean:
-            self.log_start_file.settle()
+        assert self.durability.synced_offset <= self.log_end_offset, (
+            f"{self.directory}: a sync up to offset {point.end_offset} covers more than the log, which ends at "
+            f"{self.log_end_offset}"
+        )
+        log_start = self._checkpoints.log_start
+        if log_start.new_path in clean:
+            log_start.settle()
 
     def close_cleanly(self) -> None:
         """Writes the index files, so that a clean start need not scan. Sync ``unsynced_paths()`` afterwards."""
         for segment in self.segments:
-            for path in segment.write_indexes(self.disk):
-                self.durability.changed(path)
+            self.segments.write_indexes(segment)
 
 
 def open_log(
     disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
 ) -> Generator[None, None, PartitionLog]:
-    """Opens a partition's log, in slices: yields about every 256 KiB of scanning, returns the log at its end.
+    """Opens a partition's log, in slices: yields about every 256 KiB of scanning, and returns the log at its end.
 
     ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
     recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
     watermark starts at the log start offset. Raises DiskError.
     """
-    log = PartitionLog(disk, directory, config)
-    yield from recovery.load(log, now, clean)
-    return log
+    recovered = yield from recover(disk, directory, config, now, clean)
+    return PartitionLog.of(config, recovered, now)
 
 
 def run_to_end(opening: Generator[None, None, PartitionLog]) -> PartitionLog:
@@ -338,5 +378,5 @@ def run_to_end(opening: Generator[None, None, PartitionLog]) -> PartitionLog:
             next(opening)
         except StopIteration as stop:
             log = stop.value
-            assert isinstance(log, PartitionLog)
+            assert isinstance(log, PartitionLog), "opening a log returns a log"
             return log

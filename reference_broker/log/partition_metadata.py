@@ -1,6 +1,6 @@
 """Which topic a partition's directory belongs to: Kafka's ``partition.metadata`` file, version 0 (KIP-516).
 
-Names are used again: without the ID, records of a deleted topic would come back as those of a new one.
+Names are used again. Without the ID, records of a deleted topic would come back as those of a new one.
 """
 
 import base64
@@ -13,7 +13,7 @@ TOPIC_ID_BYTES = 16
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
-    """Returns the path, which is to be synced with the first records. Raises DiskError."""
+    """Returns the path, which must be synced with the first records. Raises DiskError."""
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     path = f"{directory}/{FILE_NAME}"
     disk.write(path, f"version: 0\ntopic_id: {text}".encode())
@@ -21,7 +21,7 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
-    """The topic's ID; None where nothing says so, also after a power loss before the first sync. Raises DiskError."""
+    """The topic's ID. None where nothing tells it, as after a power loss before the first sync. Raises DiskError."""
     path = f"{directory}/{FILE_NAME}"
     if not disk.exists(path):
         return None

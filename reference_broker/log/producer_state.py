@@ -1,18 +1,20 @@
 """What a partition remembers of each idempotent producer (KIP-98; clauses P-1, P-5, P-6, P-7)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from reference_broker.log.config import LogConfig
 from reference_broker.records.batch import (
     MAX_SEQUENCE,
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
+    Buffer,
     InvalidRecords,
     add_sequence,
 )
-from reference_broker.records.control import ControlType
+from reference_broker.records.control import ControlType, read_marker
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import AbortedTransaction
 
@@ -51,25 +53,36 @@ class Producer:
 
 @dataclass(slots=True)
 class ProducerStates:
-    """By producer ID. ``reject_unknown``: the policy of P-5. ``completed``: transactions as (first offset, marker's
-    offset) that hold the last stable offset until the high watermark has passed their marker."""
+    """``by_id``: what is known of each producer. ``reject_unknown``: the policy of P-5. ``completed``: (first offset,
+    marker's offset) of transactions that hold the last stable offset until the high watermark has passed their
+    marker."""
 
     expiration_ms: int
     reject_unknown: bool
     by_id: dict[int, Producer] = field(default_factory=dict)
     completed: list[tuple[int, int]] = field(default_factory=list)
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """Producer ID -> first offset, for producers with an open transaction."""
+    """First offset of each open transaction, by producer ID."""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """(first offset, marker's offset, producer ID) of aborted transactions, by marker."""
+    """(first offset, marker's offset, producer ID) of aborted transactions, in the order of their markers."""
     swept_ms: int = 0
+
+    @staticmethod
+    def of(config: LogConfig, wall_ms: int) -> "ProducerStates":
+        """No producer is known yet."""
+        rejects = config.unknown_producer_id_policy != "accept"
+        return ProducerStates(config.producer_id_expiration_ms, rejects, swept_ms=wall_ms)
+
+    def configure(self, config: LogConfig) -> None:
+        self.expiration_ms = config.producer_id_expiration_ms
+        self.reject_unknown = config.unknown_producer_id_policy != "accept"
 
     def check(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
         """Judges a client's batches without changing anything.
 
-        None: append them. A list: all were written before, these are their marks. Raises InvalidRecords:
-        INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (gap, overlap, duplicate older than five
-        batches, a new epoch that does not start at 0), UNKNOWN_PRODUCER_ID (P-5), INVALID_TXN_STATE.
+        None: append them. A list: all were written before, and these are their marks. Raises InvalidRecords:
+        INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, an overlap, a duplicate older than
+        five batches, a new epoch that does not start at 0), UNKNOWN_PRODUCER_ID (P-5), INVALID_TXN_STATE.
         """
         if len(batches) == 1:
             header = batches[0]
@@ -124,20 +137,30 @@ class ProducerStates:
         return None
 
     def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
-        """A data batch was written (or read from the log, or replicated): no checks."""
+        """A data batch was written, replicated, or read from the log. It was judged before."""
         producer_id = header.producer_id
         producer = self.by_id.get(producer_id)
         if producer is None:
             producer = self.by_id[producer_id] = Producer(header.producer_epoch)
+        assert not producer.marks or first_offset > producer.marks[-1].last_offset, (
+            f"producer {producer_id} has a batch at offset {first_offset}, and its batch before that one ends at "
+            f"{producer.marks[-1].last_offset}"
+        )
         _advance(producer, header, first_offset, timestamp_ms)
         if producer.current_txn_first_offset >= 0:
             self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
 
+    def record_control(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
+        """A control batch was written, replicated, or read from the log. It may hold a transaction marker."""
+        marker = read_marker(batch, header)
+        if marker is not None:
+            self.record_marker(header, offset, timestamp_ms, *marker)
+
     def record_marker(
         self, header: BatchHeader, offset: int, timestamp_ms: int, type_: ControlType, coordinator_epoch: int
     ) -> None:
-        """A transaction marker was written: the transaction is over; a higher epoch starts at sequence 0."""
-        assert type_ in (ControlType.ABORT, ControlType.COMMIT), type_
+        """A transaction marker was written: the transaction is over. A higher epoch starts at sequence 0."""
+        assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
         producer = self.by_id.setdefault(header.producer_id, Producer(header.producer_epoch))
         if header.producer_epoch > producer.producer_epoch:
             producer.producer_epoch = header.producer_epoch
@@ -162,13 +185,18 @@ class ProducerStates:
         found = sorted((first, producer_id) for first, marker, producer_id in self.aborted if marker >= offset)
         return [AbortedTransaction(producer_id, first) for first, producer_id in found if first < end_offset]
 
+    def forget_aborted(self, markers: Collection[int]) -> None:
+        """The markers at these offsets are gone. A reader that heard of their transactions would wait for them."""
+        if markers:
+            self.aborted = [entry for entry in self.aborted if entry[1] not in markers]
+
     def forget_aborted_before(self, log_start_offset: int) -> None:
-        """Records before the log start are gone, and with them transactions that ended there."""
+        """Records before the log start are gone, and so are the transactions that ended there."""
         if self.aborted:
             self.aborted = [entry for entry in self.aborted if entry[1] >= log_start_offset]
 
     def expire(self, wall_ms: int) -> int:
-        """P-7: forgets producers without an open transaction whose last record is old enough; returns how many."""
+        """P-7: forgets producers without an open transaction whose last record is old enough. Returns how many."""
         self.swept_ms = wall_ms
         expired = [
             producer_id

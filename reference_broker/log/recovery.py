@@ -1,12 +1,18 @@
-"""Opening a log: what its files say, what of it can be trusted, and where it must be cut."""
+"""What a start makes of a log's files: what they say, what of it can be trusted, and where it must be cut."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from reference_broker.log import removal
-from reference_broker.log.cleaner import swapping
+from reference_broker.log import swapping
+from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.config import LogConfig
+from reference_broker.log.durability import Durability
+from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
+from reference_broker.log.leader_epochs import LeaderEpochs
+from reference_broker.log.offset_checkpoints import OffsetCheckpoints
+from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
+from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import (
@@ -20,16 +26,14 @@ from reference_broker.records.batch import (
 )
 from reference_broker.wire.errors import Error
 
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
-
 SLICE_BYTES = 256 * 1024
 LOG_SUFFIX = ".log"
 INDEX_SUFFIXES = (".index", ".timeindex")
+MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveryReport:
     """What opening the log did. ``cut_bytes``: bytes taken away behind the last good batch."""
 
     verified_bytes: int = 0
@@ -37,58 +41,177 @@ class Recovered:
     deleted_segments: int = 0
 
 
-def load(log: "PartitionLog", now: Now, clean: bool) -> Generator[None, None, None]:
-    names = list(log.disk.list(log.directory))
-    log.producers.swept_ms = now.wall_ms
-    if not names:
-        return
-    if swapping.needs_recovery(names):
-        names = yield from swapping.recover(log.disk, log.directory, names)
-    log.cleaned_offset = _read_offset(log.cleaner_file.read(names))
-    log.log_start_offset = log_start = _read_offset(log.log_start_file.read(names))
-    log.recovery_point = _read_offset(log.recovery_point_file.read(names))
-    log.epochs.load(log.epochs.checkpoint.read(names))
-    known_epochs = (log.epochs.epochs[:], log.epochs.starts[:])
-    yield from _load_segments(log, names, now, clean)
-    log.epochs.saved = (log.epochs.epochs, log.epochs.starts) == known_epochs
-    _settle_offsets(log, log_start, now)
-    if log.log_start_file.new_path.rpartition("/")[2] in names:
-        log.durability.changed(log.log_start_file.new_path)
-    log.epochs.drop(log.log_end_offset)
-    log.epochs.truncate_from_start(log.log_start_offset)
-    log.epochs.save()
-    log.producers.expire(now.wall_ms)
+@dataclass(slots=True)
+class Recovered:
+    """The parts that a log is built from. ``log_start_offset`` may lie beyond the last segment: the log lost its end
+    then, up to before records that were deleted."""
+
+    segments: Segments
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    checkpoints: OffsetCheckpoints
+    log_start_offset: int
+    cleaned_offset: int
+    report: RecoveryReport
 
 
-def _load_segments(log: "PartitionLog", names: list[str], now: Now, clean: bool) -> Generator[None, None, None]:
-    bases = sorted(int(name[:NAME_DIGITS]) for name in names if _is_segment(name))
-    _delete_stray_indexes(log, names, bases)
-    again = False
-    for at, base in enumerate(bases):
-        segment = new_segment(log.directory, base, now.wall_ms)
-        end = bases[at + 1] if at + 1 < len(bases) else None
-        trusted = clean or (end is not None and end <= log.recovery_point)
-        if not trusted and _follows_a_hole(log, base):
-            _delete_after(log, bases[at:], now)
-            break
-        size = log.disk.size(segment.path)
-        whole = (yield from _scan(log, segment, size, verify=False)) if trusted else False
+def recover(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Generator[None, None, Recovered]:
+    """Yields about every 256 KiB of scanning. Raises DiskError."""
+    return (yield from _Recovery(disk, directory, config, now, clean).run())
+
+
+class _Recovery:
+    """One run over one partition's directory."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.index_interval_bytes = config.index_interval_bytes
+        self.now = now
+        self.clean = clean
+        self.report = RecoveryReport()
+        self.durability = Durability()
+        self.segments = Segments(disk, directory, self.durability)
+        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"))
+        self.checkpoints = OffsetCheckpoints(disk, directory)
+        self.producers = ProducerStates.of(config, now.wall_ms)
+        self.log_start_offset = 0
+        self.cleaned_offset = 0
+
+    def run(self) -> Generator[None, None, Recovered]:
+        names = list(self.disk.list(self.directory))
+        if names:
+            if swapping.needs_recovery(names):
+                names = yield from swapping.recover(self.disk, self.directory, names)
+            self.cleaned_offset, self.log_start_offset = self.checkpoints.load(names)
+            self.epochs.load(self.epochs.checkpoint.read(names))
+            known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
+            yield from self._load_segments(names)
+            self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
+            self._settle_offsets(names)
+        return Recovered(
+            self.segments,
+            self.epochs,
+            self.producers,
+            self.checkpoints,
+            self.log_start_offset,
+            self.cleaned_offset,
+            self.report,
+        )
+
+    def _load_segments(self, names: Sequence[str]) -> Generator[None, None, None]:
+        bases = sorted(int(name[:NAME_DIGITS]) for name in names if _is_segment(name))
+        self._delete_stray_indexes(names, bases)
+        for at, base in enumerate(bases):
+            end = bases[at + 1] if at + 1 < len(bases) else None
+            trusted = self.clean or (end is not None and end <= self.checkpoints.recovery_point)
+            if not trusted and self._follows_a_hole(base):
+                self._delete_after(bases[at:])
+                break
+            segment = new_segment(self.directory, base, self.now.wall_ms)
+            size = self.disk.size(segment.path)
+            whole = (yield from self._scan(segment, size, verify=False)) if trusted else False
+            if not whole:
+                if trusted:  # The producers of its first half were noted already, and will be once more.
+                    self.producers = producers_of(self.segments, self.producers.emptied())
+                segment = new_segment(self.directory, base, self.now.wall_ms)
+                whole = yield from self._recover(segment, size, bases[at + 1 :])
+            self.segments.add(segment)
+            if not whole:
+                break
+
+    def _follows_a_hole(self, base: int) -> bool:
+        """Whether the segment before lost whole batches at its end, which looks like nothing.
+
+        Our cleaner leaves no such hole. One that other software left in a compacted log below the recovery point is
+        taken as it is.
+        """
+        segments = self.segments.items
+        return bool(segments) and base > max(segments[-1].next_offset, self.checkpoints.recovery_point)
+
+    def _delete_stray_indexes(self, names: Sequence[str], bases: Sequence[int]) -> None:
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in INDEX_SUFFIXES and not (stem.isdecimal() and int(stem) in bases):
+                self.disk.delete(f"{self.directory}/{name}")
+
+    def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Generator[None, None, bool]:
+        """Reads every byte, cuts behind the last good batch, and makes the indexes anew.
+
+        False if something was cut. The ``later`` segments went before that, so that a start that dies in between
+        leaves no hole.
+        """
+        self.disk.delete(segment.offsets.path)
+        self.disk.delete(segment.times.path)
+        whole = yield from self._scan(segment, size, verify=True)
+        self.report.verified_bytes += size
         if not whole:
-            again = again or trusted  # Its first half was taken note of already, and will be once more.
-            segment = new_segment(log.directory, base, now.wall_ms)
-            whole = yield from _recover(log, segment, size, bases[at + 1 :], now)
-        log.segments.append(segment)
-        log.bases.append(base)
-        if not whole:
-            break
-    if again:
-        removal.rebuild_producers(log)
+            self._delete_after(later)
+            self.report.cut_bytes += size - segment.size_bytes
+            self.disk.truncate(segment.path, segment.size_bytes)
+        self.durability.changed(segment.path)
+        return whole
 
+    def _delete_after(self, bases: Sequence[int]) -> None:
+        """Segments behind a cut would leave a hole, so they go."""
+        for base in reversed(bases):
+            segment = new_segment(self.directory, base, self.now.wall_ms)
+            self.report.cut_bytes += self.disk.size(segment.path)
+            self.report.deleted_segments += 1
+            segment.delete(self.disk)
 
-def _follows_a_hole(log: "PartitionLog", base: int) -> bool:
-    """Whether the segment before lost whole batches at its end, which looks like nothing. Our cleaner leaves no such
-    hole; one that other software left in a compacted log below the recovery point is taken as it is."""
-    return bool(log.segments) and base > max(log.segments[-1].next_offset, log.recovery_point)
+    def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, bool]:
+        """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the index unless its files hold
+        one. True if batches fill the file and the index is theirs. Otherwise the segment ends before the first bad
+        batch."""
+        disk = self.disk
+        indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
+        if not indexed:
+            segment.offsets.clear()
+            segment.times.clear()
+            if not verify:
+                disk.delete(segment.offsets.path)
+                disk.delete(segment.times.path)
+        due = SLICE_BYTES
+        batches = _verified(disk, segment.path, size) if verify else headers(disk, segment.path, 0, size)
+        try:
+            for position, header in batches:
+                if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
+                    return False
+                self._learn(segment, position, header, indexed)
+                if position >= due:
+                    due = position + SLICE_BYTES
+                    yield
+        except InvalidRecords:
+            return False
+        if indexed:
+            segment.bytes_since_entry = size - segment.offsets.boundary_at_or_before(size)
+        return not indexed or segment.has_sound_indexes
+
+    def _learn(self, segment: Segment, position: int, header: BatchHeader, indexed: bool) -> None:
+        if indexed:
+            segment.see_timestamp(position, header)
+            segment.size_bytes = position + header.size_bytes
+            segment.next_offset = header.last_offset + 1
+        else:
+            segment.add(header, header.base_offset, header.max_timestamp_ms, self.index_interval_bytes)
+        # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
+        self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
+        _note_producer(self.disk, segment, position, header, self.producers)
+
+    def _settle_offsets(self, names: Sequence[str]) -> None:
+        segments, durability = self.segments.items, self.durability
+        end = segments[-1].next_offset if segments else self.log_start_offset
+        if segments:
+            self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
+        unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
+        durability.synced_offset = end if unsynced is None else unsynced
+        self.checkpoints.lower_recovery_point(end)  # What is appended next is not durable.
+        if self.cleaned_offset > end:  # What is appended next is not clean.
+            self.cleaned_offset = self.log_start_offset
+            self.checkpoints.write_cleaned(self.cleaned_offset)
+        if self.checkpoints.has_unsettled_log_start(names):
+            durability.changed(self.checkpoints.log_start.new_path)
 
 
 def _is_segment(name: str) -> bool:
@@ -96,78 +219,25 @@ def _is_segment(name: str) -> bool:
     return stem != name and len(stem) == NAME_DIGITS and stem.isdecimal()
 
 
-def _delete_stray_indexes(log: "PartitionLog", names: list[str], bases: list[int]) -> None:
-    for name in names:
-        stem, dot, suffix = name.partition(".")
-        if dot + suffix in INDEX_SUFFIXES and not (stem.isdecimal() and int(stem) in bases):
-            log.disk.delete(f"{log.directory}/{name}")
+def producers_of(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> ProducerStates:
+    """What the headers of the batches below ``end_offset`` say of producers, added to ``empty``. Raises DiskError."""
+    disk = segments.disk
+    for segment in segments.items:
+        for position, header in headers(disk, segment.path, 0, segment.size_bytes):
+            if header.last_offset >= end_offset:
+                return empty
+            _note_producer(disk, segment, position, header, empty)
+    return empty
 
 
-def _recover(
-    log: "PartitionLog", segment: Segment, size: int, later: list[int], now: Now
-) -> Generator[None, None, bool]:
-    """Reads every byte, cuts behind the last good batch, makes the indexes anew. False if something was cut; then the
-    ``later`` segments went first, so that a start that dies between leaves no hole."""
-    log.disk.delete(segment.offsets.path)
-    log.disk.delete(segment.times.path)
-    whole = yield from _scan(log, segment, size, verify=True)
-    log.recovered.verified_bytes += size
-    if not whole:
-        _delete_after(log, later, now)
-        log.recovered.cut_bytes += size - segment.size_bytes
-        log.disk.truncate(segment.path, segment.size_bytes)
-    log.durability.changed(segment.path)
-    return whole
-
-
-def _delete_after(log: "PartitionLog", bases: list[int], now: Now) -> None:
-    """Segments behind a cut would leave a hole: they go."""
-    for base in reversed(bases):
-        segment = new_segment(log.directory, base, now.wall_ms)
-        log.recovered.cut_bytes += log.disk.size(segment.path)
-        log.recovered.deleted_segments += 1
-        segment.delete(log.disk)
-
-
-def _scan(log: "PartitionLog", segment: Segment, size: int, *, verify: bool) -> Generator[None, None, bool]:
-    """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the index unless its files hold
-    one. True if batches fill the file; otherwise the segment ends before the first bad one."""
-    disk = log.disk
-    indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
-    if not indexed:
-        segment.offsets.clear()
-        segment.times.clear()
-        if not verify:
-            disk.delete(segment.offsets.path)
-            disk.delete(segment.times.path)
-    due = SLICE_BYTES
-    try:
-        for position, header in _verified(disk, segment.path, size) if verify else headers(disk, segment.path, 0, size):
-            if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
-                return False
-            _learn(log, segment, position, header, indexed)
-            if position >= due:
-                due = position + SLICE_BYTES
-                yield
-    except InvalidRecords:
-        return False
-    if indexed:
-        segment.bytes_since_entry = size - segment.offsets.boundary_at_or_before(size)
-    return True
-
-
-def _learn(log: "PartitionLog", segment: Segment, position: int, header: BatchHeader, indexed: bool) -> None:
-    if indexed:
-        segment.see_timestamp(position, header)
-        segment.size_bytes = position + header.size_bytes
-        segment.next_offset = header.last_offset + 1
+def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHeader, producers: ProducerStates) -> None:
+    if header.producer_id < 0:
+        return
+    if header.is_control:
+        batch = disk.read(segment.path, position, header.size_bytes)
+        producers.record_control(header, header.base_offset, header.max_timestamp_ms, batch)
     else:
-        segment.add(header, header.base_offset, header.max_timestamp_ms, log.config.index_interval_bytes)
-    # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
-    log.epochs.learn(header.leader_epoch, max(header.base_offset, log.log_start_offset))
-    if header.producer_id >= 0:
-        batch = log.disk.read(segment.path, position, header.size_bytes) if header.is_control else b""
-        log.note_producer(header, header.base_offset, header.max_timestamp_ms, batch)
+        producers.record(header, header.base_offset, header.max_timestamp_ms)
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -188,26 +258,3 @@ def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeade
             raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: wrong CRC at byte {position}")
         yield position, header
         position += size
-
-
-def _settle_offsets(log: "PartitionLog", log_start: int, now: Now) -> None:
-    durability = log.durability
-    if not log.segments:
-        log.log_start_offset = log.log_end_offset = log_start
-    else:
-        log.log_start_offset = max(log_start, log.bases[0])
-        log.log_end_offset = log.segments[-1].next_offset
-    unsynced = next((segment.base_offset for segment in log.segments if segment.path in durability.dirty), None)
-    durability.synced_offset = log.log_end_offset if unsynced is None else unsynced
-    log.high_watermark = log.log_start_offset
-    log.recovery_point = min(log.recovery_point, log.log_end_offset)
-    if log.cleaned_offset > log.log_end_offset:  # What is appended next is not clean.
-        log.note_cleaned(log.log_start_offset)
-    if log.log_start_offset > log.log_end_offset:  # The log lost its end, up to before records that were deleted.
-        removal.truncate_fully_and_start_at(log, log.log_start_offset, now.wall_ms)
-
-
-def _read_offset(rows: list[str] | None) -> int:
-    """The offset at the end of a checkpoint's only row; 0 if there is none."""
-    last = rows[0].rpartition(" ")[2] if rows else ""
-    return int(last) if last.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""One segment: a file of batches, its two indexes, and what is known of it without reading."""
+"""One segment: a file of batches, its two indexes, and what is known of it without a read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,8 +27,8 @@ def segment_name(base_offset: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """``next_offset``: one past the last batch's last offset (``base_offset`` while empty). ``known``: positions of
-    offsets that readers stopped at and will come back to. Timestamps in ms, -1 = none."""
+    """``next_offset``: one past the last batch's last offset; ``base_offset`` while the segment is empty. ``known``:
+    positions of offsets where readers stopped and will come back. Timestamps are in ms; -1: none."""
 
     base_offset: int
     path: str
@@ -51,6 +51,9 @@ class Segment:
 
     def add(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
         """Takes note of a batch that stands at the end of the file."""
+        assert base_offset >= self.next_offset, (
+            f"{self.path}: a batch at offset {base_offset} follows on one that ends at {self.next_offset - 1}"
+        )
         position = self.size_bytes
         last_offset = base_offset + header.last_offset_delta
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
@@ -74,7 +77,7 @@ class Segment:
             self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
 
     def must_roll_for(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
-        """Whether ``size`` more bytes, up to ``last_offset``, belong into a new segment. Never true of an empty one."""
+        """Whether ``size`` more bytes, up to ``last_offset``, belong in a new segment. Never true of an empty one."""
         return self.size_bytes > 0 and (
             self.size_bytes + size > segment_bytes
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
@@ -82,7 +85,8 @@ class Segment:
         )
 
     def is_due(self, segment_ms: int, wall_ms: int, timestamp_ms: int = -1) -> bool:
-        """Age: from the first batch's timestamp to ``timestamp_ms`` where both are known, else by the clock."""
+        """Whether the segment is older than ``segment_ms``. Its age is the time from its first batch's timestamp to
+        ``timestamp_ms`` where both are known, and goes by the clock otherwise."""
         if self.size_bytes == 0:
             return False
         if self.first_timestamp_ms >= 0 and timestamp_ms >= 0:
@@ -111,7 +115,7 @@ class Segment:
         raise AssertionError(f"{self.path}: offset {offset} < {self.next_offset} was not found from byte {start}")
 
     def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
-        """Cuts the file at the start of a batch. Timestamps must be found anew by ``rescan_timestamps``."""
+        """Cuts the file at the start of a batch."""
         self.known.clear()
         self.offsets.truncate(disk, size)  # Indexes first: should the disk fail half-way, they only know less.
         self.times.truncate(disk, next_offset - self.base_offset)
@@ -135,8 +139,16 @@ class Segment:
             self.max_timestamp_offset = header.last_offset
             self.max_timestamp_position = position
 
+    @property
+    def has_sound_indexes(self) -> bool:
+        """Whether indexes that were read from files speak of this segment's batches only."""
+        offsets, times, last = self.offsets, self.times, self.next_offset - 1 - self.base_offset
+        return (not offsets.last_offsets or offsets.last_offsets[-1] <= last) and (
+            not times.offsets or (times.offsets[-1] <= last and times.timestamps[-1] <= self.max_timestamp_ms)
+        )
+
     def write_indexes(self, disk: Disk) -> tuple[str, ...]:
-        """Brings the index files up to date; returns the paths written."""
+        """Brings the index files up to date. Returns the paths written."""
         self.add_time_entry()
         written = []
         if self.offsets.write(disk):
@@ -168,7 +180,7 @@ def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
 def headers(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int = WALK_CHUNK_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches in [position, end), reading little more than the headers.
+    """(position, header) of the batches in [position, end). Reads little more than the headers.
 
     Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
     """

@@ -189,7 +189,6 @@ def _append(
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return _refused(index, Error.NOT_ENOUGH_REPLICAS, here)
-    segments = len(log.segments)
     try:
         appended = log.append(broker.now, wanted.records, partition.leader_epoch)
     except RecordsRefused as refused:
@@ -211,7 +210,7 @@ def _append(
         else:
             broker.replication.leaders.appended(partition)
         plan_timed_flush(broker, partition)
-        if len(log.segments) > segments > 0:
+        if appended.rolled:
             sync_in_background(broker, partition)
         traffic.bytes_in.value += len(wanted.records)
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1

@@ -1,18 +1,15 @@
 """What of a log may be cleaned now, and how much of that is dirty (Kafka's LogCleanerManager)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.now import Now
-
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """``first_dirty_offset``: everything below has been cleaned. ``end_offset``: base of the first segment that must
-    stay as it is. ``overdue``: a dirty record waits longer than ``max.compaction.lag.ms``."""
+    """``first_dirty_offset``: everything below it has been cleaned. ``end_offset``: base of the first segment that must
+    stay as it is. ``overdue``: a dirty record has waited longer than ``max.compaction.lag.ms``."""
 
     first_dirty_offset: int
     end_offset: int
@@ -25,14 +22,17 @@ class Cleanable:
         return self.dirty_bytes * 100 // max(self.clean_bytes + self.dirty_bytes, 1)
 
     def is_due(self, min_dirty_ratio: float) -> bool:
-        """Kafka cleans above ``min.cleanable.dirty.ratio``, and what is overdue."""
+        """Kafka cleans what lies above ``min.cleanable.dirty.ratio``, and what is overdue."""
         dirty, total = self.dirty_bytes, self.clean_bytes + self.dirty_bytes
         return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
 
 
-def cleanable(log: "PartitionLog", now: Now) -> Cleanable | None:
-    """None if nothing is dirty. Never at or above the active segment, the last stable offset (so neither the high
-    watermark), or a segment with a record younger than ``min.compaction.lag.ms``. At rest it costs a comparison."""
+def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
+    """What may be cleaned; None if nothing is dirty.
+
+    It ends before the active segment, the last stable offset (so before the high watermark), and any segment with a
+    record younger than ``min.compaction.lag.ms``. For a log at rest the answer costs a comparison.
+    """
     if len(log.segments) < 2 or log.bases[-1] <= log.cleaned_offset <= log.log_end_offset:
         return None
     first_dirty = log.cleaned_offset
@@ -41,22 +41,22 @@ def cleanable(log: "PartitionLog", now: Now) -> Cleanable | None:
     end = _end(log, first_dirty, now)
     if end <= first_dirty:
         return None
-    at = log.segment_index_of(first_dirty)
+    at = log.segments.index_of(first_dirty)
     clean = sum(segment.size_bytes for segment in log.segments[:at])
-    dirty_segments = log.segments[at : log.segment_index_of(end)]
+    dirty_segments = log.segments[at : log.segments.index_of(end)]
     dirty = sum(segment.size_bytes for segment in dirty_segments)
     until_ms = now.wall_ms - log.config.max_compaction_lag_ms
     overdue = any(0 < segment.first_timestamp_ms < until_ms for segment in dirty_segments)
     return Cleanable(first_dirty, end, clean, dirty, overdue)
 
 
-def _end(log: "PartitionLog", first_dirty: int, now: Now) -> int:
-    """A base offset: whole segments are cleaned."""
+def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
+    """The base offset of a segment, since whole segments are cleaned."""
     bound = min(log.last_stable_offset, log.bases[-1])
-    last = log.segment_index_of(bound)
+    last = log.segments.index_of(bound)
     if log.config.min_compaction_lag_ms > 0:
         youngest_ms = now.wall_ms - log.config.min_compaction_lag_ms
-        for at in range(log.segment_index_of(first_dirty), last):
+        for at in range(log.segments.index_of(first_dirty), last):
             if log.segments[at].max_timestamp_ms > youngest_ms:
                 return log.bases[at]
     return log.bases[last]

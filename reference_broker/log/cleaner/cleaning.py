@@ -1,32 +1,33 @@
-"""One pass of the cleaner over one log, in slices (Kafka's Cleaner): note the newest offset of each key in the dirty
-part, then write every segment up to its end anew, without what is superseded."""
+"""One pass of the cleaner over one log, in slices (Kafka's Cleaner).
+
+A pass notes the newest offset of each key in the dirty part. Then it writes every segment up to that part's end anew,
+without the records that are superseded.
+"""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from reference_broker.log.cleaner.cleanable import Cleanable
 from reference_broker.log.cleaner.last_batches import LastBatches
 from reference_broker.log.cleaner.offset_map import OffsetMap
 from reference_broker.log.cleaner.record_rows import plain_records, rows
 from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
-from reference_broker.log.cleaner.swapping import cleaned_segment, swap
 from reference_broker.log.cleaner.transactions import CleanedTransactions
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.wire.errors import Error
 
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
-
 CHUNK_BYTES = 128 * 1024
-"""Read in one go, and written in one."""
+"""So many bytes are read in one go, and written in one."""
 
 SEGMENTS_PER_GROUP = 16
-"""At most so many become one in one event."""
+"""At most so many segments become one in one event."""
 
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the pass is given up
@@ -38,7 +39,8 @@ class CleaningFailed(Exception):  # noqa: N818 - the name says what happened
 
 
 class Step(NamedTuple):
-    """The end of a slice. ``io_bytes``: read and written in it. ``sync``: the pass goes on once these are durable."""
+    """The end of a slice. ``io_bytes``: read and written in it. ``sync``: the pass goes on once these paths are
+    durable."""
 
     io_bytes: int
     sync: tuple[str, ...] = ()
@@ -49,7 +51,7 @@ Steps: TypeAlias = Generator[Step, None, None]
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a pass did. Bytes of segments; ``records`` were judged, ``kept`` stayed."""
+    """What a pass did. Bytes are those of segments. ``records`` were judged, and ``kept`` of them stayed."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -61,10 +63,12 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Cleaning:
-    """``run`` yields at the end of each slice and expects nothing; between slices the log may change as it likes.
-    ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``; what does not fit is left to the next pass."""
+    """``run`` yields at the end of each slice and expects nothing. Between slices the log may change as it likes.
 
-    log: "PartitionLog"
+    ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``. What does not fit is left to the next pass.
+    """
+
+    log: PartitionLog
     part: Cleanable
     now: Now
     buffer_bytes: int
@@ -77,9 +81,12 @@ class Cleaning:
     """Path of a new segment that does not count yet."""
 
     def run(self) -> Steps:
-        """Raises Overtaken, CleaningFailed, InvalidRecords (the log is damaged); and DiskError when the log on the disk
-        is half-way to its new shape: the node must end then, and the next start finishes it."""
-        self._cuts = self.log.durability.last_cut
+        """Raises Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
+
+        Raises DiskError when the log on the disk is half-way to its new shape. The node must end then, and the next
+        start finishes the swap.
+        """
+        self._cuts = self.log.cuts
         try:
             yield from self._run()
         except DiskError as failure:
@@ -88,7 +95,7 @@ class Cleaning:
             raise CleaningFailed(str(failure)) from failure
 
     def give_up(self) -> None:
-        """Between two slices, of which there is no further one then."""
+        """Called between two slices. The pass must not go on after it."""
         if self._unfinished is not None:
             with suppress(DiskError):  # A start deletes it, too.
                 self.log.disk.delete(self._unfinished)
@@ -107,7 +114,7 @@ class Cleaning:
         end = newest.latest_offset + 1
         for group in groups(log, end):
             yield from self._rewrite(group, retention)
-            _forget_aborted(log, transactions)
+            log.forget_aborted(transactions.dropped_markers)
         self.done.records, self.done.kept = retention.records, retention.kept
         self.done.map_used_percent, self.done.end_offset = newest.used_percent, end
         log.note_cleaned(end)
@@ -115,8 +122,9 @@ class Cleaning:
     def _make_durable(self) -> Steps:
         """A power loss must not take a record away for which an older one, durable long since, went."""
         log = self.log
-        segments = log.segments[: log.segment_index_of(self.part.end_offset)]
-        unsynced = tuple(segment.path for segment in segments if segment.path in log.durability.dirty)
+        segments = log.segments[: log.segments.index_of(self.part.end_offset)]
+        dirty = log.durability.dirty
+        unsynced = tuple(segment.path for segment in segments if segment.path in dirty)
         if unsynced:
             yield self._step(unsynced)
             self._check(segments)
@@ -124,7 +132,7 @@ class Cleaning:
     def _fill(self, newest: OffsetMap, last_batches: LastBatches) -> Steps:
         log, part = self.log, self.part
         transactions = CleanedTransactions(log.producers.aborted, part.first_dirty_offset)
-        first, last = log.segment_index_of(part.first_dirty_offset), log.segment_index_of(part.end_offset)
+        first, last = log.segments.index_of(part.first_dirty_offset), log.segments.index_of(part.end_offset)
         for segment in log.segments[first:last]:
             self._check((segment,))
             for header, batch in self._batches(segment, segment.position_of(log.disk, part.first_dirty_offset)):
@@ -142,7 +150,7 @@ class Cleaning:
         header: BatchHeader,
         batch: memoryview,
     ) -> Generator[Step, None, bool]:
-        """False: the map is full."""
+        """Notes the keys of a batch. False if the map is full."""
         check_crc(header, batch)
         if header.is_control:
             transactions.of_control(header, batch)
@@ -165,7 +173,7 @@ class Cleaning:
         return True
 
     def _rewrite(self, group: Sequence[Segment], retention: Retention) -> Steps:
-        """The new segment is readable by its own offsets before anything is asked of its indexes' files."""
+        """Writes one segment from a group. It is readable before its index files exist: the index is in memory."""
         log = self.log
         self._check(group)
         cleaned = cleaned_segment(log.directory, group)
@@ -181,10 +189,9 @@ class Cleaning:
             raise
         self._unfinished = None
         self._swapping = True
-        swap(log, group, cleaned)
+        log.swap(group, cleaned)
         self._swapping = False
-        for path in cleaned.write_indexes(log.disk):
-            log.durability.changed(path)
+        log.segments.write_indexes(cleaned)
 
     def _copy(self, group: Sequence[Segment], cleaned: Segment, retention: Retention) -> Steps:
         out: list[Buffer] = []
@@ -205,7 +212,7 @@ class Cleaning:
         self._write(cleaned, out, waiting)
 
     def _judged(self, judging: Generator[None, None, Buffer | None]) -> Generator[Step, None, Buffer | None]:
-        """A large batch takes several slices."""
+        """What is kept of a batch. A large batch takes several slices."""
         while True:
             try:
                 next(judging)
@@ -244,7 +251,7 @@ class Cleaning:
                 position += size
 
     def _pause(self, relied_on: Sequence[Segment]) -> Steps:
-        """If the slice is long enough."""
+        """Ends the slice if it is long enough."""
         if self._records >= RECORDS_PER_SLICE or self._io_bytes >= 2 * CHUNK_BYTES:
             yield self._step()
             self._check(relied_on)
@@ -257,15 +264,15 @@ class Cleaning:
     def _check(self, relied_on: Sequence[Segment]) -> None:
         """Raises Overtaken if the log lost records at its end, or these segments."""
         log = self.log
-        at = log.segment_index_of(relied_on[0].base_offset)
+        at = log.segments.index_of(relied_on[0].base_offset)
         there = log.segments[at : at + len(relied_on)]
-        if log.durability.last_cut != self._cuts or len(there) != len(relied_on):
+        if log.cuts != self._cuts or len(there) != len(relied_on):
             raise Overtaken(f"{log.directory} was truncated")
         if any(one is not other for one, other in zip(there, relied_on, strict=True)):
             raise Overtaken(f"{log.directory} lost segments")
 
 
-def groups(log: "PartitionLog", end_offset: int) -> list[list[Segment]]:
+def groups(log: PartitionLog, end_offset: int) -> list[list[Segment]]:
     """Neighbours that fit one segment together, of all segments that begin before ``end_offset``."""
     found: list[list[Segment]] = []
     size = entries = 0
@@ -287,10 +294,3 @@ def groups(log: "PartitionLog", end_offset: int) -> list[list[Segment]]:
         size += segment.size_bytes
         entries += len(segment.offsets)
     return found
-
-
-def _forget_aborted(log: "PartitionLog", transactions: CleanedTransactions) -> None:
-    """A reader that heard of an aborted transaction would wait for its marker."""
-    dropped = transactions.dropped_markers
-    if dropped:
-        log.producers.aborted = [entry for entry in log.producers.aborted if entry[1] not in dropped]

@@ -12,7 +12,7 @@ from reference_broker.records.batch import BatchHeader
 
 
 class _Last(NamedTuple):
-    """``is_control``: a marker, and no batch of that epoch was seen before it."""
+    """``is_control``: it is a marker, and no batch of that epoch was seen before it."""
 
     producer_epoch: int
     last_offset: int
@@ -20,8 +20,10 @@ class _Last(NamedTuple):
 
 
 class LastBatches:
-    """``producers``: as the log knows them now; of those that it has forgotten nothing stays. ``latest_offset``: the
-    last one that the pass has looked at. Memory: one entry for each active producer at most."""
+    """``producers``: those that the log knows now. Of producers that it has forgotten, nothing stays.
+
+    ``latest_offset``: the last one that the pass has looked at. There is one entry for each active producer at most.
+    """
 
     __slots__ = ("_last", "latest_offset", "producers")
 
@@ -31,7 +33,7 @@ class LastBatches:
         self._last: dict[int, _Last] = {}
 
     def note(self, header: BatchHeader) -> None:
-        """The next batch of the dirty part. A marker leaves what is known of its epoch; it may raise the epoch."""
+        """The next batch of the dirty part. A marker changes nothing of its own epoch; it may begin one."""
         if header.producer_id < 0 or header.producer_id not in self.producers.by_id:
             return
         known = self._last.get(header.producer_id)

@@ -6,7 +6,7 @@ BYTES_PER_KEY = 160
 """What one entry takes in a dictionary: the key's or digest's object, the offset's, and the slot."""
 
 DIGEST_BYTES = 16
-"""As long as Kafka's. Shorter keys stand for themselves: they differ from every digest by their length."""
+"""Kafka's digest is as long. Shorter keys stand for themselves: they differ from every digest by their length."""
 
 
 def short(key: bytes) -> bytes:
@@ -21,7 +21,7 @@ class OffsetMap:
     __slots__ = ("capacity", "latest_offset", "offsets")
 
     def __init__(self, buffer_bytes: int) -> None:
-        """``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``. There is room for one key at least."""
+        """``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``. There is room for at least one key."""
         self.capacity = max(buffer_bytes // BYTES_PER_KEY, 1)
         self.latest_offset = -1
         self.offsets: dict[bytes, int] = {}

@@ -9,7 +9,7 @@ from reference_broker.wire.errors import Error
 
 
 class Row(NamedTuple):
-    """``start`` up to ``end``: the record's bytes, its length in front included. Deltas: to the batch's base."""
+    """The record's bytes run from ``start`` up to ``end``, with the length in front. Deltas are to the batch's base."""
 
     start: int
     end: int

@@ -25,20 +25,20 @@ from reference_broker.records.compression import Compression, compress
 from reference_broker.wire.errors import Error
 
 RECORDS_PER_SLICE = 1000
-"""Judging so many takes some 2 ms."""
+"""To judge so many takes some 2 ms."""
 
 NO_EPOCH_YET = -2
 
 
 @dataclass(slots=True)
 class Retention:
-    """Judges the batches of one pass, in the log's order. ``now_ms``: when the pass began; ``delete_retention_ms``: how
-    long a tombstone stays from its first cleaning on; ``group_end``: one past the last offset of the segments that
-    become one. ``records``: judged; ``kept``: of them.
+    """Judges the batches of one pass, in the log's order. ``now_ms``: when the pass began. ``delete_retention_ms``: how
+    long a tombstone stays after its first cleaning. ``group_end``: one past the last offset of the segments that become
+    one. ``records``: so many were judged. ``kept``: so many of them stay.
 
-    Besides what Kafka keeps, the last batch of each new segment and the first of each leader epoch stay, emptied if
-    need be: a segment then says where it ends, so that a lost tail is told from a hole, and epochs are found again in
-    the batches with their first offsets.
+    Kafka does not keep the last batch of each new segment and the first of each leader epoch; here they stay, emptied
+    if need be. So a segment says where it ends, and a lost tail is told from a hole. And epochs are found again in the
+    batches with their first offsets.
     """
 
     newest: OffsetMap
@@ -52,8 +52,8 @@ class Retention:
     _last_epoch: int = NO_EPOCH_YET
 
     def keep(self, header: BatchHeader, batch: memoryview) -> Generator[None, None, Buffer | None]:
-        """What stays of a batch; None: nothing. Yields about every RECORDS_PER_SLICE records. Raises InvalidRecords
-        (CORRUPT_MESSAGE) for damage."""
+        """What stays of a batch; None if nothing does. Yields about every RECORDS_PER_SLICE records. Raises
+        InvalidRecords (CORRUPT_MESSAGE) for damage."""
         must_stay = self._must_stay(header)
         may_go = (self.transactions.of_control if header.is_control else self._of_data)(header, batch)
         horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
@@ -75,7 +75,7 @@ class Retention:
 
     @property
     def _horizon_ms(self) -> int:
-        """What is seen to be deletable now goes then."""
+        """When a tombstone or marker may go that is seen to be deletable now."""
         return self.now_ms + self.delete_retention_ms
 
     def _of_data(self, header: BatchHeader, _: memoryview) -> bool:
@@ -136,8 +136,8 @@ def check_crc(header: BatchHeader, batch: memoryview) -> None:
 
 
 def check_offsets(header: BatchHeader, found: list[Row]) -> None:
-    """A record that claims an offset beyond its batch would supersede records that come after it: clients' records are
-    judged only where the topic is compacted already. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """A record that claims an offset beyond its batch would supersede records that come after it. Clients' records are
+    judged only where the topic is compacted already, so there may be such. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     deltas = [row[3] for row in found]
     if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
         raise InvalidRecords(
@@ -146,8 +146,8 @@ def check_offsets(header: BatchHeader, found: list[Row]) -> None:
 
 
 def _rebuilt(header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int | None) -> bytes:
-    """The batch with ``kept`` alone: offsets, epoch, producer and sequence stay. A horizon stands in the base
-    timestamp (KIP-534), from which the records then count theirs."""
+    """The batch with ``kept`` alone. Offsets, epoch, producer and sequence stay. A horizon stands in the base timestamp
+    (KIP-534), and the records then count their timestamps from it."""
     if horizon_ms is None:
         base_ms, attributes = header.base_timestamp_ms, header.attributes
         body = b"".join([plain[row.start : row.end] for row in kept])

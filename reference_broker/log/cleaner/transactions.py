@@ -1,6 +1,6 @@
 """What a pass knows of transactions while it walks the log (Kafka's CleanedTransactionMetadata).
 
-Records of aborted transactions go; a marker goes once nothing of its transaction is left, and not before.
+Records of aborted transactions go. A marker goes once nothing of its transaction is left, and not before.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from reference_broker.records.control import ControlType, read_marker
 
 
 class CleanedTransactions:
-    """``aborted``: (first offset, marker's offset, producer ID) of aborted transactions, as the log knows them; those
+    """``aborted``: (first offset, marker's offset, producer ID) of the aborted transactions that the log knows. Those
     that ended before ``start_offset`` do not matter. Batches come in the log's order."""
 
     __slots__ = ("_aborted", "_next", "_ongoing_aborted", "_ongoing_committed", "dropped_markers")
@@ -25,7 +25,7 @@ class CleanedTransactions:
         """Offsets of abort markers that end nothing any more."""
 
     def of_data(self, header: BatchHeader) -> bool:
-        """A data batch comes. True: its transaction was aborted."""
+        """A data batch comes. True if its transaction was aborted."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -36,7 +36,7 @@ class CleanedTransactions:
         return False
 
     def of_control(self, header: BatchHeader, batch: memoryview) -> bool:
-        """A control batch comes. True: nothing of its transaction was seen, so that it may go."""
+        """A control batch comes. True if nothing of its transaction was seen, so that it may go."""
         self._begin_up_to(header.last_offset)
         if header.record_count == 0:
             return True

@@ -26,6 +26,7 @@ def at(ms: int) -> Now:
 
 def opened(disk: MemoryDisk, config: LogConfig | None = None, *, now: Now = NOW, clean: bool = True) -> PartitionLog:
     log = run_to_end(open_log(disk, DIRECTORY, config or LogConfig(), now, clean))
+    log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)
     return log
 
@@ -39,6 +40,7 @@ def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: byte
 
 def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> Appended:
     result = log.append(now, data, epoch)
+    log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)
     return result
 

@@ -230,10 +230,8 @@ class LogMachine(RuleBasedStateMachine):
             return
         log = self.log
         assert (log.log_start_offset, log.log_end_offset) == (self.first, self.end)
-        assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
         assert log.last_stable_offset == log.high_watermark
-        assert log.synced_offset <= log.log_end_offset
-        assert log.bases == [segment.base_offset for segment in log.segments]
+        log.check_invariants()
         for segment in log.segments:
             assert self.disk.size(segment.path) == segment.size_bytes
 

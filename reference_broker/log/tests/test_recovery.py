@@ -1,5 +1,6 @@
 """Opening a log after clean and unclean ends: torn tails, lost index files, checkpoints."""
 
+import struct
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from reference_broker.log.partition_log import PartitionLog, open_log
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
+    START_MS,
     all_bytes,
     appended,
     at,
@@ -188,6 +190,23 @@ def test_truncated_and_rewritten_records_are_scanned_again() -> None:
     assert opened(disk, SMALL, clean=False).log_end_offset == damaged.base_offset
 
 
+def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> None:
+    """The cut takes the whole batch, so the log ends below the offset that was asked for."""
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for _ in range(12):
+        appended(log, batch_of(2))
+        log.mark_synced(log.sync_point())
+    assert log.recovery_point > 5
+    assert log.truncate_to(5) == 4
+    appended(log, batch_of(1))
+    log.roll(NOW)
+    rewritten = log.segments[-2]
+    assert (rewritten.next_offset, log.log_end_offset) == (5, 5)
+    disk.files[rewritten.path][-1] ^= 1
+    assert opened(disk, SMALL, clean=False).log_end_offset == 4
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
 def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
@@ -200,6 +219,19 @@ def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content
         else:
             disk.write(path, content)
     same(opened(disk, SMALL), log)
+
+
+@pytest.mark.parametrize("entry", [struct.pack(">qi", START_MS, 1000), struct.pack(">qi", START_MS + 1000, 0)])
+def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> None:
+    """It could be, as far as its file says. After it, the next entry would go back."""
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig(index_interval_bytes=0))
+    log.close_cleanly()
+    disk.write(log.segments[0].times.path, entry)
+    again = opened(disk, LogConfig(index_interval_bytes=0))
+    same(again, log)
+    appended(again, batch_of(1, timestamps=[50]))
+    appended(again, batch_of(1, timestamps=[60]))
 
 
 def test_a_clean_start_that_meets_damage_recovers_all_the_same() -> None:

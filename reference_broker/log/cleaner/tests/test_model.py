@@ -222,7 +222,7 @@ class CleanerMachine(RuleBasedStateMachine):
             return
         log = self.log
         assert log.log_end_offset == max(self.written, default=self.first - 1) + 1 or not self.written
-        assert log.bases == [segment.base_offset for segment in log.segments]
+        log.check_invariants()
         assert [one.next_offset for one in log.segments[:-1]] == log.bases[1:]
         for segment in log.segments:
             assert self.disk.size(segment.path) == segment.size_bytes

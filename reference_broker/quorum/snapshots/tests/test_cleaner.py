@@ -2,7 +2,10 @@
 
 import pytest
 
+from reference_broker.log.checkpoint import NEW_SUFFIX
+from reference_broker.log.offset_checkpoints import LOG_START_FILE
 from reference_broker.ports.disk import DiskError
+from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.snapshots.cleaner import CHECK_US
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, content, filled, setting
 
@@ -142,7 +145,7 @@ def test_a_log_start_that_a_power_loss_took_back_is_moved_again():
     replica.sync()
     replica.generator.cleaner.check()
     assert replica.log.start_offset == oldest.offset
-    replica.disk.truncate(replica.log.log.log_start_file.new_path, 0)
+    replica.disk.truncate(f"{METADATA_DIRECTORY}/{LOG_START_FILE}{NEW_SUFFIX}", 0)
     replica.disk.power_loss()
     again = Replica(replica.disk, metadata_log_segment_bytes="1024", metadata_max_retention_bytes="-1")
     assert again.log.start_offset == oldest.offset

@@ -1,19 +1,17 @@
-"""How a cleaned segment takes the place of those that it was made of, and what a start does with one that died on the
-way. A crash at any operation leaves the old segments or the new one, never a part of both.
+"""How a cleaned segment takes the place of the segments that it was made of, and what a start does with a swap that
+died on the way. A crash at any operation leaves the old segments or the new one, never a part of both.
 
-1. ``<base>.log.cleaned`` is written and synced. 2. Its name becomes ``<base>.log.swap``: from here on it counts.
-3. The old segments' indexes go, and their files but the first. 4. The new file takes the first one's name.
+1. ``<base>.log.cleaned`` is written and synced.
+2. It is renamed to ``<base>.log.swap``. From here on it counts.
+3. The index files of the old segments are deleted, and their log files except the first.
+4. The new file is renamed to the name of the first one.
 """
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
 
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
 from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import InvalidRecords
-
-if TYPE_CHECKING:
-    from reference_broker.log.partition_log import PartitionLog
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -22,16 +20,17 @@ _BATCHES_PER_SLICE = 2000
 
 
 def cleaned_segment(directory: str, sources: Sequence[Segment]) -> Segment:
-    """An empty one in memory, with the name that it has while it is written."""
+    """An empty segment in memory, with the name that its file has while it is written."""
     segment = new_segment(directory, sources[0].base_offset, sources[-1].created_ms)
     segment.path += CLEANED_SUFFIX
     return segment
 
 
-def swap(log: "PartitionLog", sources: Sequence[Segment], cleaned: Segment) -> None:
-    """The synced ``cleaned`` replaces ``sources``, which stand side by side in the log; its indexes have no files yet.
-    After a DiskError only a restart can mend the log, so the node must end."""
-    disk = log.disk
+def swap_files(disk: Disk, sources: Sequence[Segment], cleaned: Segment) -> str:
+    """The file of ``cleaned`` replaces the files of ``sources``. Returns its path from now on.
+
+    After a DiskError only a restart can mend the log, so the node must end.
+    """
     path = sources[0].path
     disk.rename(cleaned.path, path + SWAP_SUFFIX)
     for source in reversed(sources[1:]):
@@ -39,13 +38,7 @@ def swap(log: "PartitionLog", sources: Sequence[Segment], cleaned: Segment) -> N
     disk.delete(sources[0].offsets.path)
     disk.delete(sources[0].times.path)
     disk.rename(path + SWAP_SUFFIX, path)
-    for source in sources:
-        for gone in source.paths:
-            log.durability.deleted(gone)
-    cleaned.path = path
-    at = log.segment_index_of(cleaned.base_offset)
-    log.segments[at : at + len(sources)] = [cleaned]
-    log.bases[at : at + len(sources)] = [cleaned.base_offset]
+    return path
 
 
 def needs_recovery(names: Sequence[str]) -> bool:
@@ -53,8 +46,8 @@ def needs_recovery(names: Sequence[str]) -> bool:
 
 
 def recover(disk: Disk, directory: str, names: Sequence[str]) -> Generator[None, None, list[str]]:
-    """At a start, before segments are looked at: what was not finished goes, what counts already is carried through,
-    in this order again. Returns the names that are there then."""
+    """At a start, before any segment is read: deletes what was not finished, and carries through what counts already,
+    in the same order again. Returns the names that are there then."""
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
             disk.delete(f"{directory}/{name}")
@@ -76,8 +69,10 @@ def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) 
 
 
 def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
-    """One past its last batch, which stood at the end of the last segment that it replaces. Damage on the disk is found
-    when the segment is opened, and cut there."""
+    """One past the last batch of a swap file. That batch stood at the end of the last segment that the file replaces.
+
+    Damage is not judged here: it is found, and cut off, when the segment is opened.
+    """
     end = base
     try:
         for number, (_, header) in enumerate(headers(disk, path, 0, disk.size(path)), 1):

@@ -1,0 +1,121 @@
+"""What must always hold of a log's state. Each check gets values, and raises AssertionError with a sentence.
+
+Cheap assertions stand inline where the state changes, and run in production. These here walk over all that a log holds
+in memory. ``PartitionLog.check_invariants`` calls them: the simulator after each event for the logs that it touched,
+and tests.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from reference_broker.log.durability import Durability
+from reference_broker.log.leader_epochs import LeaderEpochs
+from reference_broker.log.producer_state import REMEMBERED_BATCHES, Producer, ProducerStates
+from reference_broker.log.segment import Segment
+from reference_broker.log.segments import Segments
+
+
+def check_offsets(log_start_offset: int, high_watermark: int, log_end_offset: int) -> None:
+    assert 0 <= log_start_offset <= high_watermark <= log_end_offset, (
+        f"the high watermark {high_watermark} lies outside {log_start_offset}..{log_end_offset}"
+    )
+
+
+def check_segments(segments: Segments, log_start_offset: int, log_end_offset: int) -> None:
+    """The list agrees with its base offsets, and segments follow each other without an overlap."""
+    items = segments.items
+    assert segments.bases == [segment.base_offset for segment in items], (
+        "base offsets differ from those of the segments"
+    )
+    for before, after in pairwise(items):
+        assert before.next_offset <= after.base_offset, (
+            f"segment {before.base_offset} ends at {before.next_offset}, inside segment {after.base_offset}"
+        )
+        assert before.base_offset < after.base_offset, f"two segments begin at {after.base_offset}"
+    if items:
+        assert items[0].base_offset <= log_start_offset, (
+            f"the log starts at {log_start_offset}, before its first segment {items[0].base_offset}"
+        )
+        assert items[-1].next_offset == log_end_offset, (
+            f"the log ends at {log_end_offset}, its last segment at {items[-1].next_offset}"
+        )
+    for segment in items:
+        _check_segment(segment)
+
+
+def _check_segment(segment: Segment) -> None:
+    offsets, times = segment.offsets, segment.times
+    assert segment.next_offset >= segment.base_offset, f"{segment.path} ends before it begins"
+    assert (segment.size_bytes == 0) == (segment.next_offset == segment.base_offset), (
+        f"{segment.path} has {segment.size_bytes} bytes for offsets up to {segment.next_offset}"
+    )
+    last = segment.next_offset - segment.base_offset - 1
+    for name, values, limit in (
+        ("offsets", offsets.keys, last),
+        ("last offsets", offsets.last_offsets, last),
+        ("positions", offsets.positions, segment.size_bytes - 1),
+        ("times", times.timestamps, segment.max_timestamp_ms),
+        ("offsets of times", times.offsets, last),
+    ):
+        assert _rises(values), f"{segment.path}: the {name} of the index do not rise: {list(values)}"
+        assert not values or values[-1] <= limit, f"{segment.path}: the {name} of the index go beyond {limit}"
+
+
+def check_durability(durability: Durability, recovery_point: int, cleaned_offset: int, log_end_offset: int) -> None:
+    for name, offset in (
+        ("synced offset", durability.synced_offset),
+        ("recovery point", recovery_point),
+        ("cleaned offset", cleaned_offset),
+    ):
+        assert 0 <= offset <= log_end_offset, f"the {name} {offset} lies beyond the log's end {log_end_offset}"
+
+
+def check_epochs(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> None:
+    """Epochs and their start offsets rise. An epoch may start at the log's end: its leader has written nothing yet."""
+    assert len(epochs.epochs) == len(epochs.starts), "each epoch has one start offset"
+    assert _rises(epochs.epochs), f"the leader epochs do not rise: {epochs.epochs}"
+    assert _rises(epochs.starts), f"the start offsets of the leader epochs do not rise: {epochs.starts}"
+    if epochs.starts:
+        assert log_start_offset <= epochs.starts[0] <= epochs.starts[-1] <= log_end_offset, (
+            f"epochs start at {epochs.starts}, outside {log_start_offset}..{log_end_offset}"
+        )
+
+
+def check_producers(producers: ProducerStates, log_end_offset: int) -> None:
+    for producer_id, producer in producers.by_id.items():
+        _check_producer(producer_id, producer, log_end_offset)
+    begun = {
+        producer_id: producer.current_txn_first_offset
+        for producer_id, producer in producers.by_id.items()
+        if producer.current_txn_first_offset >= 0
+    }
+    assert begun == producers.open_transactions, (
+        f"the producers have begun {begun}, and the open transactions are {producers.open_transactions}"
+    )
+    for first, marker, producer_id in producers.aborted:
+        assert first < marker < log_end_offset, (
+            f"an aborted transaction of producer {producer_id} lies at {first}..{marker}, the log ends at "
+            f"{log_end_offset}"
+        )
+
+
+def _check_producer(producer_id: int, producer: Producer, log_end_offset: int) -> None:
+    marks = producer.marks
+    assert len(marks) <= REMEMBERED_BATCHES, f"producer {producer_id}: {len(marks)} batches are remembered"
+    for before, after in pairwise(marks):
+        assert before.last_offset < after.first_offset, (
+            f"producer {producer_id}: its batches at {before.first_offset}..{before.last_offset} and "
+            f"{after.first_offset}..{after.last_offset} overlap"
+        )
+        assert before.last_sequence != after.last_sequence, (
+            f"producer {producer_id}: two batches end with sequence {after.last_sequence}"
+        )
+    assert not marks or marks[-1].last_offset < log_end_offset, (
+        f"producer {producer_id}: its last batch ends at {marks[-1].last_offset}, beyond the log's end {log_end_offset}"
+    )
+    for mark in marks:
+        assert mark.first_offset <= mark.last_offset, f"producer {producer_id}: a batch ends before it begins"
+
+
+def _rises(values: Sequence[int]) -> bool:
+    return all(before < after for before, after in pairwise(values))

@@ -1,0 +1,144 @@
+"""What a log shows: offsets, leader epochs, transactions, records. Nothing here changes the log."""
+
+from collections.abc import Sequence
+
+from reference_broker.log import invariants, lookup, reading
+from reference_broker.log.lookup import FoundOffset
+from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.log.recovery import Recovered
+from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
+
+
+class LogView:
+    """``log_start_offset <= high_watermark <= log_end_offset`` always. ``PartitionLog`` is the one that moves them.
+
+    ``cleaned_offset``: as in its file; of the records below it, only the newest of each key are left. ``topic_id``:
+    written beside the first records; empty where the directory's name says all.
+    """
+
+    __slots__ = (
+        "_checkpoints",
+        "cleaned_offset",
+        "directory",
+        "disk",
+        "durability",
+        "epochs",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovered",
+        "segments",
+        "topic_id",
+    )
+
+    def __init__(self, recovered: Recovered) -> None:
+        self.segments = segments = recovered.segments
+        self.disk = segments.disk
+        self.directory = segments.directory
+        self.durability = segments.durability
+        self.epochs = recovered.epochs
+        self.producers = recovered.producers
+        self.recovered = recovered.report
+        self.topic_id = b""
+        self._checkpoints = recovered.checkpoints
+        self.log_end_offset = segments[-1].next_offset if segments else recovered.log_start_offset
+        self.log_start_offset = self.high_watermark = min(recovered.log_start_offset, self.log_end_offset)
+        self.cleaned_offset = recovered.cleaned_offset
+
+    # --- offsets and epochs -----------------------------------------------------------------------------------------
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The high watermark, or the first offset of the earliest undecided transaction below it."""
+        unstable = self.producers.first_unstable_offset(self.high_watermark)
+        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions with records in [offset, end_offset), by first offset. A reader of committed records
+        must leave them out."""
+        return self.producers.aborted_between(offset, end_offset)
+
+    @property
+    def latest_epoch(self) -> int:
+        """Newest leader epoch that the log knows of; -1 if none."""
+        return self.epochs.latest
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """Base offsets of the segments."""
+        return self.segments.bases
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments.size_bytes
+
+    @property
+    def recovery_point(self) -> int:
+        """Segments that end at or before it need no scan after a crash."""
+        return self._checkpoints.recovery_point
+
+    @property
+    def synced_offset(self) -> int:
+        """Every record below it is durable."""
+        return self.durability.synced_offset
+
+    @property
+    def appended_since_sync(self) -> int:
+        """Records that are not known to be durable."""
+        return self.log_end_offset - max(self.durability.synced_offset, self.log_start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """The largest known epoch <= ``epoch`` and one past its last offset; (-1, -1) for an unknown one (KIP-320)."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the record at ``offset``; -1 if unknown."""
+        return self.epochs.epoch_at(offset)
+
+    def unsynced_paths(self) -> tuple[str, ...]:
+        """Files with bytes that are not known to be durable."""
+        return tuple(self.durability.dirty)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, end_offset: int | None = None, at_least_one: bool = True) -> bytes:
+        """Whole batches from the one that holds ``offset``, below ``end_offset`` (None: the high watermark).
+
+        At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
+        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange.
+        """
+        log_end_offset = self.log_end_offset
+        if not self.log_start_offset <= offset <= log_end_offset:
+            raise OffsetOutOfRange(offset, self.log_start_offset, log_end_offset)
+        end_offset = min(self.high_watermark if end_offset is None else end_offset, log_end_offset)
+        segments = self.segments
+        if offset >= end_offset or (max_bytes <= 0 and not at_least_one) or not segments.items:
+            return b""
+        return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
+
+    def bytes_between(self, offset: int, end_offset: int) -> int:
+        """Bytes of the batches from the one that holds ``offset`` up to ``end_offset``; 0 outside the log."""
+        offset, end_offset = max(offset, self.log_start_offset), min(end_offset, self.log_end_offset)
+        if offset >= end_offset or not self.segments.items:
+            return 0
+        return reading.bytes_between(self.segments, offset, end_offset)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        """The first record whose timestamp is >= ``timestamp_ms``."""
+        return lookup.offset_for_timestamp(self.segments, self.log_start_offset, timestamp_ms)
+
+    def offset_of_max_timestamp(self) -> FoundOffset:
+        """The first record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none."""
+        return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset)
+
+    # --- assertions -------------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError if the parts of the log contradict each other. It walks over all that is in memory, so
+        the simulator and tests call it and production does not."""
+        invariants.check_offsets(self.log_start_offset, self.high_watermark, self.log_end_offset)
+        invariants.check_segments(self.segments, self.log_start_offset, self.log_end_offset)
+        invariants.check_durability(self.durability, self.recovery_point, self.cleaned_offset, self.log_end_offset)
+        invariants.check_epochs(self.epochs, self.log_start_offset, self.log_end_offset)
+        invariants.check_producers(self.producers, self.log_end_offset)

@@ -1,0 +1,148 @@
+"""The segments of one log: the list, oldest first, and the files that belong to it.
+
+Every change of the list goes through here, so that the list, its base offsets, the files and the ledger of unsynced
+bytes always agree. A change that fails (DiskError) leaves a list that is true of the files.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from reference_broker.log.durability import Durability
+from reference_broker.log.segment import Segment, headers, new_segment
+from reference_broker.log.swapping import swap_files
+from reference_broker.ports.disk import Buffer, Disk
+
+
+class Segments(Sequence[Segment]):
+    """``items``: the segments; the last one is active. ``bases``: their base offsets, for a binary search."""
+
+    __slots__ = ("bases", "directory", "disk", "durability", "items")
+
+    def __init__(self, disk: Disk, directory: str, durability: Durability) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.durability = durability
+        self.items: list[Segment] = []
+        self.bases: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.items)
+
+    @overload
+    def __getitem__(self, at: int) -> Segment: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Segment]: ...
+    def __getitem__(self, at: int | slice) -> Segment | list[Segment]:
+        return self.items[at]
+
+    # --- what can be seen -------------------------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.items)
+
+    def index_of(self, offset: int) -> int:
+        """Which segment holds ``offset``, or the hole before the next segment."""
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def durable_before(self) -> int:
+        """Base offset of the first segment with anything unsynced; the active one's if there is none."""
+        dirty = self.durability.dirty
+        for segment in self.items:
+            if any(path in dirty for path in segment.paths):
+                return segment.base_offset
+        return self.bases[-1]
+
+    # --- growing ----------------------------------------------------------------------------------------------------
+
+    def create(self, base_offset: int, created_ms: int, buffers: Sequence[Buffer] = ()) -> Segment:
+        """Starts a new active segment, whose file begins with ``buffers``. An empty file's name keeps an offset."""
+        segment = new_segment(self.directory, base_offset, created_ms)
+        self.disk.append(segment.path, buffers)
+        self.add(segment)
+        self.durability.changed(segment.path)
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        """A segment whose file is there becomes the active one."""
+        if self.items:
+            last = self.items[-1]
+            assert segment.base_offset >= max(last.base_offset + 1, last.next_offset), (
+                f"segment {segment.base_offset} overlaps the one before it, {last.base_offset} to {last.next_offset}"
+            )
+        self.items.append(segment)
+        self.bases.append(segment.base_offset)
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Writes at the end of the active segment's file."""
+        path = self.items[-1].path
+        self.disk.append(path, buffers)
+        self.durability.changed(path)
+
+    def write_indexes(self, segment: Segment) -> None:
+        """Brings the index files of a segment up to date."""
+        for path in segment.write_indexes(self.disk):
+            self.durability.changed(path)
+
+    # --- shrinking --------------------------------------------------------------------------------------------------
+
+    def drop_first(self) -> None:
+        self._delete_files(self.items[0])
+        del self.items[0], self.bases[0]
+
+    def cut_from(self, offset: int) -> None:
+        """Takes away every batch that reaches ``offset`` or beyond, last segments first. The first segment stays."""
+        while len(self.items) > 1 and self.bases[-1] >= offset:
+            self._drop_last()
+        self._cut_active(offset)
+
+    def _drop_last(self) -> None:
+        segment = self.items[-1]
+        self._delete_files(segment)
+        self.items.pop()
+        self.bases.pop()
+        self.durability.cut(self.items[-1].path, segment.base_offset)
+
+    def _cut_active(self, offset: int) -> None:
+        segment = self.items[-1]
+        if offset >= segment.next_offset:
+            return
+        size = segment.position_of(self.disk, offset)
+        next_offset = segment.base_offset
+        start = segment.offsets.boundary_at_or_before(max(size - 1, 0))
+        for _, header in headers(self.disk, segment.path, start, size):
+            next_offset = header.last_offset + 1
+        self.durability.cut(segment.path, next_offset)
+        segment.truncate(self.disk, size, next_offset)
+
+    def _delete_files(self, segment: Segment) -> None:
+        segment.delete(self.disk)
+        for path in segment.paths:
+            self.durability.deleted(path)
+
+    # --- cleaning ---------------------------------------------------------------------------------------------------
+
+    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
+        """The synced ``cleaned`` replaces ``sources``, which are neighbours here. Its indexes have no files yet.
+
+        After a DiskError only a restart can mend the log, so the node must end.
+        """
+        at = self.index_of(cleaned.base_offset)
+        stop = at + len(sources)
+        assert self.items[at:stop] == list(sources), (
+            f"{self.directory}: the segments to replace, from offset {cleaned.base_offset} on, are not in the log"
+        )
+        assert (cleaned.base_offset, cleaned.next_offset) == (sources[0].base_offset, sources[-1].next_offset), (
+            f"{self.directory}: a cleaned segment of offsets {cleaned.base_offset} to {cleaned.next_offset} cannot "
+            f"replace segments of offsets {sources[0].base_offset} to {sources[-1].next_offset}"
+        )
+        cleaned.path = swap_files(self.disk, sources, cleaned)
+        for source in sources:
+            for gone in source.paths:
+                self.durability.deleted(gone)
+        self.items[at:stop] = [cleaned]
+        self.bases[at:stop] = [cleaned.base_offset]
