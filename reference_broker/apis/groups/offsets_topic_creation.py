@@ -6,7 +6,7 @@ from kio.static.primitive import i16, i32
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, replication_factor, topic_configs
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, replication_factor, topic_configs
 from reference_broker.wire.apis import VERSIONS, ApiKey
 
 

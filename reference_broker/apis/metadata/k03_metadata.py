@@ -28,7 +28,7 @@ from reference_broker.apis.proposing import (
 )
 from reference_broker.apis.topics.topic_creation import DEFAULT, WantedTopic, request_problem
 from reference_broker.apis.topics.topic_names import is_internal, name_problem
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey

@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
-from reference_broker.groups.offsets.offsets import Change, CommittedOffsets
+from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
 
 KEYS = [OffsetKey(group, topic, index) for group in "gh" for topic in "tu" for index in (0, 1)]
 
