@@ -32,6 +32,7 @@ def test_what_is_visible_is_the_log_below_the_high_watermark(
             end += len(changes)
             offsets.appended(end, changes)
             log.extend((end, each) for each in changes)
+        offsets.validate()
         visible = {key: commit for at, (key, commit) in log if at <= high_watermark}
         newest = dict(each for _, each in log)
         written = {key: at for at, (key, _) in log}
