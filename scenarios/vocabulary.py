@@ -64,6 +64,7 @@ FROM_WITHIN = (
     "all-assigned",
     "commits-accepted",
     "commits-fenced",
+    "groups-consistent",
     "epoch-gated-by-transaction",
     "switch-respected",
 )

@@ -15,6 +15,7 @@ from chaos.checks.eviction_rules import EvictionRules
 from chaos.checks.fetch_gap import FetchGap
 from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.checks.group_skip import GroupSkip
+from chaos.checks.groups_consistent import GroupsConsistent
 from chaos.checks.high_watermark_monotonic import HighWatermarkMonotonic
 from chaos.checks.inconsistent_offsets import InconsistentOffsets
 from chaos.checks.int_nonmonotonic_poll import IntNonmonotonicPoll
@@ -131,6 +132,7 @@ def group_checks(settings: Settings, view: QuorumView, replicas: ReplicaView) ->
         NoFetchBeforeEpoch(),
         CommitsAccepted(),
         CommitsFenced(),
+        GroupsConsistent(),
         EpochGatedByTransaction(view),
         SwitchRespected(),
         MirrorComplete(),

@@ -11,7 +11,7 @@ from chaos.checks.check import OFFSETS_TOPIC, Check, History
 from chaos.checks.replica_view import ReplicaView
 from chaos.trace import TraceRow
 from reference_broker.core.events import Event
-from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
+from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

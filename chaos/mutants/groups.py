@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos.mutants.mutant import Mutant
-from reference_broker.groups.offsets.group_records import GroupKey
+from reference_broker.groups.storage.codec import GroupKey
 from reference_broker.wire.errors import Error
 
 Function = Callable[..., Any]
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "generation_not_checked",
         "a member of an earlier generation may still commit",
         "node",
-        "reference_broker.groups.membership.group:Group.check_commit",
+        "reference_broker.groups.state.group:Group.check_commit",
         ("self", "member_id", "group_instance_id", "generation"),
         _generation_not_checked,
     ),
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "commit_before_replicated",
         "a commit is acknowledged as soon as the coordinator's own log holds it",
         "node",
-        "reference_broker.groups.offsets.offsets_log:OffsetsLog._acknowledge",
+        "reference_broker.groups.storage.log:OffsetsLog._acknowledge",
         ("self", "end_offset", "written"),
         _commit_before_replicated,
         ("M-8",),
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "offsets_not_loaded",
         "a coordinator that takes over reads the groups, not their offsets",
         "node",
-        "reference_broker.groups.offsets.loading:read_key",
+        "reference_broker.groups.storage.loading:read_key",
         ("data",),
         _offsets_not_loaded,
         ("M-8",),
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "groups_not_loaded",
         "a coordinator that takes over reads the offsets, not the groups",
         "node",
-        "reference_broker.groups.offsets.loading:read_key",
+        "reference_broker.groups.storage.loading:read_key",
         ("data",),
         _groups_not_loaded,
     ),
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "generation_not_advanced",
         "after a rebalance other members have the number of the generation before",
         "node",
-        "reference_broker.groups.membership.group:Group.begin_generation",
+        "reference_broker.groups.state.group:Group.begin_generation",
         ("self", "now_ms"),
         _generation_not_advanced,
     ),

@@ -51,6 +51,7 @@ JUDGED_HERE = (
     "all-assigned",
     "commits-accepted",
     "commits-fenced",
+    "groups-consistent",
     "epoch-gated-by-transaction",
     "switch-respected",
 )

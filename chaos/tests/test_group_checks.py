@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from chaos.checks.check import Check, History
 from chaos.checks.commit_regression import CommitRegression
 from chaos.checks.commits_accepted import CommitsAccepted
 from chaos.checks.group_skip import GroupSkip
+from chaos.checks.groups_consistent import GroupsConsistent
 from chaos.checks.mirror_complete import MirrorComplete
 from chaos.checks.no_fetch_before_epoch import NoFetchBeforeEpoch
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
@@ -32,6 +35,7 @@ from chaos.checks.replica_view import ReplicaView
 from chaos.checks.rewinds import Rewinds
 from chaos.checks.trouble import Trouble
 from chaos.trace import TraceRow
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 
 A, B = "member-0", "member-1"
 
@@ -179,6 +183,23 @@ def test_one_leader_and_one_owner_in_a_generation() -> None:
     assert len(check.violations) == 2
     assert judged(OneGroupLeader(view), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
     assert not judged(OneGroupLeader(view), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
+
+
+def test_a_coordinator_that_contradicts_itself() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    assert target is not None
+    group = world.group_in(0)
+    world.commit(group, 5)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, groups=world.groups))
+    check = GroupsConsistent()
+    check.node(7, 0, node, None, True)
+    assert not check.violations
+    target.offsets.count += 1
+    check.node(8, 0, node, None, False)
+    assert not check.violations
+    check.node(9, 0, node, None, True)
+    assert "node 1: 2 offsets are counted, 1 are visible" in check.violations[0].story
 
 
 def test_every_partition_gets_one_owner() -> None:

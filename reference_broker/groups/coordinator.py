@@ -1,24 +1,24 @@
 """The group coordinator of one node: which partitions of ``__consumer_offsets`` it leads, and what becomes of them.
 
-A partition that this node begins to lead is loaded in slices; until then its groups are told
-COORDINATOR_LOAD_IN_PROGRESS. One that it leads no more is dropped at once. Members and generations are
-``membership``'s; committed offsets are asked for through ``commits``.
+A partition that this node begins to lead is loaded in slices. Until that is done its groups are told
+COORDINATOR_LOAD_IN_PROGRESS. A partition that this node leads no more is dropped at once. Members and generations are
+asked for through ``membership``, committed offsets through ``commits``.
 """
 
 from collections.abc import Callable, Iterable
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.group_metrics import GroupMetrics
 from reference_broker.groups.membership.membership import Membership
+from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.cleaning import Cleaning
 from reference_broker.groups.offsets.commits import Commits
-from reference_broker.groups.offsets.loading import Loading
-from reference_broker.groups.offsets.offsets_log import OffsetsLog
-from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, partition_count, partition_of
-from reference_broker.groups.offsets.record_fields import fits
-from reference_broker.groups.offsets.retention import Retention
-from reference_broker.groups.offsets.slices import SliceQueue
+from reference_broker.groups.slices import SliceQueue
+from reference_broker.groups.storage.loading import Loading
+from reference_broker.groups.storage.log import OffsetsLog
+from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.storage.record_fields import fits
+from reference_broker.groups.storage.retention import Retention
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_count, partition_of
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
@@ -30,10 +30,7 @@ from reference_broker.wire.errors import Error
 
 
 class GroupCoordinator:
-    """``image``: the metadata as this node knows it. Implements ``group_store.GroupStore``.
-
-    ``is_creating``: the offsets topic has been asked for, and no answer has come.
-    """
+    """``image`` returns the metadata as this node knows it."""
 
     __slots__ = (
         "_cleaning",
@@ -42,11 +39,11 @@ class GroupCoordinator:
         "_leaders",
         "_led",
         "_loads",
-        "_metrics",
         "_ports",
         "commits",
         "is_creating",
         "membership",
+        "metrics",
     )
 
     def __init__(
@@ -62,23 +59,24 @@ class GroupCoordinator:
         self._config = config
         self._leaders = leaders
         self._image = image
-        self._metrics = GroupMetrics(metrics)
         self._led: dict[int, OffsetsPartition] = {}
         self._loads = SliceQueue(ports)
-        self.membership = Membership(ports, config, self, random)
-        self._cleaning = Cleaning(ports, config, self, self.membership, self._metrics)
-        self.commits = Commits(ports, config, self, self.membership, image, self._metrics)
+        self.metrics = GroupMetrics(metrics)
+        self.membership = Membership(ports, config, self.find, self.metrics, random)
+        self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
+        self._cleaning = Cleaning(ports, config, self.active, self.membership, self.metrics)
         self.is_creating = False
-        metrics.before_reading.append(lambda: self._metrics.take(self.membership.counts))
+        """The offsets topic has been asked for, and no answer has come."""
 
     def start(self) -> None:
-        """Once, when the node serves: offsets that are too old are looked for from now on."""
+        """Begins to look for offsets that are too old. The node calls it once, when it serves."""
         self._cleaning.start()
 
     # --- what is coordinated here -----------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> OffsetsPartition | Error:
-        """NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; INVALID_GROUP_ID for one that no record can hold."""
+        """Returns the partition that keeps the group, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or
+        INVALID_GROUP_ID for an ID that no record can hold. Where Kafka refuses the empty ID, the caller does."""
         if not fits(group_id):
             return Error.INVALID_GROUP_ID
         found = self._led.get(partition_of(group_id, partition_count(self._image(), self._config)))
@@ -87,17 +85,25 @@ class GroupCoordinator:
         return found if found.is_loaded else Error.COORDINATOR_LOAD_IN_PROGRESS
 
     def active(self) -> Iterable[OffsetsPartition]:
-        """Every loaded partition, by index."""
+        """Returns every loaded partition, by index."""
         return [self._led[index] for index in sorted(self._led) if self._led[index].is_loaded]
 
     def loading(self) -> bool:
-        """Whether a partition that is led here is not loaded yet."""
+        """Says whether a partition that is led here is not loaded yet."""
         return any(not each.is_loaded for each in self._led.values())
+
+    def validate(self) -> None:
+        """Asserts what is true after each event. It looks at all groups, so only tests and the simulator ask."""
+        for index, each in self._led.items():
+            assert each.index == index, f"partition {each.index} is led as {index}"
+            assert each.is_led, f"partition {index} is led and closed"
+            each.validate()
+        self.membership.validate()
 
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
-        """Repeated with each newer state. A new epoch of the same leader changes nothing: only it has written."""
+        """Told again with each newer state. A new epoch of the same leader changes nothing: only it has written."""
         if partition.topic != OFFSETS_TOPIC:
             return
         known = self._led.get(partition.index)
@@ -106,24 +112,24 @@ class GroupCoordinator:
         if known is not None:
             self._drop(known)
         log = OffsetsLog(self._ports, self._config, self._leaders, partition)
-        found = OffsetsPartition(self._ports, log, Retention(self._config.offsets_retention_minutes), self._metrics)
+        found = OffsetsPartition(self._ports, log, Retention(self._config.offsets_retention_minutes), self.metrics)
         self._led[partition.index] = found
         if partition.log.log_end_offset == partition.log.log_start_offset:
             self._serve(found, 0)
             return
-        self._metrics.loading.value += 1
+        self.metrics.loading.value += 1
         began_us = self._ports.now().mono_us
         self._loads.add(Loading(self._ports, found, lambda records: self._loaded(found, records, began_us)).run())
 
     def resigns(self, partition: Partition) -> None:
-        """It is led here no more; those who waited for a record of it have been told already."""
+        """Another node leads it. Those who waited for a record of it have been told already."""
         known = self._led.get(partition.index) if partition.topic == OFFSETS_TOPIC else None
         if known is not None and known.led is partition:
             del self._led[partition.index]
             self._drop(known)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
-        """Offsets of deleted topics go."""
+        """Removes the offsets of deleted topics."""
         gone = [
             change.before.name
             for change in delta.topics
@@ -133,16 +139,16 @@ class GroupCoordinator:
             self._cleaning.forget_topics(gone)
 
     def _loaded(self, found: OffsetsPartition, records: int, began_us: int) -> None:
-        self._metrics.loading.value -= 1
-        self._metrics.load_time_ms.record((self._ports.now().mono_us - began_us) // 1000)
+        self.metrics.loading.value -= 1
+        self.metrics.load_time_ms.record((self._ports.now().mono_us - began_us) // 1000)
         self._serve(found, records)
         missing = [topic for topic in found.offsets.topics() if topic not in self._image().topics]
-        if missing:  # Deleted before its coordinator could say so.
+        if missing:  # They were deleted before their coordinator could remove the offsets.
             self._cleaning.forget_topics(missing)
 
     def _serve(self, found: OffsetsPartition, records: int) -> None:
         found.is_loaded = True
-        self._ports.note("coordinator_loaded", ("partition", found.partition), ("records", records))
+        self._ports.note("coordinator_loaded", ("partition", found.index), ("records", records))
         self.membership.loaded(found)
 
     def _drop(self, known: OffsetsPartition) -> None:
@@ -151,5 +157,5 @@ class GroupCoordinator:
         if was_loaded:
             self.membership.unloaded(known)
         else:
-            self._metrics.loading.value -= 1
-        self._ports.note("coordinator_unloaded", ("partition", known.partition))
+            self.metrics.loading.value -= 1
+        self._ports.note("coordinator_unloaded", ("partition", known.index))

@@ -11,8 +11,8 @@ from kio.schema.offset_commit.v9.response import (
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.offsets.commits import CommitRequest, WantedOffset
-from reference_broker.groups.offsets.group_records import NO_EPOCH
+from reference_broker.groups.offsets.committed_offsets import NO_EPOCH
+from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,

@@ -17,8 +17,8 @@ from kio.static.primitive import i32, i64
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.offsets.commits import FetchedOffset
-from reference_broker.groups.offsets.group_records import NO_METADATA_EPOCH
+from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH
+from reference_broker.groups.offsets.requests import FetchedOffset
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,

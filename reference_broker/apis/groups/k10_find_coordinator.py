@@ -10,8 +10,8 @@ from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.groups.offsets_topic_creation import ask_to_create_offsets_topic
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, partition_of
-from reference_broker.groups.offsets.record_fields import fits
+from reference_broker.groups.storage.record_fields import fits
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(

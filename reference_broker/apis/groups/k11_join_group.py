@@ -10,8 +10,8 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.member import MemberProtocol
-from reference_broker.groups.membership.membership_values import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
+from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
+from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(

@@ -7,7 +7,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberRespons
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.membership_values import MOST_REASON_CHARACTERS, Leaving
+from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, Leaving
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 

@@ -7,7 +7,7 @@ from kio.schema.sync_group.v5.response import SyncGroupResponse
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.membership_values import SyncAnswer, SyncRequest
+from reference_broker.groups.membership.requests import SyncAnswer, SyncRequest
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 

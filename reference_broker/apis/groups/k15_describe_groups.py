@@ -9,9 +9,9 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.member import Member
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member
+from reference_broker.groups.state.states import GroupState
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 

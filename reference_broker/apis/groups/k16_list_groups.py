@@ -11,7 +11,7 @@ from kio.schema.types import GroupId
 from reference_broker.apis.broker import Broker, Call
 from reference_broker.apis.card import Card
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.group import Group
+from reference_broker.groups.state.group import Group
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 

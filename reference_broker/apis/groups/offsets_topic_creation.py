@@ -3,7 +3,7 @@
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, replication_factor, topic_configs
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, replication_factor, topic_configs
 
 
 def ask_to_create_offsets_topic(broker: Broker) -> None:

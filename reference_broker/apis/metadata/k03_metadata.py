@@ -27,7 +27,7 @@ from reference_broker.apis.proposing import (
 )
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal, name_problem

@@ -12,7 +12,7 @@ from kio.schema.offset_commit.v9.request import (
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, partition_of
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 

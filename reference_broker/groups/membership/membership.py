@@ -1,18 +1,15 @@
-"""Who is in which group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteGroups, and what time does to members.
+"""Who is in which group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DeleteGroups, and what time does to members.
 
-The rules are Kafka's GroupMetadataManager's for classic groups. Parts: ``joining``, ``static_members``, ``syncing``,
-``rebalances`` (transitions and their timers), ``sessions``; ``group_run`` is what a group has beside its values.
+The rules are those of Kafka's GroupMetadataManager for classic groups. ``joining``, ``static_members``, ``syncing`` and
+``leaving`` hold those of one request each, ``rebalances`` those of the transitions. Here a request finds its group. A
+partition that comes or goes begins or ends the service of its groups here, too.
 """
 
 from collections.abc import Callable, Iterator
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.membership.counts import MembershipCounts
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.group_run import GroupRun, Owner
-from reference_broker.groups.membership.group_store import Coordinated, GroupStore
-from reference_broker.groups.membership.joining import MEMBER_ID_SUFFIX_BYTES, Joining
-from reference_broker.groups.membership.membership_values import (
+from reference_broker.groups.membership import joining, leaving, rebalances, syncing
+from reference_broker.groups.membership.requests import (
     UNKNOWN_MEMBER,
     JoinAnswer,
     Joined,
@@ -22,287 +19,246 @@ from reference_broker.groups.membership.membership_values import (
     Synced,
     SyncRequest,
 )
-from reference_broker.groups.membership.rebalances import Rebalances
-from reference_broker.groups.membership.sessions import Sessions
-from reference_broker.groups.membership.syncing import Syncing
-from reference_broker.groups.membership.transitions import GroupState
-from reference_broker.groups.offsets.record_fields import fits
+from reference_broker.groups.membership.served_group import ServedGroup, Surroundings
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.storage.record_fields import fits
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
 from reference_broker.wire.errors import Error
 
 GROUPS_A_SLICE = 64
 MEMBERS_A_SLICE = 500
-"""Groups that are taken up or dropped in one event: so many, or fewer where they have so many members together."""
+"""So many groups begin or end to be served in one event, or fewer if they have so many members together."""
 
 
 class Membership:
-    """``counts``: for metrics. A group is *run* from the moment it is loaded, or first asked for, until its partition
-    is unloaded or it is deleted."""
+    """A group is served from the moment it is loaded, or first asked for, until its partition is lost or it is deleted.
+    ``find`` is ``GroupCoordinator.find``."""
 
-    __slots__ = (
-        "_config",
-        "_groups",
-        "_joining",
-        "_owners",
-        "_ports",
-        "_rebalances",
-        "_runs",
-        "_sessions",
-        "_syncing",
-        "counts",
-    )
+    __slots__ = ("_around", "_find", "_served")
 
-    def __init__(self, ports: Ports, config: BrokerConfig, groups: GroupStore, random: RandomSource) -> None:
-        self.counts = MembershipCounts()
-        self._ports = ports
-        self._config = config
-        self._groups = groups
-        self._owners: dict[int, Owner] = {}
-        self._runs: dict[str, GroupRun] = {}
-        self._sessions = Sessions(ports, self._expired)
-        self._rebalances = Rebalances(ports, self._sessions, config.group_initial_rebalance_delay_ms, self.counts)
-        self._joining = Joining(self._rebalances, self._sessions, random, config.group_max_size)
-        self._syncing = Syncing(self._rebalances)
+    def __init__(
+        self,
+        ports: Ports,
+        config: BrokerConfig,
+        find: Callable[[str], OffsetsPartition | Error],
+        metrics: GroupMetrics,
+        random: RandomSource,
+    ) -> None:
+        self._around = Surroundings(ports, config, metrics, random, rebalances.expired)
+        self._find = find
+        self._served: dict[OffsetsPartition, dict[str, ServedGroup]] = {}
+        """By ID, for each partition that is led and loaded."""
 
     # --- what members ask -------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, answer: Joined) -> None:
-        """INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST (texts that no record can hold), where the group
-        is not coordinated here GroupStore.find's errors, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-        INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, MEMBER_ID_REQUIRED, or the generation once it begins."""
-        config = self._config
-        error = Error.NONE
-        if not request.group_id:
-            error = Error.INVALID_GROUP_ID
-        elif not (
-            config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
-        ):
-            error = Error.INVALID_SESSION_TIMEOUT
-        elif not _fits(request):
-            error = Error.INVALID_REQUEST
-        run = error or self._joined_run(request)
-        if isinstance(run, GroupRun):
-            self._joining.join(run, request, answer)
+        """Answers with the generation once it begins, or with an error: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
+        INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
+        served = _refusal(request, self._around.config) or self._joined_group(request)
+        if isinstance(served, ServedGroup):
+            joining.join(served, request, answer)
         else:
-            answer(JoinAnswer(run, request.member_id))
+            answer(JoinAnswer(served, request.member_id))
 
     def sync(self, request: SyncRequest, answer: Synced) -> None:
-        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
-        REBALANCE_IN_PROGRESS, or the assignment once it is written."""
-        run = self._find(request.group_id)
-        if isinstance(run, GroupRun):
-            self._syncing.sync(run, request, answer)
+        """Answers with the assignment once it is written, or with an error: those of ``find``, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS."""
+        served = self._served_group(request.group_id)
+        if isinstance(served, ServedGroup):
+            syncing.sync(served, request, answer)
         else:
-            answer(SyncAnswer(run))
+            answer(SyncAnswer(served))
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> Error:
-        """NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION."""
-        run = self._find(group_id)
-        if not isinstance(run, GroupRun):
-            return run
-        group = run.group
+        """Returns NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION
+        or an error of ``find``."""
+        served = self._served_group(group_id)
+        if not isinstance(served, ServedGroup):
+            return served
+        group = served.group
         error = group.check_member(member_id, group_instance_id)
         if error is not Error.NONE:
             return error
         if generation != group.generation:
             return Error.ILLEGAL_GENERATION
-        self._sessions.expect(run, member_id, group.members[member_id].session_timeout_ms)
+        served.expect(member_id, group.members[member_id].session_timeout_ms)
         rebalancing = group.state is GroupState.PREPARING_REBALANCE
         return Error.REBALANCE_IN_PROGRESS if rebalancing else Error.NONE
 
-    def leave(self, group_id: str, leaving: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
-        """An error for all (then none for each), and one for each: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-        run = self._find(group_id)
-        if run is Error.UNKNOWN_MEMBER_ID:
-            return Error.NONE, (run,) * len(leaving)
-        if not isinstance(run, GroupRun):
-            return run, ()
-        errors = tuple(self._leave(run, each) for each in leaving)
-        gone = errors.count(Error.NONE)
-        if gone and run.group.state is not GroupState.EMPTY:
-            reason = next((each.reason for each in leaving if each.reason), "")
-            self._rebalances.prepare_or_complete(run, f"{gone} members left" + (f": {reason}" if reason else ""))
-        return Error.NONE, errors
+    def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
+        """Returns an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        served = self._served_group(group_id)
+        if isinstance(served, ServedGroup):
+            return Error.NONE, leaving.leave(served, members)
+        if served is Error.UNKNOWN_MEMBER_ID:
+            return Error.NONE, (served,) * len(members)
+        return served, ()
 
-    def _leave(self, run: GroupRun, leaving: Leaving) -> Error:
-        group, member_id = run.group, leaving.member_id
-        if member_id == UNKNOWN_MEMBER:
-            member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
-        elif member_id not in group.pending_joins:
-            error = group.check_member(member_id, leaving.group_instance_id)
-            if error is not Error.NONE:
-                return error
-        if member_id == UNKNOWN_MEMBER:
-            return Error.UNKNOWN_MEMBER_ID
-        self._rebalances.remove(run, member_id, "removed")
-        return Error.NONE
+    def heard(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
+        """A member is alive. Its commit was accepted, which counts as a heartbeat."""
+        served = self._served.get(partition, {}).get(group_id)
+        member = served.group.members.get(member_id) if served is not None else None
+        if served is not None and member is not None:
+            served.expect(member_id, member.session_timeout_ms)
 
-    # --- what administrators ask ------------------------------------------------------------------------------------
+    # --- groups that go ---------------------------------------------------------------------------------------------
 
     def delete(self, group_id: str, answer: Callable[[Error], None]) -> None:
-        """DeleteGroups: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, or once it is written NONE. Its offsets go, too."""
-        found = self._groups.find(group_id)
-        if isinstance(found, Error):
-            answer(found)
+        """DeleteGroups: deletes the group with its offsets. Answers NONE once that is written, or NON_EMPTY_GROUP,
+        GROUP_ID_NOT_FOUND or an error of ``find``."""
+        partition = self._find(group_id)
+        if isinstance(partition, Error):
+            answer(partition)
             return
-        group = found.groups.get(group_id)
+        group = partition.groups.get(group_id)
         error = Error.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
         if group is None or error is not Error.NONE:
             answer(error)
             return
-        self._delete(found, group, answer)
+        self._delete(partition, group, answer)
 
-    # --- what the coordinator's other half tells --------------------------------------------------------------------
-
-    def heard(self, group_id: str, member_id: str) -> None:
-        """A member is alive: its commit was accepted, which counts as a heartbeat."""
-        run = self._runs.get(group_id)
-        member = run.group.members.get(member_id) if run is not None and run.owner.alive else None
-        if run is not None and member is not None:
-            self._sessions.expect(run, member_id, member.session_timeout_ms)
-
-    def delete_unused(self, coordinated: Coordinated, group: Group) -> bool:
-        """Deletes a group without members, whose last offset is gone; False: somebody is in it or about to be, or it
-        cannot be written now."""
+    def delete_unused(self, partition: OffsetsPartition, group: Group) -> bool:
+        """Deletes a group without members whose last offset is gone. Returns False if somebody is in it or about to be,
+        or if it cannot be written now."""
         if group.state is not GroupState.EMPTY or group.pending_joins:
             return False
-        return self._delete(coordinated, group, _nobody_asked)
+        return self._delete(partition, group, _nobody_asked)
 
-    def added(self, coordinated: Coordinated, group: Group) -> None:
-        """A commit made this group (``coordinated.groups`` has it)."""
-        self._run(coordinated, group)
-
-    def loaded(self, coordinated: Coordinated) -> None:
-        """The partition is led here and loaded: sessions of all members begin. In slices; a group that is asked for
-        before its turn is taken up at once."""
-        self._owner(coordinated)
-        self._take_up(coordinated, iter(tuple(coordinated.groups.values())))
-
-    def unloaded(self, coordinated: Coordinated) -> None:
-        """It is coordinated here no more: from now on nothing of it happens, and everybody who waits is told
-        NOT_COORDINATOR, in slices."""
-        owner = self._owners.get(coordinated.partition)
-        if owner is None or owner.coordinated is not coordinated:
-            return
-        del self._owners[coordinated.partition]
-        owner.alive = False
-        runs = owner.runs
-        self._drop(runs, iter(tuple(run.group for run in runs.values())))
-
-    def _take_up(self, coordinated: Coordinated, groups: Iterator[Group]) -> None:
-        owner = self._owners.get(coordinated.partition)
-        if owner is None or owner.coordinated is not coordinated:
-            return
-        batch = _slice_of(groups)
-        for group in batch:
-            if coordinated.groups.get(group.group_id) is group:
-                self._run(coordinated, group)
-        if batch:
-            self._later(lambda: self._take_up(coordinated, groups))
-
-    def _drop(self, runs: dict[str, GroupRun], groups: Iterator[Group]) -> None:
-        batch = _slice_of(groups)
-        for group in batch:
-            run = runs[group.group_id]
-            self._end(run)
-            run.fail_all(Error.NOT_COORDINATOR)
-        if batch:
-            self._later(lambda: self._drop(runs, groups))
-
-    def _later(self, step: Callable[[], None]) -> None:
-        self._ports.set_timer(self._ports.now().mono_us, step)
-
-    # --- runs -------------------------------------------------------------------------------------------------------
-
-    def _find(self, group_id: str) -> GroupRun | Error:
-        """UNKNOWN_MEMBER_ID where there is no such group: then nobody is a member of it."""
-        run = self._runs.get(group_id)
-        if run is not None and run.owner.alive:
-            return run
-        if not group_id:
-            return Error.INVALID_GROUP_ID
-        found = self._groups.find(group_id)
-        if isinstance(found, Error):
-            return found
-        group = found.groups.get(group_id)
-        return Error.UNKNOWN_MEMBER_ID if group is None else self._run(found, group)
-
-    def _joined_run(self, request: JoinRequest) -> GroupRun | Error:
-        """Only who has no member ID yet makes a group."""
-        run = self._find(request.group_id)
-        if run is not Error.UNKNOWN_MEMBER_ID or request.member_id != UNKNOWN_MEMBER:
-            return run
-        found = self._groups.find(request.group_id)
-        if isinstance(found, Error):
-            return found
-        group = Group(request.group_id, self._ports.now().wall_ms)
-        if not group.supports(request.protocol_type, request.protocols):
-            return Error.INCONSISTENT_GROUP_PROTOCOL
-        found.groups[request.group_id] = group
-        return self._run(found, group)
-
-    def _owner(self, coordinated: Coordinated) -> Owner:
-        owner = self._owners.get(coordinated.partition)
-        if owner is None or owner.coordinated is not coordinated:
-            assert owner is None, f"partition {coordinated.partition} is loaded twice"
-            owner = self._owners[coordinated.partition] = Owner(coordinated)
-        return owner
-
-    def _run(self, coordinated: Coordinated, group: Group) -> GroupRun:
-        owner = self._owner(coordinated)
-        run = owner.runs.get(group.group_id)
-        if run is None:
-            run = owner.runs[group.group_id] = self._runs[group.group_id] = GroupRun(owner, group)
-            self.counts.by_state[group.state] += 1
-            self._begin(run)
-        return run
-
-    def _begin(self, run: GroupRun) -> None:
-        """Members that the log tells of are given one session timeout. Too many of them (group.max.size was lowered)
-        have to join again, so that those that are left over learn it."""
-        members = run.group.members
-        for member in members.values():
-            self._sessions.expect(run, member.member_id, member.session_timeout_ms)
-        if len(members) > self._config.group_max_size:
-            self._rebalances.prepare(run, f"{len(members)} members are more than group.max.size")
-
-    def _delete(self, coordinated: Coordinated, group: Group, answer: Callable[[Error], None]) -> bool:
+    def _delete(self, partition: OffsetsPartition, group: Group, answer: Callable[[Error], None]) -> bool:
         """What cannot be written changes nothing: the group would be back with the next coordinator."""
-        run = self._run(coordinated, group)
-        if not coordinated.remove_group(group.group_id, answer):
+        served = self.serve(partition, group)
+        if not partition.remove_group(group.group_id, answer):
             return False
-        self._rebalances.enter(run, group.die)
-        del coordinated.groups[group.group_id]
-        del run.owner.runs[group.group_id]
-        self._end(run)
+        served.enter(group.die)
+        del partition.groups[group.group_id]
+        del self._served[partition][group.group_id]
+        self._end(served)
         return True
 
-    def _end(self, run: GroupRun) -> None:
-        group = run.group
-        self.counts.by_state[group.state] -= 1
-        if group.state is not GroupState.DEAD:
-            group.die(self._ports.now().wall_ms)
-        self._rebalances.halt(run)
-        if self._runs.get(group.group_id) is run:
-            del self._runs[group.group_id]
+    # --- partitions that come and go --------------------------------------------------------------------------------
 
-    def _expired(self, run: GroupRun, member_id: str) -> None:
-        """Members that wait for an answer cannot send heartbeats; new ones must not wait for ever."""
-        group = run.group
-        member = group.members.get(member_id)
-        if not run.owner.alive or (member is not None and member.is_excused):
+    def loaded(self, partition: OffsetsPartition) -> None:
+        """The partition is led here and loaded, so the sessions of all members begin. This is done in slices. A group
+        that is asked for before its turn is served at once."""
+        assert partition not in self._served, f"partition {partition.index} is loaded twice"
+        self._served[partition] = {}
+        self._serve_all(partition, iter(tuple(partition.groups.values())))
+
+    def unloaded(self, partition: OffsetsPartition) -> None:
+        """The partition is closed. From now on nothing of it happens, and everybody who waits is told NOT_COORDINATOR,
+        in slices."""
+        assert not partition.is_led, f"partition {partition.index} is unloaded and led"
+        served = self._served.pop(partition, {})
+        self._drop(served, iter(tuple(each.group for each in served.values())))
+
+    def serve(self, partition: OffsetsPartition, group: Group) -> ServedGroup:
+        """Returns the group as it is served. If it was not, the sessions of its members begin.
+
+        There may be too many members, if group.max.size was lowered. They have to join again, so that those who find no
+        place learn it."""
+        assert partition.is_led, f"group {group.group_id} is served in partition {partition.index}, which is lost"
+        groups = self._served.setdefault(partition, {})
+        served = groups.get(group.group_id)
+        if served is not None:
+            return served
+        served = groups[group.group_id] = ServedGroup(self._around, partition, group)
+        self._around.metrics.count(group.state, 1)
+        for member in group.members.values():
+            served.expect(member.member_id, member.session_timeout_ms)
+        if len(group.members) > self._around.config.group_max_size:
+            rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
+        return served
+
+    def _serve_all(self, partition: OffsetsPartition, groups: Iterator[Group]) -> None:
+        if not partition.is_led:
             return
-        self.counts.expired_members += member is not None
-        self._rebalances.remove(run, member_id, "expired")
-        if member is not None and group.state is not GroupState.EMPTY:
-            self._rebalances.prepare_or_complete(run, f"member {member_id} was not heard of in time")
-        else:
-            self._rebalances.complete_if_joined(run)
+        batch = _slice_of(groups)
+        for group in batch:
+            if partition.groups.get(group.group_id) is group:
+                self.serve(partition, group)
+        if batch:
+            self._later(lambda: self._serve_all(partition, groups))
+
+    def _drop(self, served: dict[str, ServedGroup], groups: Iterator[Group]) -> None:
+        batch = _slice_of(groups)
+        for group in batch:
+            self._end(served[group.group_id])
+            served[group.group_id].fail_all(Error.NOT_COORDINATOR)
+        if batch:
+            self._later(lambda: self._drop(served, groups))
+
+    def _later(self, step: Callable[[], None]) -> None:
+        self._around.ports.set_timer(self._around.ports.now().mono_us, step)
+
+    def _end(self, served: ServedGroup) -> None:
+        group = served.group
+        self._around.metrics.count(group.state, -1)
+        if group.state is not GroupState.DEAD:
+            group.die(self._around.ports.now().wall_ms)
+        served.halt()
+
+    # --- the group of a request -------------------------------------------------------------------------------------
+
+    def _served_group(self, group_id: str) -> ServedGroup | Error:
+        """Returns UNKNOWN_MEMBER_ID where there is no such group, since nobody is a member of it then."""
+        if not group_id:
+            return Error.INVALID_GROUP_ID
+        partition = self._find(group_id)
+        if isinstance(partition, Error):
+            return partition
+        group = partition.groups.get(group_id)
+        return Error.UNKNOWN_MEMBER_ID if group is None else self.serve(partition, group)
+
+    def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
+        """Only a client that has no member ID yet makes a group."""
+        served = self._served_group(request.group_id)
+        if served is not Error.UNKNOWN_MEMBER_ID or request.member_id != UNKNOWN_MEMBER:
+            return served
+        partition = self._find(request.group_id)
+        if isinstance(partition, Error):
+            return partition
+        group = Group(request.group_id, self._around.ports.now().wall_ms)
+        if not group.supports(request.protocol_type, request.protocols):
+            return Error.INCONSISTENT_GROUP_PROTOCOL
+        return self.serve(partition, partition.add_group(group))
+
+    # --- invariants -------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Asserts what is true after each event. It looks at every member, so only tests and the simulator ask."""
+        for partition, groups in self._served.items():
+            assert partition.is_led, f"partition {partition.index} is served and lost"
+            for served in groups.values():
+                served.validate()
+
+
+def _refusal(request: JoinRequest, config: BrokerConfig) -> Error:
+    """Says what no group would accept."""
+    if not request.group_id:
+        return Error.INVALID_GROUP_ID
+    least_ms, most_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not least_ms <= request.session_timeout_ms <= most_ms:
+        return Error.INVALID_SESSION_TIMEOUT
+    return Error.NONE if _fits(request) else Error.INVALID_REQUEST
+
+
+def _fits(request: JoinRequest) -> bool:
+    """Flexible versions carry longer texts than records can hold, and than other clients may be told."""
+    return (
+        fits(request.client_id, joining.MEMBER_ID_SUFFIX_BYTES)
+        and fits(request.group_instance_id, joining.MEMBER_ID_SUFFIX_BYTES)
+        and fits(request.protocol_type)
+        and all(fits(each.name) for each in request.protocols)
+    )
 
 
 def _slice_of(groups: Iterator[Group]) -> list[Group]:
-    """Those of one event; none at the end."""
+    """Returns the groups of one event, and none at the end."""
     found: list[Group] = []
     members = 0
     for group in groups:
@@ -313,16 +269,6 @@ def _slice_of(groups: Iterator[Group]) -> list[Group]:
     return found
 
 
-def _fits(request: JoinRequest) -> bool:
-    """Flexible versions carry longer texts than records and older versions, in which others may ask for them."""
-    return (
-        fits(request.client_id, MEMBER_ID_SUFFIX_BYTES)
-        and fits(request.group_instance_id, MEMBER_ID_SUFFIX_BYTES)
-        and fits(request.protocol_type)
-        and all(fits(each.name) for each in request.protocols)
-    )
-
-
 def _nobody_asked(error: Error) -> None:
-    """A tombstone that is not replicated leaves a group without members and offsets: the next load finds it, the next
-    look for expired offsets deletes it."""
+    """If the tombstone is not replicated, a group without members and offsets stays in the log. The next load finds it,
+    and the next look for expired offsets deletes it."""

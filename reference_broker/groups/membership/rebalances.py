@@ -1,266 +1,207 @@
-"""From one generation of a group to the next: who is waited for, how long, and what ends the wait."""
+"""From one generation of a group to the next: who is waited for, how long, and what ends the wait.
 
-from collections.abc import Callable, Iterator
+1. Something changes who the members are: ``prepare`` asks all of them to join again.
+2. All have joined, or the time for it is over: ``complete`` begins a generation and answers the JoinGroups.
+3. The leader's assignment is written (``syncing``): ``stabilise`` answers the SyncGroups.
+"""
+
+from collections.abc import Iterator
 from itertools import islice
 
-from reference_broker.groups.membership.counts import MembershipCounts
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.group_run import GroupRun
-from reference_broker.groups.membership.member import Member
-from reference_broker.groups.membership.membership_values import JoinAnswer, JoinedMember, SyncAnswer
-from reference_broker.groups.membership.sessions import Sessions
-from reference_broker.groups.membership.transitions import GroupState
-from reference_broker.ports.node_ports import Ports
+from reference_broker.groups.membership.answers import assignment_answer, generation_answer
+from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
+from reference_broker.groups.membership.served_group import ServedGroup
+from reference_broker.groups.state.member import Member
+from reference_broker.groups.state.states import GroupState
 from reference_broker.wire.errors import Error
 
 MEMBERS_A_SLICE = 256
-"""Members that are told of their generation in one event."""
+"""How many members are told of their generation in one event."""
 LEAST_WAIT_MS = 1000
-"""Between two looks whether a static member has joined, whatever rebalance timeout its members ask for."""
+"""The least time between two looks whether a static member has joined, however short the rebalance timeout is."""
 
 
-class Rebalances:
-    """Every transition of a group goes through here, but those that end it."""
-
-    __slots__ = ("_counts", "_initial_delay_ms", "_ports", "_sessions")
-
-    def __init__(self, ports: Ports, sessions: Sessions, initial_delay_ms: int, counts: MembershipCounts) -> None:
-        self._ports = ports
-        self._sessions = sessions
-        self._initial_delay_ms = initial_delay_ms
-        self._counts = counts
-
-    # --- a rebalance begins -----------------------------------------------------------------------------------------
-
-    def prepare_or_complete(self, run: GroupRun, reason: str) -> None:
-        """Something changed: a rebalance begins, or the one that is on its way may be complete."""
-        if run.group.can_rebalance:
-            self.prepare(run, reason)
-        else:
-            self.complete_if_joined(run)
-
-    def prepare(self, run: GroupRun, reason: str) -> None:
-        """Asks every member to join again. A group that was empty waits for more of them first."""
-        group = run.group
-        initial = group.state is GroupState.EMPTY
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            self.fail_syncs(run, Error.REBALANCE_IN_PROGRESS)
-        self._refuse_syncs(run, Error.REBALANCE_IN_PROGRESS)
-        self._cancel_sync_timer(run)
-        self.enter(run, group.begin_rebalance, ("reason", reason))
-        if initial:
-            remaining_ms = max(group.rebalance_timeout_ms - self._initial_delay_ms, 0)
-            self._delay(run, self._initial_delay_ms, remaining_ms)
-        elif group.all_joined:
-            self.complete(run)
-        else:
-            self._set_join_timer(run, group.rebalance_timeout_ms, lambda: self.complete(run))
-
-    def complete_if_joined(self, run: GroupRun) -> None:
-        """The initial delay of a new group is waited out in any case: more members may come."""
-        group = run.group
-        initial = group.previous_state is GroupState.EMPTY
-        if group.state is GroupState.PREPARING_REBALANCE and not initial and group.all_joined:
-            self.complete(run)
-
-    def _delay(self, run: GroupRun, delay_ms: int, remaining_ms: int) -> None:
-        self._set_join_timer(run, delay_ms, lambda: self._delay_over(run, delay_ms, remaining_ms))
-
-    def _delay_over(self, run: GroupRun, delay_ms: int, remaining_ms: int) -> None:
-        """Where members came meanwhile, others may follow: once more, as long as the rebalance timeout lasts."""
-        if not run.group.new_member_added or not remaining_ms:
-            self.complete(run)
-            return
-        run.group.new_member_added = False
-        self._delay(run, min(self._initial_delay_ms, remaining_ms), max(remaining_ms - delay_ms, 0))
-
-    # --- a generation begins ----------------------------------------------------------------------------------------
-
-    def complete(self, run: GroupRun) -> None:
-        """The next generation, without dynamic members that have not joined. If nobody has (static members only), the
-        wait begins anew, until their sessions end."""
-        group = run.group
-        self._cancel_join_timer(run)
-        self._remove_absent(run)
-        if group.members and not group.elect_joined_leader():
-            wait_ms = max(group.rebalance_timeout_ms, LEAST_WAIT_MS)
-            self._set_join_timer(run, wait_ms, lambda: self.complete(run))
-            return
-        self.enter(run, group.begin_generation)
-        if group.state is GroupState.EMPTY:
-            run.owner.coordinated.write_group(group, _ignored)
-            return
-        group.pending_syncs.update(dict.fromkeys(group.members))
-        self._set_sync_timer(run)
-        self._tell_generation(run, group.generation, iter(tuple(group.members.values())))
-
-    def _remove_absent(self, run: GroupRun) -> None:
-        group = run.group
-        if group.joined == len(group.members):
-            return
-        for member in tuple(group.members.values()):
-            if not member.awaits_join and member.group_instance_id is None:
-                self.remove(run, member.member_id, "expired")
-
-    def _tell_generation(self, run: GroupRun, generation: int, members: Iterator[Member]) -> None:
-        """In slices. Whoever has not been told when the next rebalance begins has joined that one already."""
-        group = run.group
-        if group.generation != generation or group.state is GroupState.PREPARING_REBALANCE:
-            return
-        batch = tuple(islice(members, MEMBERS_A_SLICE))
-        for member in batch:
-            if group.members.get(member.member_id) is member:
-                member.is_new = False
-                run.answer_join(member.member_id, generation_answer(group, member.member_id))
-                self._sessions.expect(run, member.member_id, member.session_timeout_ms)
-        if len(batch) == MEMBERS_A_SLICE:
-            self._set_timer(run, 0, lambda: self._tell_generation(run, generation, members))
-
-    def _sync_over(self, run: GroupRun) -> None:
-        """Members that never asked for their assignment are given up."""
-        run.sync_timer = None
-        late = tuple(run.group.pending_syncs)
-        for member_id in late:
-            self.remove(run, member_id, "expired")
-        if late:
-            self.prepare(run, f"{len(late)} members did not sync in time")
-
-    # --- a generation is assigned -----------------------------------------------------------------------------------
-
-    def synced(self, run: GroupRun, member_id: str) -> None:
-        """Its SyncGroup of this generation has come."""
-        run.group.pending_syncs.pop(member_id, None)
-        if not run.group.pending_syncs:
-            self._cancel_sync_timer(run)
-
-    def stabilise(self, run: GroupRun) -> None:
-        """The assignment is written: everybody who waits is told."""
-        group = run.group
-        self.enter(run, group.stabilise)
-        self._counts.completed_rebalances += 1
-        self._tell_assignments(run, group.generation, iter(tuple(run.syncs)))
-
-    def _tell_assignments(self, run: GroupRun, generation: int, member_ids: Iterator[str]) -> None:
-        """In slices. Whoever has not been told when the next rebalance begins is told that instead."""
-        group = run.group
-        if group.generation != generation or group.state is not GroupState.STABLE:
-            return
-        batch = tuple(islice(member_ids, MEMBERS_A_SLICE))
-        for member_id in batch:
-            if member_id in run.syncs:
-                self._tell_sync(run, member_id, assignment_answer(group, group.members[member_id]))
-        if len(batch) == MEMBERS_A_SLICE:
-            self._set_timer(run, 0, lambda: self._tell_assignments(run, generation, member_ids))
-
-    def fail_syncs(self, run: GroupRun, error: Error) -> None:
-        """There is no assignment of this generation."""
-        for member in run.group.members.values():
-            member.assignment = b""
-        self._refuse_syncs(run, error)
-
-    def _refuse_syncs(self, run: GroupRun, error: Error) -> None:
-        for member_id in tuple(run.syncs):
-            self._tell_sync(run, member_id, SyncAnswer(error))
-
-    def _tell_sync(self, run: GroupRun, member_id: str, answer: SyncAnswer) -> None:
-        """Its session begins anew: it could not send heartbeats meanwhile."""
-        run.answer_sync(member_id, answer)
-        self._sessions.expect(run, member_id, run.group.members[member_id].session_timeout_ms)
-
-    # --- members go -------------------------------------------------------------------------------------------------
-
-    def remove(self, run: GroupRun, member_id: str, what: str) -> None:
-        """Takes a member out, or the ID of one that never joined; what it waits for is answered UNKNOWN_MEMBER_ID, so
-        that it joins anew if it is still there. ``what``: removed (it left) or expired."""
-        run.answer_join(member_id, JoinAnswer(Error.UNKNOWN_MEMBER_ID))
-        run.answer_sync(member_id, SyncAnswer(Error.UNKNOWN_MEMBER_ID))
-        self._sessions.forget(run, member_id)
-        if run.group.remove(member_id) is not None:
-            self.note_member(run.group, member_id, what)
-
-    def note_member(self, group: Group, member_id: str, what: str) -> None:
-        self._ports.note(
-            "group_member",
-            ("group", group.group_id),
-            ("member_id", member_id),
-            ("what", what),
-            ("generation", group.generation),
-        )
-
-    # --- transitions and timers -------------------------------------------------------------------------------------
-
-    def enter(self, run: GroupRun, step: Callable[[int], None], *more: tuple[str, str]) -> None:
-        """One transition: counted and noted."""
-        group = run.group
-        self._counts.by_state[group.state] -= 1
-        step(self._ports.now().wall_ms)
-        self._counts.by_state[group.state] += 1
-        self._ports.note(
-            "group_state",
-            ("group", group.group_id),
-            ("state", group.state.value),
-            ("generation", group.generation),
-            ("leader", group.leader or ""),
-            ("members", len(group.members)),
-            *more,
-        )
-
-    def halt(self, run: GroupRun) -> None:
-        """No timer of this group fires any more."""
-        self._cancel_join_timer(run)
-        self._cancel_sync_timer(run)
-        self._sessions.forget_all(run)
-
-    def _set_join_timer(self, run: GroupRun, delay_ms: int, fire: Callable[[], None]) -> None:
-        self._cancel_join_timer(run)
-        run.join_timer = self._set_timer(run, delay_ms, fire)
-
-    def _cancel_join_timer(self, run: GroupRun) -> None:
-        if run.join_timer is not None:
-            self._ports.cancel_timer(run.join_timer)
-            run.join_timer = None
-
-    def _set_sync_timer(self, run: GroupRun) -> None:
-        run.sync_timer = self._set_timer(run, run.group.rebalance_timeout_ms, lambda: self._sync_over(run))
-
-    def _set_timer(self, run: GroupRun, delay_ms: int, fire: Callable[[], None]) -> int:
-        def fired() -> None:
-            if run.owner.alive:
-                fire()
-
-        return self._ports.set_timer(self._ports.now().mono_us + delay_ms * 1000, fired)
-
-    def _cancel_sync_timer(self, run: GroupRun) -> None:
-        if run.sync_timer is not None:
-            self._ports.cancel_timer(run.sync_timer)
-            run.sync_timer = None
+# --- a rebalance begins ---------------------------------------------------------------------------------------------
 
 
-def generation_answer(group: Group, member_id: str) -> JoinAnswer:
-    """What JoinGroup says of the generation that has begun; who is in it, to the leader only."""
-    return JoinAnswer(
-        Error.NONE,
-        member_id,
-        group.generation,
-        group.protocol_type,
-        group.protocol,
-        group.leader or "",
-        members=members_told(group) if member_id == group.leader else (),
-    )
+def prepare_or_complete(served: ServedGroup, reason: str) -> None:
+    """Something changed. A rebalance begins, or the one that is on its way may be complete."""
+    if served.group.can_rebalance:
+        prepare(served, reason)
+    else:
+        complete_if_joined(served)
 
 
-def members_told(group: Group) -> tuple[JoinedMember, ...]:
-    """All members, as the leader needs them to assign."""
-    return tuple(
-        JoinedMember(each.member_id, each.group_instance_id, each.metadata(group.protocol))
-        for each in group.members.values()
-    )
+def prepare(served: ServedGroup, reason: str) -> None:
+    """Asks every member to join again. A group that was empty waits for more members first."""
+    group = served.group
+    is_initial = group.state is GroupState.EMPTY
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        fail_syncs(served, Error.REBALANCE_IN_PROGRESS)
+    _refuse_syncs(served, Error.REBALANCE_IN_PROGRESS)
+    served.cancel_timer()
+    served.enter(group.begin_rebalance, ("reason", reason))
+    if is_initial:
+        delay_ms = served.around.config.group_initial_rebalance_delay_ms
+        _delay(served, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
+    elif group.all_joined:
+        complete(served)
+    else:
+        served.set_timer(group.rebalance_timeout_ms, lambda: complete(served))
 
 
-def assignment_answer(group: Group, member: Member) -> SyncAnswer:
-    return SyncAnswer(Error.NONE, group.protocol_type, group.protocol, member.assignment)
+def complete_if_joined(served: ServedGroup) -> None:
+    """A new group waits out its initial delay in any case, since more members may come."""
+    group = served.group
+    is_initial = group.previous_state is GroupState.EMPTY
+    if group.state is GroupState.PREPARING_REBALANCE and not is_initial and group.all_joined:
+        complete(served)
+
+
+def _delay(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
+    served.set_timer(delay_ms, lambda: _delay_over(served, delay_ms, remaining_ms))
+
+
+def _delay_over(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
+    """Where members came meanwhile others may follow. The delay is prolonged as long as the rebalance timeout lasts."""
+    if not served.group.new_member_added or not remaining_ms:
+        complete(served)
+        return
+    served.group.new_member_added = False
+    initial_ms = served.around.config.group_initial_rebalance_delay_ms
+    _delay(served, min(initial_ms, remaining_ms), max(remaining_ms - delay_ms, 0))
+
+
+# --- a generation begins --------------------------------------------------------------------------------------------
+
+
+def complete(served: ServedGroup) -> None:
+    """Begins the next generation, without the dynamic members that have not joined. If nobody has joined, only static
+    members are left. Then the wait begins anew, until their sessions end."""
+    group = served.group
+    served.cancel_timer()
+    _remove_absent(served)
+    if group.members and not group.elect_joined_leader():
+        served.set_timer(max(group.rebalance_timeout_ms, LEAST_WAIT_MS), lambda: complete(served))
+        return
+    served.enter(group.begin_generation)
+    if group.state is GroupState.EMPTY:
+        served.partition.write_group(group, _ignored)
+        return
+    served.set_timer(group.rebalance_timeout_ms, lambda: _sync_over(served))
+    _tell_generation(served, group.generation, iter(tuple(group.members.values())))
+
+
+def _remove_absent(served: ServedGroup) -> None:
+    group = served.group
+    if group.joined == len(group.members):
+        return
+    for member in tuple(group.members.values()):
+        if not member.awaits_join and member.group_instance_id is None:
+            remove(served, member.member_id, "expired")
+
+
+def _tell_generation(served: ServedGroup, generation: int, members: Iterator[Member]) -> None:
+    """Works in slices. Whoever has not been told when the next rebalance begins has joined that one already."""
+    group = served.group
+    if group.generation != generation or group.state is GroupState.PREPARING_REBALANCE:
+        return
+    batch = tuple(islice(members, MEMBERS_A_SLICE))
+    for member in batch:
+        if group.members.get(member.member_id) is member:
+            member.is_new = False
+            served.answer_join(member.member_id, generation_answer(group, member.member_id))
+            served.expect(member.member_id, member.session_timeout_ms)
+    if len(batch) == MEMBERS_A_SLICE:
+        served.after(0, lambda: _tell_generation(served, generation, members))
+
+
+def _sync_over(served: ServedGroup) -> None:
+    """Members that never asked for their assignment are given up."""
+    served.timer = None
+    late = tuple(served.group.pending_syncs)
+    for member_id in late:
+        remove(served, member_id, "expired")
+    if late:
+        prepare(served, f"{len(late)} members did not sync in time")
+
+
+# --- a generation is assigned ---------------------------------------------------------------------------------------
+
+
+def synced(served: ServedGroup, member_id: str) -> None:
+    """The SyncGroup of this member for this generation has come. After the last one nobody is waited for."""
+    served.group.synced(member_id)
+    if served.group.state is not GroupState.PREPARING_REBALANCE and not served.group.pending_syncs:
+        served.cancel_timer()
+
+
+def stabilise(served: ServedGroup) -> None:
+    """The assignment is written: everybody who waits is told."""
+    group = served.group
+    served.enter(group.stabilise)
+    served.around.metrics.rebalances.value += 1
+    _tell_assignments(served, group.generation, iter(tuple(served.syncs)))
+
+
+def _tell_assignments(served: ServedGroup, generation: int, member_ids: Iterator[str]) -> None:
+    """Works in slices. Whoever has not been told when the next rebalance begins is told that instead."""
+    group = served.group
+    if group.generation != generation or group.state is not GroupState.STABLE:
+        return
+    batch = tuple(islice(member_ids, MEMBERS_A_SLICE))
+    for member_id in batch:
+        if member_id in served.syncs:
+            _answer_sync(served, member_id, assignment_answer(group, group.members[member_id]))
+    if len(batch) == MEMBERS_A_SLICE:
+        served.after(0, lambda: _tell_assignments(served, generation, member_ids))
+
+
+def fail_syncs(served: ServedGroup, error: Error) -> None:
+    """There will be no assignment of this generation."""
+    for member in served.group.members.values():
+        member.assignment = b""
+    _refuse_syncs(served, error)
+
+
+def _refuse_syncs(served: ServedGroup, error: Error) -> None:
+    for member_id in tuple(served.syncs):
+        _answer_sync(served, member_id, SyncAnswer(error))
+
+
+def _answer_sync(served: ServedGroup, member_id: str, answer: SyncAnswer) -> None:
+    """The session begins anew, because the member could not send heartbeats while it waited."""
+    served.answer_sync(member_id, answer)
+    served.expect(member_id, served.group.members[member_id].session_timeout_ms)
+
+
+# --- members go -----------------------------------------------------------------------------------------------------
+
+
+def remove(served: ServedGroup, member_id: str, what: str) -> None:
+    """Takes out a member, or an ID that never joined. Its requests that wait are answered UNKNOWN_MEMBER_ID, so that it
+    joins anew if it is still there. ``what`` is removed (it left) or expired."""
+    served.answer_join(member_id, JoinAnswer(Error.UNKNOWN_MEMBER_ID))
+    served.answer_sync(member_id, SyncAnswer(Error.UNKNOWN_MEMBER_ID))
+    served.forget(member_id)
+    if served.group.remove(member_id) is not None:
+        served.note_member(member_id, what)
+
+
+def expired(served: ServedGroup, member_id: str) -> None:
+    """The session of a member, or of an ID that never joined, is over. Members that wait for an answer cannot send
+    heartbeats and are excused."""
+    group = served.group
+    member = group.members.get(member_id)
+    if not served.partition.is_led or (member is not None and member.is_excused):
+        return
+    remove(served, member_id, "expired")
+    if member is not None and group.state is not GroupState.EMPTY:
+        prepare_or_complete(served, f"member {member_id} was not heard of in time")
+    else:
+        complete_if_joined(served)
 
 
 def _ignored(error: Error) -> None:
-    """An empty generation that is not written is no loss: after a failover the one before has members that are not
-    there, whose sessions end."""
+    """An empty generation that is not written is no loss. After a failover the generation before it has members that
+    are not there, and their sessions end."""

@@ -1,45 +1,47 @@
-"""Offsets that go without anybody asking: too old ones (KIP-211), those of deleted topics; and groups without any.
+"""Offsets that go without anybody asking: those that are too old (KIP-211), and those of deleted topics.
 
-All in slices. A removal that cannot be written now (too few replicas) is tried again.
+Groups without members and offsets go with them. All work is done in slices. A removal that cannot be written now is
+tried again later, for instance where too few replicas are in sync.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.group_metrics import GroupMetrics
-from reference_broker.groups.membership.group import Group
 from reference_broker.groups.membership.membership import Membership
-from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
-from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
-from reference_broker.groups.offsets.slices import SliceQueue, Slices
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.slices import SliceQueue, Slices
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports
 from reference_broker.wire.errors import Error
 
 REMOVED_PER_SLICE = 200
-"""Tombstones of one event, some 3 ms."""
+"""How many tombstones are written in one event. They cost some 3 ms."""
 TOPICS_PER_SLICE = 500
 RETRY_US = 1_000_000
 LOOKS_PER_RETENTION = 8
-"""A group whose offsets cannot expire as it is (its members subscribe to the topics) is looked at so often."""
-
-
-class _Active(Protocol):
-    def active(self) -> Iterable[OffsetsPartition]: ...
+"""How often a group is looked at whose offsets cannot expire as it is, because its members subscribe to the topics."""
 
 
 class Cleaning:
-    """Looks every ``offsets.retention.check.interval.ms`` at the groups that are due, not at the others."""
+    """Looks every ``offsets.retention.check.interval.ms`` at the groups that are due, and at no others. ``active`` is
+    ``GroupCoordinator.active``."""
 
-    __slots__ = ("_config", "_led", "_membership", "_metrics", "_ports", "_work")
+    __slots__ = ("_active", "_config", "_membership", "_metrics", "_ports", "_work")
 
     def __init__(
-        self, ports: Ports, config: BrokerConfig, led: _Active, membership: Membership, metrics: GroupMetrics
+        self,
+        ports: Ports,
+        config: BrokerConfig,
+        active: Callable[[], Iterable[OffsetsPartition]],
+        membership: Membership,
+        metrics: GroupMetrics,
     ) -> None:
         self._ports = ports
         self._config = config
-        self._led = led
+        self._active = active
         self._membership = membership
         self._metrics = metrics
         self._work = SliceQueue(ports)
@@ -49,9 +51,11 @@ class Cleaning:
         interval_us = self._config.offsets_retention_check_interval_ms * 1000
         self._ports.set_timer(self._ports.now().mono_us + interval_us, self._look)
 
+    # --- offsets that are too old -----------------------------------------------------------------------------------
+
     def _look(self) -> None:
         now_ms = self._ports.now().wall_ms
-        for target in self._led.active():
+        for target in self._active():
             if target.retention.is_due(now_ms):
                 self._work.add(self._expire(target, now_ms))
         self.start()
@@ -65,39 +69,28 @@ class Cleaning:
             yield
 
     def _expire_group(self, target: OffsetsPartition, group_id: str) -> Slices:
-        now_ms, retention_ms = self._ports.now().wall_ms, target.retention.retention_ms
         group = target.groups.get(group_id)
         if group is None:
             return
-        expired: list[OffsetKey] = []
-        next_ms = now_ms + retention_ms
-        for topic, partitions in target.offsets.of(group_id).items():
-            if group.is_subscribed_to(topic):
-                next_ms = min(next_ms, now_ms + retention_ms // LOOKS_PER_RETENTION)
-                continue
-            for index, stored in partitions.items():
-                expires_ms = _expires_ms(group, stored.commit, retention_ms)
-                if expires_ms is None:
-                    next_ms = min(next_ms, now_ms + retention_ms // LOOKS_PER_RETENTION)
-                elif expires_ms <= now_ms:
-                    expired.append(OffsetKey(group_id, topic, index))
-                else:
-                    next_ms = min(next_ms, expires_ms)
+        now_ms = self._ports.now().wall_ms
+        expired, next_ms = _expired(target, group, now_ms)
         if expired:
             boundary = target.led.log.log_end_offset
             self._metrics.expirations.value += len(expired)
             yield from self._remove(target, expired, boundary)
             if not target.is_led:
                 return
-            next_ms = now_ms + 1  # Whether they are gone, and the group with them.
+            next_ms = now_ms + 1  # Then it is seen whether they are gone, and the group with them.
         if target.offsets.has_any(group_id):
             target.retention.look_at(group_id, next_ms)
         elif not self._membership.delete_unused(target, group) and not group.members:
             target.retention.look_at(group_id, now_ms + 1)  # Somebody was told a member ID and may still join.
 
+    # --- offsets of deleted topics ----------------------------------------------------------------------------------
+
     def forget_topics(self, topics: Sequence[str]) -> None:
-        """They are deleted. Commits that come from now on are of new topics of these names, and stay."""
-        for target in self._led.active():
+        """The topics are deleted. Commits that come from now on belong to new topics of these names, and stay."""
+        for target in self._active():
             self._work.add(self._forget(target, topics, target.led.log.log_end_offset))
             waiting = target.offsets.waiting_of(frozenset(topics))
             if waiting:
@@ -115,11 +108,13 @@ class Cleaning:
             if number % TOPICS_PER_SLICE == 0:
                 yield
 
+    # --- removing ---------------------------------------------------------------------------------------------------
+
     def _remove(
         self, target: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Slices:
-        """Those that were written below ``boundary`` and not anew since then. ``of_topics``: which are gone, so that
-        commits on their way are removed, too."""
+        """Removes the offsets that were written below ``boundary`` and not anew since then. With ``of_topics``, commits
+        that are on their way are removed, too."""
         for at in range(0, len(keys), REMOVED_PER_SLICE):
             some = [
                 key
@@ -134,7 +129,7 @@ class Cleaning:
                 return
 
     def _removed(self, target: OffsetsPartition, again: Callable[[], Slices], error: Error) -> None:
-        """An error may come before the records are written or after; what is written already is not written again."""
+        """An error may come before the tombstones are written or after. What is written is not written again."""
         if error is Error.NONE or not target.is_led:
             return
 
@@ -145,8 +140,28 @@ class Cleaning:
         self._ports.set_timer(self._ports.now().mono_us + RETRY_US, retry)
 
 
+def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
+    """Returns the offsets of the group that are too old, and the Unix time of the next look if there are none."""
+    retention_ms = target.retention.retention_ms
+    expired: list[OffsetKey] = []
+    next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // LOOKS_PER_RETENTION
+    for topic, partitions in target.offsets.of(group.group_id).items():
+        if group.is_subscribed_to(topic):
+            next_ms = min(next_ms, kept_ms)
+            continue
+        for index, stored in partitions.items():
+            expires_ms = _expires_ms(group, stored.commit, retention_ms)
+            if expires_ms is None:
+                next_ms = min(next_ms, kept_ms)
+            elif expires_ms <= now_ms:
+                expired.append(OffsetKey(group.group_id, topic, index))
+            else:
+                next_ms = min(next_ms, expires_ms)
+    return expired, next_ms
+
+
 def _expires_ms(group: Group, commit: CommitOffset, retention_ms: int) -> int | None:
-    """Unix time; None: not while the group is as it is."""
+    """Returns a Unix time. None means that the offset does not expire while the group is as it is."""
     base_ms = group.expires_from_ms(commit.commit_timestamp_ms)
     if base_ms is None:
         return None

@@ -7,10 +7,10 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.offsets.commits import CommitRequest, FetchedOffset, WantedOffset
-from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, partition_of
+from reference_broker.groups.offsets.requests import CommitRequest, FetchedOffset, WantedOffset
 from reference_broker.groups.roles import CoordinatedRoles
+from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
@@ -76,7 +76,7 @@ class CoordinatorWorld(World):
         if len(self.replicas) == 1:
             log.advance_high_watermark(log.log_end_offset)
         self.roles.leads(partition, PartitionImage(self.replicas, self.replicas, 1, epoch, 0))
-        return next((one for one in self.groups.active() if one.partition == index), None)
+        return next((one for one in self.groups.active() if one.index == index), None)
 
     def log_config(self) -> LogConfig:
         return LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
@@ -132,7 +132,7 @@ class CoordinatorWorld(World):
         return answer
 
     def active(self, index: int) -> OffsetsPartition:
-        return next(one for one in self.groups.active() if one.partition == index)
+        return next(one for one in self.groups.active() if one.index == index)
 
 
 def offset_of(found: FetchedOffset) -> int:

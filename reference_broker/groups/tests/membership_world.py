@@ -4,20 +4,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.group_store import Written
-from reference_broker.groups.membership.member import MemberProtocol
 from reference_broker.groups.membership.membership import Membership
-from reference_broker.groups.membership.membership_values import (
+from reference_broker.groups.membership.requests import (
     JoinAnswer,
     JoinRequest,
     Leaving,
     SyncAnswer,
     SyncRequest,
 )
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import MemberProtocol
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.storage.log import Written
+from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.storage.retention import Retention
+from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.now import Now
 from reference_broker.wire.errors import Error
 
@@ -77,15 +83,18 @@ class Write:
     written: Written
 
 
-@dataclass
-class FakePartition:
-    """``holds``: writes wait in ``writes`` until the test settles them; else all succeed at once."""
+class FakePartition(OffsetsPartition):
+    """A loaded partition without a log. If it ``holds``, what is written waits in ``writes`` until the test settles it;
+    else all writes end at once with ``fails``."""
 
-    partition: int = 0
-    groups: dict[str, Group] = field(default_factory=dict)
-    writes: list[Write] = field(default_factory=list)
-    holds: bool = False
-    fails: Error = Error.NONE
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.holds = False
+        self.fails = Error.NONE
+        led = SimpleNamespace(index=0, unwatch=lambda _: None)
+        log: Any = SimpleNamespace(led=led)
+        super().__init__(FakePorts(), log, Retention(1), GroupMetrics(Metrics()))  # type: ignore[arg-type]
+        self.is_loaded = True
 
     def write_group(self, group: Group, written: Written) -> None:
         assignments = {each.member_id: each.assignment for each in group.members.values()}
@@ -94,7 +103,7 @@ class FakePartition:
             written(self.fails)
 
     def remove_group(self, group_id: str, written: Written) -> bool:
-        """An error that is told at once: nothing is written."""
+        """An error that is told at once means that nothing is written."""
         self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
         if not self.holds:
             written(self.fails)
@@ -156,7 +165,8 @@ class World:
         self.config = BrokerConfig(**values)  # type: ignore[arg-type]
         self.ports = FakePorts()
         self.store = FakeStore()
-        self.membership = Membership(self.ports, self.config, self.store, Random(7))  # type: ignore[arg-type]
+        self.metrics = GroupMetrics(Metrics())
+        self.membership = Membership(self.ports, self.config, self.store.find, self.metrics, Random(7))  # type: ignore[arg-type]
 
     @property
     def partition(self) -> FakePartition:
@@ -238,6 +248,18 @@ class World:
 
     def pass_ms(self, duration_ms: int) -> None:
         self.ports.pass_ms(duration_ms)
+        self.membership.validate()
+
+    def lose(self) -> FakePartition:
+        """Another node coordinates the groups now."""
+        lost, self.store.partition = self.partition, None
+        lost.close()
+        self.membership.unloaded(lost)
+        return lost
+
+    def in_state(self, state: GroupState) -> int:
+        """How many groups are counted in this state."""
+        return self.metrics.by_state[state].value
 
     def alive_ms(self, duration_ms: int, *members: str) -> None:
         """Time passes while these members send heartbeats each second."""

@@ -2,10 +2,10 @@
 
 import pytest
 
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.offsets.commits import CommitRequest, WantedOffset
-from reference_broker.groups.offsets.group_records import OffsetKey
-from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
+from reference_broker.groups.offsets.committed_offsets import OffsetKey
+from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.reader import read_all
@@ -20,8 +20,7 @@ def led(**config: str) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
 
 
 def put(world: CoordinatorWorld, target: OffsetsPartition, group: Group) -> None:
-    target.groups[group.group_id] = group
-    world.groups.membership.added(target, group)
+    world.groups.membership.serve(target, target.add_group(group))
 
 
 def value_versions(world: CoordinatorWorld) -> list[int]:

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
-from reference_broker.groups.offsets.offsets import Change, CommittedOffsets
+from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
 
 KEYS = [OffsetKey(group, topic, index) for group in "gh" for topic in "tu" for index in (0, 1)]
 
@@ -32,6 +31,7 @@ def test_what_is_visible_is_the_log_below_the_high_watermark(
             end += len(changes)
             offsets.appended(end, changes)
             log.extend((end, each) for each in changes)
+        offsets.validate()
         visible = {key: commit for at, (key, commit) in log if at <= high_watermark}
         newest = dict(each for _, each in log)
         written = {key: at for at, (key, _) in log}

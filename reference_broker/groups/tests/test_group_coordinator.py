@@ -3,13 +3,13 @@
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.member import Member, MemberProtocol
-from reference_broker.groups.membership.transitions import GroupState
-from reference_broker.groups.offsets import offsets_topic
-from reference_broker.groups.offsets.group_record_codec import group_key, offset_key
-from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
-from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, java_hash, partition_of, replication_factor
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.storage import topic
+from reference_broker.groups.storage.codec import group_key, offset_key
+from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, java_hash, partition_of, replication_factor
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
 from reference_broker.metadata.image import MetadataImage
@@ -52,9 +52,9 @@ def test_groups_are_hashed_as_java_hashes(text: str, value: int) -> None:
 
 
 def test_long_group_ids_are_hashed_and_not_kept() -> None:
-    before = offsets_topic._remembered_hash.cache_info().currsize
+    before = topic._remembered_hash.cache_info().currsize
     assert partition_of("g" * 30_000, 1 << 31) == java_hash("g" * 30_000)
-    assert offsets_topic._remembered_hash.cache_info().currsize == before
+    assert topic._remembered_hash.cache_info().currsize == before
 
 
 def test_the_offsets_topic_has_no_more_replicas_than_there_are_brokers() -> None:
@@ -109,7 +109,7 @@ def test_offsets_and_groups_are_what_they_were_after_a_load() -> None:
     target = world.lead_offsets(0)
     assert target is not None
     group_id = world.group_in(0)
-    group = target.groups[group_id] = stable_group(group_id)
+    group = target.add_group(stable_group(group_id))
     target.write_group(group, lambda _: None)
     assert world.commit(group_id, 5, 6, generation=1, member="m-1") == [[Error.NONE] * 2]
     simple = world.group_in(0, "simple")

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.member import Member, MemberProtocol
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.state.states import GroupState
 from reference_broker.wire.errors import Error
 
 NAMES = ("range", "roundrobin", "sticky")
@@ -89,7 +89,7 @@ class GroupBesideNaive(RuleBasedStateMachine):
     @rule()
     def give_id(self) -> None:
         member_id = self.fresh_id()
-        self.group.pending_joins[member_id] = None
+        self.group.give_id(member_id)
         self.naive.pending.append(member_id)
 
     @precondition(lambda self: self.naive.members)
@@ -178,6 +178,7 @@ class GroupBesideNaive(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         group, naive = self.group, self.naive
+        group.validate()
         assert group.state.value == naive.state
         assert (group.generation, group.leader, group.protocol) == (naive.generation, naive.leader, naive.protocol)
         assert list(group.members) == [each.member_id for each in naive.members]

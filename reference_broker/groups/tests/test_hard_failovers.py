@@ -3,10 +3,10 @@ cannot be written."""
 
 import pytest
 
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.transitions import GroupState
-from reference_broker.groups.offsets.commits import FetchedOffset
-from reference_broker.groups.offsets.loading import CHUNK_BYTES
+from reference_broker.groups.offsets.requests import FetchedOffset
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.storage.loading import CHUNK_BYTES
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
 from reference_broker.wire.errors import Error
 
@@ -190,7 +190,7 @@ def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
     world.show(t=600)
     group = world.group_in(0)
     target = world.active(0)
-    target.groups[group] = Group(group, 0)
+    target.add_group(Group(group, 0))
     answers = world.commit(group, *range(600))
     fire_next(world)
     target.groups[group].state = GroupState.STABLE

@@ -3,9 +3,9 @@
 import pytest
 
 from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.membership.member import MemberProtocol
-from reference_broker.groups.membership.transitions import GroupState
-from reference_broker.groups.tests.membership_world import BOTH, World
+from reference_broker.groups.state.member import MemberProtocol
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.tests.membership_world import BOTH, RANGE, World
 from reference_broker.wire.errors import Error
 
 ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
@@ -271,6 +271,14 @@ def test_of_a_loaded_group_that_is_too_large_the_last_to_rejoin_are_turned_away(
     assert joins[2].error is Error.GROUP_MAX_SIZE_REACHED
     assert [each.answer.generation for each in joins[:2]] == [before.group.generation] * 2
     assert list(world.group.members) == ids[:2]
+
+
+def test_a_member_that_names_a_protocol_twice_counts_once() -> None:
+    world = World()
+    (first,) = world.stable(None, protocols=RANGE * 2)
+    _, joining = world.new(protocols=BOTH)
+    world.join(first, protocols=RANGE * 2)
+    assert (joining.answer.generation, joining.answer.protocol) == (2, "range")
 
 
 def test_the_reason_is_in_the_trace() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.membership.membership_values import Leaving
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.membership.requests import Leaving
+from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import World
 from reference_broker.wire.errors import Error
 
@@ -165,10 +165,10 @@ def test_an_accepted_commit_counts_as_a_heartbeat() -> None:
     (member,) = world.stable(None)
     for _ in range(3):
         world.pass_ms(9999)
-        world.membership.heard("g", member)
+        world.membership.heard(world.partition, "g", member)
     assert member in world.group.members
-    world.membership.heard("g", "nobody")
-    world.membership.heard("none", member)
+    world.membership.heard(world.partition, "g", "nobody")
+    world.membership.heard(world.partition, "none", member)
 
 
 def test_heartbeats_set_no_timers() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.member import Member, MemberProtocol
 from reference_broker.groups.membership.membership import GROUPS_A_SLICE
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, World
 from reference_broker.wire.errors import Error
 
@@ -28,7 +28,7 @@ def test_a_loaded_group_goes_on_and_its_members_have_one_session_to_be_heard() -
     world = World()
     world.partition.groups["g"] = recorded("g", "a", "b")
     world.membership.loaded(world.partition)
-    assert world.membership.counts.by_state[GroupState.STABLE] == 1
+    assert world.in_state(GroupState.STABLE) == 1
     assert world.heartbeat("a", 7) is Error.NONE
     assert world.sync("b", 7).answer.assignment == b"b"
     world.pass_ms(5000)
@@ -44,13 +44,13 @@ def test_many_groups_are_taken_up_in_slices_and_one_that_is_asked_for_at_once() 
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
-    assert world.membership.counts.groups == GROUPS_A_SLICE
+    assert world.metrics.groups.value == GROUPS_A_SLICE
     assert world.heartbeat("a", 7, group=f"g{count - 1}") is Error.NONE
-    assert world.membership.counts.groups == GROUPS_A_SLICE + 1
+    assert world.metrics.groups.value == GROUPS_A_SLICE + 1
     world.pass_ms(0)
-    assert world.membership.counts.groups == count
+    assert world.metrics.groups.value == count
     world.pass_ms(10_000)
-    assert world.membership.counts.by_state[GroupState.EMPTY] == count
+    assert world.in_state(GroupState.EMPTY) == count
 
 
 @pytest.mark.clause(
@@ -62,14 +62,11 @@ def test_a_lost_partition_answers_all_who_wait() -> None:
     world.partition.holds = True
     joining = world.new()[1]
     first, _ = world.new(group="other")
-    world.partition.groups["none"] = Group("none", WALL_MS)
-    world.membership.added(world.partition, world.partition.groups["none"])
+    world.membership.serve(world.partition, world.partition.add_group(Group("none", WALL_MS)))
     world.pass_ms(0)
     syncing = world.sync(first, 1, group="other")
     second = world.new()[1]
-    lost = world.partition
-    world.store.partition = None
-    world.membership.unloaded(lost)
+    lost = world.lose()
     assert joining.error is Error.NONE
     assert second.error is Error.NOT_COORDINATOR
     assert syncing.error is Error.NOT_COORDINATOR
@@ -77,7 +74,7 @@ def test_a_lost_partition_answers_all_who_wait() -> None:
     assert world.ports.armed <= 1
     lost.writes[0].written(Error.NONE)
     world.pass_ms(600_000)
-    assert world.membership.counts.groups == 0
+    assert world.metrics.groups.value == 0
     assert all(each.state is GroupState.DEAD for each in lost.groups.values())
 
 
@@ -89,8 +86,7 @@ def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> Non
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
     world.pass_ms(0)
-    lost, world.store.partition = world.partition, FakePartition()
-    world.membership.unloaded(lost)
+    lost, world.store.partition = world.lose(), FakePartition()
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "b")
     world.membership.loaded(world.partition)
@@ -98,10 +94,10 @@ def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> Non
     assert world.heartbeat("a", 7, group=last) is Error.UNKNOWN_MEMBER_ID
     assert world.heartbeat("b", 7, group=last) is Error.NONE
     world.pass_ms(5000)
-    assert world.membership.counts.groups == count
-    world.membership.heard(last, "b")
+    assert world.metrics.groups.value == count
+    world.membership.heard(world.partition, last, "b")
     world.pass_ms(5000)
-    assert world.membership.counts.by_state[GroupState.STABLE] == 1
+    assert world.in_state(GroupState.STABLE) == 1
     assert world.heartbeat("b", 7, group=last) is Error.NONE
     world.membership.unloaded(lost)
     assert world.heartbeat("b", 7, group=last) is Error.NONE
@@ -117,9 +113,7 @@ def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> 
     member, _ = world.new()
     world.pass_ms(0)
     syncing = world.sync(member)
-    group, lost = world.group, world.partition
-    world.store.partition = None
-    world.membership.unloaded(lost)
+    group, lost = world.group, world.lose()
     lost.writes[0].written(Error.NONE)
     assert group.state is GroupState.COMPLETING_REBALANCE
     world.pass_ms(0)
@@ -128,8 +122,8 @@ def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> 
 
 def test_unloading_what_was_never_asked_for() -> None:
     world = World()
-    world.membership.unloaded(world.partition)
-    assert world.membership.counts.groups == 0
+    world.lose()
+    assert world.metrics.groups.value == 0
 
 
 # --- deleting -------------------------------------------------------------------------------------------------------
@@ -151,7 +145,7 @@ def test_only_groups_without_members_are_deleted() -> None:
     assert not world.partition.groups
     write.written(Error.NONE)
     assert errors[2:] == [Error.NONE]
-    assert world.membership.counts.groups == 0
+    assert world.metrics.groups.value == 0
     world.store.is_loading = True
     world.membership.delete("g", errors.append)
     assert errors[3:] == [Error.COORDINATOR_LOAD_IN_PROGRESS]

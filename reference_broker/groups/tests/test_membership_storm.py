@@ -13,24 +13,26 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.membership.group_store import Written
 from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.membership.member import Member, MemberProtocol
-from reference_broker.groups.membership.membership_values import JoinAnswer, Leaving, SyncAnswer
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.membership.requests import JoinAnswer, Leaving, SyncAnswer
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.storage.log import Written
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
 from reference_broker.wire.errors import Error
 
 SESSION_MS, REBALANCE_MS = 6000, 12_000
 
 
-@dataclass
 class LoggedPartition(FakePartition):
-    """Remembers what was written last, as a log does. ``waiting``: writes that are not settled, oldest first."""
+    """Remembers what was written last, as a log does."""
 
-    log: Group | None = None
-    waiting: list[Written] = field(default_factory=list)
+    def __init__(self, log: Group | None = None) -> None:
+        super().__init__()
+        self.log = log
+        self.waiting: list[Written] = []
+        """Writes that are not settled, oldest first."""
 
     def write_group(self, group: Group, written: Written) -> None:
         kept = copy_of(group)
@@ -261,12 +263,11 @@ class Storm(RuleBasedStateMachine):
 
     @rule()
     def another_coordinator(self) -> None:
-        lost = self.partition
-        self.world.store.partition = None
-        self.world.membership.unloaded(lost)
+        lost = self.world.lose()
+        assert isinstance(lost, LoggedPartition)
         taken = LoggedPartition(log=lost.log)
         if lost.log is not None:
-            taken.groups["g"] = copy_of(lost.log)
+            taken.add_group(copy_of(lost.log))
         self.world.store.partition = taken
         self.told.life += 1
         self.world.membership.loaded(taken)
@@ -274,11 +275,7 @@ class Storm(RuleBasedStateMachine):
 
     @invariant()
     def one_of_each(self) -> None:
-        group = self.world.partition.groups.get("g")
-        if group is not None:
-            assert group.joined == sum(each.awaits_join for each in group.members.values())
-            assert group.state is not GroupState.STABLE or group.members
-            assert group.leader in (group.members if group.members else (None,))
+        self.world.membership.validate()
 
     def teardown(self) -> None:
         """All is well from now on: two sessions and two rebalances later every member is assigned."""

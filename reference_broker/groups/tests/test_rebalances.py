@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from reference_broker.groups.membership.rebalances import MEMBERS_A_SLICE
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import World
 from reference_broker.wire.errors import Error
 
@@ -252,11 +252,9 @@ def test_a_group_that_was_left_goes_on_with_the_next_generation_and_any_protocol
 def test_what_is_counted() -> None:
     world = World()
     world.stable(None)
-    by_state = world.membership.counts.by_state
-    assert (by_state[GroupState.STABLE], by_state[GroupState.EMPTY]) == (1, 0)
-    assert world.membership.counts.completed_rebalances == 1
+    assert (world.in_state(GroupState.STABLE), world.in_state(GroupState.EMPTY)) == (1, 0)
+    assert world.metrics.rebalances.value == 1
     world.pass_ms(10_000)
-    assert (by_state[GroupState.STABLE], by_state[GroupState.EMPTY]) == (0, 1)
-    assert world.membership.counts.expired_members == 1
-    assert world.membership.counts.groups == 1
+    assert (world.in_state(GroupState.STABLE), world.in_state(GroupState.EMPTY)) == (0, 1)
+    assert world.metrics.groups.value == 1
     assert world.states() == ["PreparingRebalance", "CompletingRebalance", "Stable", "PreparingRebalance", "Empty"]

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.groups.membership import rebalances
-from reference_broker.groups.membership.transitions import GroupState
+from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import BOTH, Joining, Syncing, World
 from reference_broker.wire.errors import Error
 

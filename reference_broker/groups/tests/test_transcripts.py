@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reference_broker.groups.membership.member import MemberProtocol
-from reference_broker.groups.membership.membership_values import JoinAnswer, SyncAnswer
+from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
+from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
 from reference_broker.wire.errors import Error
 
@@ -112,8 +112,7 @@ class Conversation:
         self.world.partition.writes[-1].written(Error[error])
 
     def lost(self) -> None:
-        lost, self.world.store.partition = self.world.partition, None
-        self.world.membership.unloaded(lost)
+        self.world.lose()
 
 
 class Answers(list[object]):

@@ -4,26 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets.group_record_codec import (
+from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.storage.codec import (
     CLASSIC_VALUE,
     EPOCH_VALUE,
-    DamagedRecord,
+    GroupKey,
+    UnknownKey,
     group_key,
     group_value,
     offset_key,
     offset_value,
-    read_group_value,
+    read_group,
     read_key,
     read_offset_value,
 )
-from reference_broker.groups.offsets.group_records import (
-    CommitOffset,
-    GroupKey,
-    GroupValue,
-    MemberValue,
-    OffsetKey,
-    UnknownKey,
-)
+from reference_broker.groups.storage.record_fields import DamagedRecord
 
 KEY = OffsetKey("g", "t", 1)
 COMMIT = CommitOffset("t", 1, 5, 7, "m", 9)
@@ -31,20 +28,28 @@ COMMIT = CommitOffset("t", 1, 5, 7, "m", 9)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-MEMBERS = st.builds(
-    MemberValue,
-    TEXT,
-    st.none() | TEXT,
-    TEXT,
-    TEXT,
-    st.integers(0, 2**31 - 1),
-    INT32,
-    st.binary(max_size=40),
-    st.binary(max_size=40),
-)
-GROUPS = st.builds(
-    GroupValue, TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=4).map(tuple)
-)
+
+
+def unique(members: list[Member]) -> tuple[Member, ...]:
+    """Without those whose ID or instance another one has."""
+    by_id = {each.member_id: each for each in members}
+    static = {each.group_instance_id: each for each in by_id.values() if each.group_instance_id is not None}
+    return tuple(each for each in by_id.values() if static.get(each.group_instance_id or "", each) is each)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Group:
+    """As a record can tell of them: a member knows the selected protocol only."""
+    protocol = draw(st.none() | TEXT)
+    metadata = st.binary(max_size=40)
+    known = st.just(()) if protocol is None else metadata.map(lambda data: (MemberProtocol(protocol, data),))
+    member = st.builds(
+        Member, TEXT, st.none() | TEXT, TEXT, TEXT, st.integers(0, 2**31 - 1), INT32, known, st.binary(max_size=40)
+    )
+    members = unique(draw(st.lists(member, max_size=4)))
+    leader = draw(st.none() | TEXT | st.sampled_from([each.member_id for each in members] or [""]))
+    selected = protocol if members else None
+    return Group.loaded(draw(TEXT), draw(INT32), draw(TEXT), selected, leader, draw(INT64), members)
 
 
 def test_keys_are_kafkas_bytes() -> None:
@@ -103,25 +108,37 @@ def test_an_offset_is_read_as_it_was_written(
     assert classic == CommitOffset(topic, index, offset, epoch, metadata, commit_ms)
 
 
-@given(GROUPS, TEXT)
-def test_a_group_is_read_as_it_was_written(value: GroupValue, group: str) -> None:
-    assert read_key(group_key(group)) == GroupKey(group)
-    assert read_group_value(group_value(value)) == value
+@given(groups())
+def test_a_group_is_read_as_it_was_written(group: Group) -> None:
+    assert read_key(group_key(group.group_id)) == GroupKey(group.group_id)
+    found = read_group(group.group_id, group_value(group))
+    assert found == group
+    found.validate()
 
 
 def test_groups_of_every_version_are_read() -> None:
     texts = b"\0\1p\0\0\0\2\0\1r\xff\xff"
     member = b"\0\1m\0\1c\0\1h"
     rest = b"\0\0\0\x0b\0\0\0\1s\0\0\0\0"
-    first = read_group_value(b"\0\0" + texts + b"\0\0\0\1" + member + rest)
-    assert first == GroupValue("p", 2, "r", None, -1, (MemberValue("m", None, "c", "h", 11, 11, b"s", b""),))
-    second = read_group_value(b"\0\1" + texts + b"\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
-    assert second.members[0].rebalance_timeout_ms == 12
-    third = read_group_value(b"\0\2" + texts + bytes(7) + b"\x0d\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
-    assert third.current_state_timestamp_ms == 13
+    knows = (MemberProtocol("r", b"s"),)
+    first = read_group("g", b"\0\0" + texts + b"\0\0\0\1" + member + rest)
+    assert first == Group.loaded("g", 2, "p", "r", None, -1, (Member("m", None, "c", "h", 11, 11, knows),))
+    second = read_group("g", b"\0\1" + texts + b"\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
+    assert second.members["m"].rebalance_timeout_ms == 12
+    third = read_group("g", b"\0\2" + texts + bytes(7) + b"\x0d\0\0\0\1" + member + b"\0\0\0\x0c" + rest)
+    assert third.state_since_ms == 13
     flexible = b"\0\4\2p\0\0\0\2\2r\0" + bytes(7) + b"\x0d\2\2m\2i\2c\2h"
-    fifth = read_group_value(flexible + b"\0\0\0\x0c\0\0\0\x0b\2s\1\0\0")
-    assert fifth == GroupValue("p", 2, "r", None, 13, (MemberValue("m", "i", "c", "h", 12, 11, b"s", b""),))
+    fifth = read_group("g", flexible + b"\0\0\0\x0c\0\0\0\x0b\2s\1\0\0")
+    assert fifth == Group.loaded("g", 2, "p", "r", None, 13, (Member("m", "i", "c", "h", 12, 11, knows),))
+
+
+@pytest.mark.parametrize("instances", [(None, None), ("i", "i")])
+def test_a_group_with_a_member_twice_is_damaged(instances: tuple[str | None, ...]) -> None:
+    group = Group("g", 0, generation=1, protocol_type="p", protocol="r")
+    for number, instance in enumerate(instances):
+        group.members[str(number)] = Member("m" if instance is None else f"m{number}", instance, "c", "h", 1, 1, ())
+    with pytest.raises(DamagedRecord, match="twice"):
+        read_group("g", group_value(group))
 
 
 def test_keys_of_other_kinds_of_groups_are_known_by_their_number() -> None:
@@ -130,25 +147,25 @@ def test_keys_of_other_kinds_of_groups_are_known_by_their_number() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_other_bytes_are_damage_and_nothing_worse(data: bytes) -> None:
-    for read in (read_key, read_group_value, lambda value: read_offset_value(KEY, value)):
+    for read in (read_key, lambda value: read_group("g", value), lambda value: read_offset_value(KEY, value)):
         try:
             read(data)
         except DamagedRecord:
             continue
 
 
-@given(GROUPS, st.data())
-def test_a_value_that_was_cut_is_damaged(value: GroupValue, data: st.DataObject) -> None:
-    whole = group_value(value)
+@given(groups(), st.data())
+def test_a_value_that_was_cut_is_damaged(group: Group, data: st.DataObject) -> None:
+    whole = group_value(group)
     with pytest.raises(DamagedRecord):
-        read_group_value(whole[: data.draw(st.integers(0, len(whole) - 1))])
+        read_group("g", whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
 def test_versions_of_later_times_are_damage() -> None:
     with pytest.raises(DamagedRecord):
         read_offset_value(KEY, b"\0\5" + offset_value(COMMIT, CLASSIC_VALUE)[2:])
     with pytest.raises(DamagedRecord):
-        read_group_value(b"\0\5" + bytes(40))
+        read_group("g", b"\0\5" + bytes(40))
 
 
 def test_an_epoch_of_another_length_is_damage() -> None:

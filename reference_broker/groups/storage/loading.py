@@ -1,20 +1,19 @@
 """Reads a partition of ``__consumer_offsets`` when this node begins to lead it, in slices.
 
-Up to the log's end, not only to the high watermark: what the former coordinator wrote and what is replicated after all
-becomes visible when the high watermark passes it. Damaged records and those of kinds that are not read here are left
-out, with a note: one bad record must not take a partition's groups away.
+It reads up to the end of the log, not only to the high watermark. Records of the former coordinator that lie above it
+may still be replicated. They become visible when the high watermark passes them. Damaged records and records of
+other kinds are left out. A note tells of damage: one bad record must not take the groups of a whole partition away.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from reference_broker.groups.membership.group import Group
-from reference_broker.groups.offsets.group_record_codec import read_group_value, read_key, read_offset_value
-from reference_broker.groups.offsets.group_records import GroupKey, OffsetKey
-from reference_broker.groups.offsets.group_values import restored
-from reference_broker.groups.offsets.offsets_partition import OffsetsPartition
-from reference_broker.groups.offsets.record_fields import DamagedRecord
-from reference_broker.groups.offsets.slices import Slices
+from reference_broker.groups.offsets.committed_offsets import OffsetKey
+from reference_broker.groups.slices import Slices
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.storage.codec import GroupKey, read_group, read_key, read_offset_value
+from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.storage.record_fields import DamagedRecord
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import InvalidRecords, iterate
@@ -22,21 +21,23 @@ from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
 
 CHUNK_BYTES = 128 * 1024
-"""Read at once. Its records are taken over several slices."""
+"""How much is read at once. Its records are taken over several slices."""
 RECORDS_PER_SLICE = 200
-"""Some 3 ms."""
+"""They cost some 3 ms."""
 
 
 @dataclass(slots=True)
 class Loading:
-    """``finished``: called at the end, with the number of records, unless the partition is led elsewhere by then."""
+    """``finished`` is told the number of records at the end, unless another node leads the partition by then."""
 
     ports: Ports
     target: OffsetsPartition
     finished: Callable[[int], None]
     records: int = 0
+    _end_offset: int = 0
+    """One past the last record that was taken."""
     _groups: dict[str, bytes] = field(default_factory=dict)
-    """The last value of each."""
+    """The last value of each group."""
 
     def run(self) -> Slices:
         for record in self._records(self.target.led.log):
@@ -57,7 +58,7 @@ class Loading:
             self.finished(self.records)
 
     def _records(self, log: PartitionLog) -> Iterator[Record | None]:
-        """None: a chunk is done. Ends where the partition is led elsewhere: its files may be gone by then."""
+        """Yields None after each chunk. It ends where another node leads the partition: its files may be gone."""
         offset = log.log_start_offset
         while self.target.is_led and offset < log.log_end_offset:
             try:
@@ -78,11 +79,13 @@ class Loading:
             yield None
 
     def _take(self, record: Record) -> None:
+        """A damaged batch may give its records any offsets. Here they stay in the order of the log, and inside it."""
+        self._end_offset = min(max(self._end_offset, record.offset + 1), self.target.led.log.log_end_offset)
         try:
             key = read_key(record.key or b"")
             if isinstance(key, OffsetKey):
                 commit = None if record.value is None else read_offset_value(key, record.value)
-                self.target.offsets.appended(record.offset + 1, ((key, commit),))
+                self.target.offsets.appended(self._end_offset, ((key, commit),))
             elif isinstance(key, GroupKey):
                 self._groups.pop(key.group, None)
                 if record.value is not None:
@@ -91,24 +94,35 @@ class Loading:
             self._left_out(record.offset, str(damaged))
 
     def _restore(self) -> Slices:
-        """The groups, each once; and one for each that has offsets only: its consumers assign themselves."""
+        """Makes each group once, and then the groups that have offsets only: their consumers assign themselves."""
         target, now_ms = self.target, self.ports.now().wall_ms
         for number, (group_id, value) in enumerate(self._groups.items(), 1):
             try:
-                target.groups[group_id] = restored(group_id, read_group_value(value))
+                target.add_group(read_group(group_id, value))
             except DamagedRecord as damaged:
                 self._left_out(-1, f"group {group_id}: {damaged}")
             if number % RECORDS_PER_SLICE == 0:
                 yield
         for number, group_id in enumerate(target.offsets.all_groups(), 1):
             if group_id not in target.groups:
-                target.groups[group_id] = Group(group_id, now_ms)
+                target.add_group(Group(group_id, now_ms))
             if number % RECORDS_PER_SLICE == 0:
                 yield
         for number, group_id in enumerate(target.groups, 1):
-            target.retention.look_at(group_id, target.earliest_ms(group_id, now_ms))
+            target.retention.look_at(group_id, self._earliest_ms(group_id, now_ms))
             if number % RECORDS_PER_SLICE == 0:
                 yield
+
+    def _earliest_ms(self, group_id: str, now_ms: int) -> int:
+        """Returns the earliest Unix time at which the group could lose an offset, which is now if it has none."""
+        times = [
+            stored.commit.commit_timestamp_ms + self.target.retention.retention_ms
+            if stored.commit.expire_timestamp_ms < 0
+            else stored.commit.expire_timestamp_ms
+            for partitions in self.target.offsets.of(group_id).values()
+            for stored in partitions.values()
+        ]
+        return min(times, default=now_ms)
 
     def _left_out(self, offset: int, reason: str) -> None:
         directory = self.target.led.log.directory

@@ -1,10 +1,14 @@
-"""The topics in a consumer's metadata (ConsumerProtocolSubscription.json), read as version 0: all versions begin so."""
+"""The topics in a consumer's metadata (ConsumerProtocolSubscription.json).
+
+The metadata is read as version 0, since every later version begins in the same way.
+"""
 
 from collections.abc import Iterable
 
 
 def subscribed_topics(metadatas: Iterable[bytes]) -> tuple[str, ...] | None:
-    """All topics, each once, in the order of first mention; None if one member's metadata cannot be read."""
+    """Returns all topics, each once, in the order of first mention. Returns None if the metadata of one member cannot
+    be read."""
     found: dict[str, None] = {}
     for metadata in metadatas:
         topics = _topics_of(metadata)
@@ -15,7 +19,7 @@ def subscribed_topics(metadatas: Iterable[bytes]) -> tuple[str, ...] | None:
 
 
 def _topics_of(metadata: bytes) -> list[str] | None:
-    """Version (int16), then an array of topic names with legacy lengths."""
+    """The layout is the version (int16), then an array of topic names whose lengths are not compact."""
     if len(metadata) < 6 or _int(metadata, 0, 2) < 0:
         return None
     count, at = _int(metadata, 2, 4), 6
@@ -36,7 +40,7 @@ def _topics_of(metadata: bytes) -> list[str] | None:
 
 
 def _int(data: bytes, at: int, size: int) -> int:
-    """Big-endian; -1, which no caller accepts, where the bytes end before."""
+    """Reads a big-endian number. Where the bytes end before it, the answer is -1, which no caller accepts."""
     if at + size > len(data):
         return -1
     return int.from_bytes(data[at : at + size], "big", signed=True)

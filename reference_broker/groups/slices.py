@@ -1,4 +1,4 @@
-"""Long work of the coordinator, one slice an event, one piece of work after the other."""
+"""Long work in slices: one slice an event, one piece of work after the other."""
 
 from collections import deque
 from collections.abc import Generator
@@ -7,10 +7,11 @@ from typing import TypeAlias
 from reference_broker.ports.node_ports import Ports
 
 Slices: TypeAlias = Generator[None, None, None]
+"""A piece of work that yields after each slice."""
 
 
 class SliceQueue:
-    """At rest it has no timer."""
+    """A queue without work has no timer."""
 
     __slots__ = ("_is_armed", "_ports", "_work")
 
@@ -20,7 +21,7 @@ class SliceQueue:
         self._is_armed = False
 
     def add(self, work: Slices) -> None:
-        """Runs to its end from the next event on, behind what was added before."""
+        """Starts the work at the next event, after what was added before."""
         self._work.append(work)
         self._arm()
 

@@ -1,4 +1,4 @@
-"""``__consumer_offsets``: which of its partitions keeps a group, and how the topic comes to be."""
+"""``__consumer_offsets``: which of its partitions keeps a group, and the settings with which it is created."""
 
 from functools import lru_cache
 from struct import unpack
@@ -9,13 +9,13 @@ from reference_broker.metadata.image import MetadataImage
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 REMEMBERED_HASHES: Final = 10_000
-"""Group IDs whose hash is kept: each request of a group asks for it."""
+"""How many group IDs have their hash kept: each request of a group asks for it."""
 REMEMBERED_CHARACTERS: Final = 256
-"""Longer ones are hashed anew each time, so that what is kept stays small."""
+"""Longer IDs are hashed anew each time, so that what is kept stays small."""
 
 
 def java_hash(text: str) -> int:
-    """Java's ``String.hashCode``, of UTF-16 units, without its sign bit."""
+    """Java's ``String.hashCode`` of UTF-16 units, without its sign bit."""
     encoded = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in unpack(f">{len(encoded) // 2}H", encoded):
@@ -27,26 +27,26 @@ _remembered_hash = lru_cache(maxsize=REMEMBERED_HASHES)(java_hash)
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Which of ``partitions`` keeps the group, as Kafka's Utils.abs(groupId.hashCode) % partitions. Costs its length:
-    some 2 ms for the longest that ``record_fields.fits``."""
+    """Returns which of ``partitions`` keeps the group, as Kafka's Utils.abs(groupId.hashCode) % partitions does. The
+    longest ID that ``record_fields.fits`` costs some 2 ms."""
     is_short = len(group_id) <= REMEMBERED_CHARACTERS
     return (_remembered_hash(group_id) if is_short else java_hash(group_id)) % partitions
 
 
 def partition_count(image: MetadataImage, config: BrokerConfig) -> int:
-    """As the topic was created, or ``offsets.topic.num.partitions`` while it does not exist."""
+    """The topic keeps the count with which it was created. Until it exists, ``offsets.topic.num.partitions`` counts."""
     topic = image.topics.get(OFFSETS_TOPIC)
     return config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
 
 
 def replication_factor(image: MetadataImage, config: BrokerConfig, voters: int) -> int:
-    """``offsets.topic.replication.factor``, but no more than there are brokers: those that are registered, and at least
-    the voters, so that a cluster whose nodes are still starting gets no topic that a single one of them keeps."""
+    """``offsets.topic.replication.factor``, but no more than there are brokers. The voters count as brokers that will
+    come, so that a cluster whose nodes still start does not get a topic on one node only."""
     return min(config.offsets_topic_replication_factor, max(len(image.brokers), voters, 1))
 
 
 def topic_configs(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
-    """Its own settings, as Kafka gives them to it."""
+    """The topic's own settings, which are those that Kafka gives it."""
     return (
         ("cleanup.policy", "compact"),
         ("compression.type", "producer"),

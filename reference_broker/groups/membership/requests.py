@@ -4,20 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reference_broker.groups.membership.member import MemberProtocol
+from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.wire.errors import Error
 
 UNKNOWN_MEMBER = ""
-"""The member ID of one that has none yet."""
+"""The member ID of a client that has none yet."""
 NO_GENERATION = -1
 MOST_REASON_CHARACTERS = 255
-"""Of a JoinGroup or LeaveGroup; clients send no more (KIP-800)."""
+"""The longest reason of a JoinGroup or LeaveGroup. Clients send no more (KIP-800)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """JoinGroup. ``needs_member_id``: the client can be told MEMBER_ID_REQUIRED (version 4 on, KIP-394);
-    ``skips_assignment``: and that a leader need not assign (version 9, KIP-814)."""
+    """JoinGroup."""
 
     group_id: str
     member_id: str
@@ -30,7 +29,9 @@ class JoinRequest:
     protocols: tuple[MemberProtocol, ...]
     reason: str = ""
     needs_member_id: bool = True
+    """The client can be told MEMBER_ID_REQUIRED (version 4 on, KIP-394)."""
     skips_assignment: bool = True
+    """The client can be told that it leads and need not assign (version 9 on, KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """``members``: for the leader only."""
+    """The answer to JoinGroup. Only the leader is told ``members``."""
 
     error: Error
     member_id: str = UNKNOWN_MEMBER
@@ -58,20 +59,23 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """SyncGroup. ``protocol_type`` and ``protocol`` are None before version 5 (KIP-559). ``assignments``: the leader's,
-    by member ID."""
+    """SyncGroup."""
 
     group_id: str
     generation: int
     member_id: str
     group_instance_id: str | None
     protocol_type: str | None
+    """None before version 5, as ``protocol`` (KIP-559)."""
     protocol: str | None
     assignments: dict[str, bytes]
+    """By member ID. Only the leader sends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
+    """The answer to SyncGroup."""
+
     error: Error
     protocol_type: str | None = None
     protocol: str | None = None
@@ -80,7 +84,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """One member of a LeaveGroup: a static one may go by its instance alone (an empty member ID)."""
+    """One member of a LeaveGroup. A static member may be named by its instance alone, with an empty member ID."""
 
     member_id: str
     group_instance_id: str | None

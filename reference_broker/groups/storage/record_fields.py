@@ -1,4 +1,4 @@
-"""The fields of a coordinator's records, one after the other, in Kafka's plain and flexible encodings."""
+"""Reads and writes the fields of a coordinator's records in turn, in Kafka's plain and flexible encodings."""
 
 from collections.abc import Mapping
 from struct import Struct, error
@@ -10,25 +10,25 @@ _NEVER = 1 << 15
 
 
 class DamagedRecord(Exception):  # noqa: N818 - a record that is no record, not a failure of this program
-    """Bytes that do not hold what their version says, or a version that is not known."""
+    """The bytes do not hold what their version says, or the version is not known."""
 
 
 class TextTooLong(Exception):  # noqa: N818 - a text that has no place in a record, not a failure of this program
-    """A text that flexible requests can carry, and records that are not flexible cannot."""
+    """A flexible request can carry this text, but a record that is not flexible cannot hold it."""
 
 
 MOST_TEXT_BYTES = 0x7FFF
-"""Of a text in a record, and in messages that are not flexible."""
+"""The longest text in a record, and in a message that is not flexible."""
 
 
 def fits(text: str | None, spare_bytes: int = 0) -> bool:
-    """Whether it has a place there, with so many bytes more."""
+    """Says whether a record can hold the text with so many bytes more."""
     most = MOST_TEXT_BYTES - spare_bytes
     return text is None or len(text) <= most // 4 or len(text.encode()) <= most
 
 
 class FieldWriter:
-    """``data`` begins with the version. From version ``flexible_from`` on lengths are compact."""
+    """``data`` begins with the version. Lengths are compact from version ``flexible_from`` on."""
 
     __slots__ = ("_flexible", "data")
 
@@ -43,7 +43,7 @@ class FieldWriter:
         self.data += _INT64.pack(value)
 
     def length(self, count: int) -> None:
-        """Of an array."""
+        """Writes the length of an array."""
         if self._flexible:
             _write_varint(self.data, count + 1)
         else:
@@ -73,7 +73,7 @@ class FieldWriter:
         self.data += value
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:
-        """By tag, ascending; only of a flexible version."""
+        """Writes tagged fields, which are given by ascending tag. Only flexible versions have them."""
         _write_varint(self.data, len(fields))
         for tag, content in fields.items():
             _write_varint(self.data, tag)
@@ -82,8 +82,8 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Every method raises DamagedRecord where the bytes end too early. Bytes behind the last field are ignored, as by
-    Kafka."""
+    """Every method raises DamagedRecord where the bytes end too early. Bytes after the last field are ignored, as Kafka
+    ignores them."""
 
     __slots__ = ("_data", "_flexible", "_position", "version")
 
@@ -102,7 +102,7 @@ class FieldReader:
         return self._number(_INT64)
 
     def length(self) -> int:
-        """Of an array or of bytes; never more than what is left."""
+        """Reads the length of an array or of bytes. It is never more than what is left."""
         count = self._varint() - 1 if self._flexible else self._number(_INT32)
         return self._checked(count)
 
@@ -130,7 +130,7 @@ class FieldReader:
         return self._data[start : self._position]
 
     def tagged(self) -> dict[int, bytes]:
-        """By tag; none in a version that is not flexible."""
+        """Reads the tagged fields, by tag. A version that is not flexible has none."""
         if not self._flexible:
             return {}
         found = {}

@@ -1,6 +1,7 @@
-"""Records into one partition of ``__consumer_offsets``, acknowledged when all replicas in sync have them.
+"""Appends records to one partition of ``__consumer_offsets``, and tells when all replicas in sync have them.
 
-acks=all is what fences: a coordinator that another one has replaced, and does not know it yet, gets no acknowledgement.
+Waiting for all replicas (acks=all) is what fences: a coordinator that was replaced, and does not know it yet, gets no
+acknowledgement.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,30 +21,14 @@ from reference_broker.wire.errors import Error
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 Written: TypeAlias = Callable[[Error], None]
-"""Told once: NONE when replicated, else the log's own error (``told_as`` has what clients are told)."""
+"""Told once, with NONE when the records are replicated, else with an error."""
 
 BATCH_RECORDS: Final = 500
-"""A consumer of many partitions commits them in one request, which must not be larger than a batch may be."""
-
-_TOLD: Final = {
-    Error.UNKNOWN_TOPIC_OR_PARTITION: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.NOT_ENOUGH_REPLICAS: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.REQUEST_TIMED_OUT: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
-    Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
-    Error.RECORD_LIST_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
-    Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
-}
-
-
-def told_as(error: Error) -> Error:
-    """What a group's clients are told of an error of the log (Kafka's CoordinatorOperationExceptionHelper)."""
-    return _TOLD.get(error, error)
+"""A consumer of many partitions commits them in one request. Its records must not be larger than a batch may be."""
 
 
 class OffsetsLog:
-    """``led``: the partition, as this node leads it."""
+    """``led`` is the partition, as this node leads it. The errors are the log's own."""
 
     __slots__ = ("_leaders", "_ports", "_timeout_ms", "led")
 
@@ -54,9 +39,11 @@ class OffsetsLog:
         self._timeout_ms = config.offsets_commit_timeout_ms
 
     def append(self, records: Sequence[KeyAndValue], taken: Callable[[int], None], written: Written) -> None:
-        """Writes them all or none, a batch for each BATCH_RECORDS. ``taken`` is told one past the last record, at once,
-        unless nothing was written; ``written`` when it is replicated, or ``offsets.commit.timeout.ms`` have passed
-        (REQUEST_TIMED_OUT: it may still be), or nothing was written."""
+        """Appends all records or none, in batches of BATCH_RECORDS.
+
+        If they are in the log, ``taken`` is told at once, with one past the last record. ``written`` is told when they
+        are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after ``offsets.commit.timeout.ms``;
+        the records may be replicated later."""
         refusal = self._refusal()
         if refusal is not Error.NONE:
             written(refusal)
@@ -89,8 +76,8 @@ class OffsetsLog:
         led.changed()
 
     def replicated(self, end_offset: int, told: Written) -> None:
-        """Tells when all below ``end_offset`` is replicated, also where too few replicas are left by then; else as
-        ``append`` does."""
+        """Tells when all records below ``end_offset`` are replicated, even if too few replicas are left by then. The
+        errors are otherwise those of ``append``."""
         led = self.led
         if led.log.high_watermark >= end_offset:
             told(Error.NOT_LEADER_OR_FOLLOWER if led.deleted else Error.NONE)

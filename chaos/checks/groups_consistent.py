@@ -1,0 +1,23 @@
+"""groups-consistent: what a coordinator holds of its groups and their offsets does not contradict itself."""
+
+from typing import TYPE_CHECKING
+
+from chaos.checks.check import Check
+from reference_broker.core.events import Event
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+class GroupsConsistent(Check):
+    """Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only."""
+
+    guarantee = "groups-consistent"
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if not thorough:
+            return
+        try:
+            node.broker.groups.validate()
+        except AssertionError as wrong:
+            self.violated(at_us, f"node {node.broker.node_id}: {wrong}")

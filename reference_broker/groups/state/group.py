@@ -1,0 +1,347 @@
+"""A group of the classic protocol: its members, generation, leader and state.
+
+This is a value without timers, answers or a log. ``membership.served_group`` holds those while the group is coordinated
+here. The rules are those of Kafka's ClassicGroup. A method costs O(1) or O(protocols of the member). The exceptions
+look at each member once: they begin or end a generation, or replace a static member.
+"""
+
+from dataclasses import dataclass, field
+
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.state.protocols import SupportedProtocols
+from reference_broker.groups.state.states import TRANSITIONS, GroupState, Step
+from reference_broker.groups.state.subscription import subscribed_topics
+from reference_broker.wire.errors import Error
+
+CONSUMER = "consumer"
+"""The protocol type of groups whose members subscribe to topics. Only their metadata can be read here."""
+LAST_GENERATION = 0x7FFFFFFF
+"""After it the generations begin at 1 again."""
+
+
+@dataclass(slots=True)
+class Group:
+    """``Group(group_id, state_since_ms=now)`` is a new empty group, ``Group.loaded`` is one from the log.
+
+    Others read the fields. They change them through the methods only, apart from ``protocol_type``, which the first
+    member of an empty group sets, and ``new_member_added``.
+    """
+
+    group_id: str
+    state_since_ms: int
+    """Unix time of the last transition. It is -1 where the record is too old to tell."""
+    generation: int = 0
+    protocol_type: str | None = None
+    """None means that no member ever joined: the offsets belong to consumers that assign themselves."""
+    protocol: str | None = None
+    leader: str | None = None
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState = GroupState.DEAD
+    members: dict[str, Member] = field(default_factory=dict)
+    """By member ID. The member that has been there longest comes first."""
+    static_members: dict[str, str] = field(default_factory=dict)
+    """Member ID by group.instance.id."""
+    pending_joins: dict[str, None] = field(default_factory=dict)
+    """The IDs that were given out (MEMBER_ID_REQUIRED) and have not joined yet."""
+    pending_syncs: dict[str, None] = field(default_factory=dict)
+    """The members whose SyncGroup for this generation has not come."""
+    new_member_added: bool = False
+    """A member came during the initial delay, which is prolonged for it."""
+    _joined: int = 0
+    _supported: SupportedProtocols = field(default_factory=SupportedProtocols)
+    _topics: tuple[int, dict[str, None] | None] | None = None
+    """What the members subscribe to, with the generation for which it was read."""
+
+    @staticmethod
+    def loaded(
+        group_id: str,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+        leader: str | None,
+        state_since_ms: int,
+        members: tuple[Member, ...],
+    ) -> "Group":
+        """Returns the group that a GroupMetadata record describes. It is Stable if it has members, else Empty. The
+        record has only the selected one of each member's protocols. A record without members may still name a leader,
+        which is ignored."""
+        group = Group(group_id, state_since_ms, generation, protocol_type or None, protocol)
+        for member in members:
+            group.add(member, awaits_join=False)
+        group.leader = leader if leader in group.members else next(iter(group.members), None)
+        group.state = GroupState.STABLE if members else GroupState.EMPTY
+        return group
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    def add(self, member: Member, *, awaits_join: bool) -> None:
+        """Takes a new member in. The first member leads. The caller sets the group's protocol type."""
+        assert member.member_id not in self.members, f"{member.member_id} is a member of {self.group_id} already"
+        instance = member.group_instance_id
+        if instance is not None:
+            assert instance not in self.static_members, f"{instance} is a member of {self.group_id} already"
+            self.static_members[instance] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._supported.add(member.protocols)
+        self.await_join(member, awaits_join)
+        self.pending_joins.pop(member.member_id, None)
+        self._topics = None
+        self._assert_leader()
+
+    def remove(self, member_id: str) -> Member | None:
+        """Removes a member, or an ID that has not joined. If the member led, the longest member of the others leads."""
+        member = self.members.get(member_id)
+        if member is not None:
+            self._supported.remove(member.protocols)
+            self.await_join(member, False)
+            member.awaits_sync = False
+            del self.members[member_id]
+            if member.group_instance_id is not None:
+                del self.static_members[member.group_instance_id]
+            self._topics = None
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+        self._assert_leader()
+        return member
+
+    def update(
+        self,
+        member: Member,
+        protocols: tuple[MemberProtocol, ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """Notes what a member says that joins again."""
+        assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
+        self._supported.remove(member.protocols)
+        self._supported.add(protocols)
+        member.protocols = protocols
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+        self._topics = None
+
+    def replace_static(self, group_instance_id: str, new_member_id: str) -> Member:
+        """Gives the member of this instance another ID, because the instance started again. It keeps its place."""
+        assert new_member_id not in self.members, f"{new_member_id} is a member of {self.group_id} already"
+        old_member_id = self.static_members[group_instance_id]
+        member = self.members[old_member_id]
+        self.await_join(member, False)
+        member.awaits_sync = False
+        self.pending_syncs.pop(old_member_id, None)
+        member.member_id = new_member_id
+        self.members = {each.member_id: each for each in self.members.values()}
+        self.static_members[group_instance_id] = new_member_id
+        if self.leader == old_member_id:
+            self.leader = new_member_id
+        self._assert_leader()
+        return member
+
+    def give_id(self, member_id: str) -> None:
+        """A client was told this ID and has to join with it (KIP-394)."""
+        assert member_id not in self.members, f"{member_id} is a member of {self.group_id} already"
+        self.pending_joins[member_id] = None
+
+    def await_join(self, member: Member, awaits_join: bool) -> None:
+        """Says whether a JoinGroup of the member waits."""
+        assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
+        self._joined += awaits_join - member.awaits_join
+        member.awaits_join = awaits_join
+
+    def await_sync(self, member_id: str, awaits_sync: bool) -> None:
+        """Says whether a SyncGroup of the member waits."""
+        self.members[member_id].awaits_sync = awaits_sync
+
+    def synced(self, member_id: str) -> None:
+        """The SyncGroup of this member for this generation has come."""
+        self.pending_syncs.pop(member_id, None)
+
+    def _assert_leader(self) -> None:
+        leads = self.leader in self.members if self.members else self.leader is None
+        assert leads, f"{self.leader} leads {self.group_id}, whose members are {list(self.members)}"
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    @property
+    def joined(self) -> int:
+        """How many members wait for the next generation."""
+        return self._joined
+
+    @property
+    def all_joined(self) -> bool:
+        return self._joined == len(self.members) and not self.pending_joins
+
+    @property
+    def can_rebalance(self) -> bool:
+        return (self.state, Step.REBALANCE) in TRANSITIONS
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of the members."""
+        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+
+    def supports(self, protocol_type: str, protocols: tuple[MemberProtocol, ...]) -> bool:
+        """Says whether a member with these protocols may join. They must be of the group's type, and all members must
+        know one of them."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        if self.protocol_type != protocol_type:
+            return False
+        return any(self._supported.known_by(each.name) == len(self.members) for each in protocols)
+
+    def accepts(self, member_id: str, max_size: int) -> bool:
+        """Says whether there is room. While members join, those that wait are counted, so the last to rejoin are turned
+        away."""
+        member = self.members.get(member_id)
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            return True
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return (member is not None and member.awaits_join) or self._joined < max_size
+        return member is not None or len(self.members) < max_size
+
+    def select_protocol(self) -> str:
+        """Returns the protocol with the most votes among those that all members know."""
+        return self._supported.select(self.members.values())
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> Error:
+        """NONE, FENCED_INSTANCE_ID (the instance has another member ID by now) or UNKNOWN_MEMBER_ID."""
+        if group_instance_id is not None:
+            known = self.static_members.get(group_instance_id)
+            if known is not None and known != member_id:
+                return Error.FENCED_INSTANCE_ID
+            if known is None:
+                return Error.UNKNOWN_MEMBER_ID
+        return Error.NONE if member_id in self.members else Error.UNKNOWN_MEMBER_ID
+
+    def check_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
+        """Says whether offsets may be committed. Generation -1 stands for tools and consumers that assign themselves.
+        They may commit only while the group is Empty. REBALANCE_IN_PROGRESS means that the generation is right, but its
+        assignment is not known yet."""
+        if self.state is GroupState.DEAD:
+            return Error.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return Error.NONE
+        if generation < 0 and not member_id and group_instance_id is None:
+            return Error.UNKNOWN_MEMBER_ID
+        error = self.check_member(member_id, group_instance_id)
+        if error is not Error.NONE:
+            return error
+        if generation != self.generation:
+            return Error.ILLEGAL_GENERATION
+        return Error.REBALANCE_IN_PROGRESS if self.state is GroupState.COMPLETING_REBALANCE else Error.NONE
+
+    def check_delete(self) -> Error:
+        """Says whether DeleteGroups may remove the group: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+        if self.state is GroupState.DEAD:
+            return Error.GROUP_ID_NOT_FOUND
+        return Error.NONE if self.state is GroupState.EMPTY else Error.NON_EMPTY_GROUP
+
+    def check_offset_delete(self) -> Error:
+        """Says whether OffsetDelete may look at single topics: NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the
+        members are of another protocol type, whose topics are not known. If it may, ``is_subscribed_to`` decides for
+        each topic."""
+        if self.state is GroupState.DEAD:
+            return Error.GROUP_ID_NOT_FOUND
+        refused = self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER
+        return Error.NON_EMPTY_GROUP if refused else Error.NONE
+
+    # --- what the members subscribe to ------------------------------------------------------------------------------
+
+    def subscribed_topics(self) -> tuple[str, ...] | None:
+        """Returns all topics of the members, each once. Returns None where it is not a consumer group, or where the
+        metadata of its members cannot be read."""
+        topics = self._known_topics()
+        return None if topics is None else tuple(topics)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """A consumer group whose topics cannot be read counts as subscribed to all topics."""
+        topics = self._known_topics()
+        return self.protocol_type == CONSUMER if topics is None else topic in topics
+
+    def expires_from_ms(self, commit_timestamp_ms: int) -> int | None:
+        """Returns the Unix time from which ``offsets.retention.minutes`` count for an offset that was committed at the
+        given time (KIP-211).
+
+        They count from when the group became empty. They count from the commit where nobody ever joined, or where the
+        group is Stable and its topics are known: then only offsets of topics without a subscriber expire. None means
+        that nothing expires while the group is as it is."""
+        if self.protocol_type is None:
+            return commit_timestamp_ms
+        if self.state is GroupState.EMPTY:
+            return commit_timestamp_ms if self.state_since_ms < 0 else self.state_since_ms
+        if self.state is GroupState.STABLE and self._known_topics() is not None:
+            return commit_timestamp_ms
+        return None
+
+    def _known_topics(self) -> dict[str, None] | None:
+        """This is asked for each offset of a group, so the answer is kept for the generation."""
+        if self.protocol_type != CONSUMER:
+            return None
+        if not self.members:
+            return {}
+        if self.protocol is None:
+            return None
+        if self._topics is None or self._topics[0] != self.generation:
+            found = subscribed_topics(each.metadata(self.protocol) for each in self.members.values())
+            self._topics = (self.generation, None if found is None else dict.fromkeys(found))
+        return self._topics[1]
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    def begin_rebalance(self, now_ms: int) -> None:
+        self._take(Step.REBALANCE, now_ms)
+        self.pending_syncs.clear()
+
+    def elect_joined_leader(self) -> bool:
+        """Keeps the leader if it has joined. Otherwise the first member that has joined leads. Returns False if nobody
+        has joined."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].awaits_join:
+            return True
+        joined = next((each.member_id for each in self.members.values() if each.awaits_join), None)
+        if joined is None:
+            return False
+        self.leader = joined
+        return True
+
+    def begin_generation(self, now_ms: int) -> None:
+        """Begins the next generation with the present members, all of which have to sync."""
+        self._take(Step.GENERATION if self.members else Step.LAST_MEMBER_GONE, now_ms)
+        self.generation = self.generation % LAST_GENERATION + 1
+        self.new_member_added = False
+        self.pending_syncs = dict.fromkeys(self.members)
+        self.protocol = self.select_protocol() if self.members else None
+
+    def stabilise(self, now_ms: int) -> None:
+        """The leader's assignment is stored."""
+        self._take(Step.ASSIGNMENT, now_ms)
+
+    def die(self, now_ms: int) -> None:
+        self._take(Step.END, now_ms)
+
+    def _take(self, step: Step, now_ms: int) -> None:
+        after = TRANSITIONS.get((self.state, step))
+        assert after is not None, f"group {self.group_id} is {self.state.value} and {step.value}, which it cannot"
+        self.previous_state, self.state, self.state_since_ms = self.state, after, now_ms
+
+    # --- invariants -------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Asserts what is true of a group at any time. It costs O(members), so only tests and the simulator ask."""
+        name, members = f"group {self.group_id}", self.members
+        self._assert_leader()
+        assert all(each.member_id == key for key, each in members.items()), f"{name}: a member stands under another ID"
+        instances = {each.group_instance_id: key for key, each in members.items() if each.group_instance_id is not None}
+        assert self.static_members == instances, f"{name}: static members {self.static_members}, not {instances}"
+        joined = sum(each.awaits_join for each in members.values())
+        assert self._joined == joined, f"{name}: {self._joined} members count as joined, {joined} have"
+        assert not self.pending_joins.keys() & members.keys(), f"{name}: a member's ID still has to join"
+        assert self.pending_syncs.keys() <= members.keys(), f"{name}: somebody has to sync who is no member"
+        supported = SupportedProtocols()
+        for each in members.values():
+            supported.add(each.protocols)
+        assert self._supported == supported, f"{name}: {self._supported} is not what the members know"

@@ -1,0 +1,233 @@
+"""One partition of ``__consumer_offsets`` that this node leads: its groups, their offsets, and what is written of both.
+
+What is written becomes visible as the high watermark moves, of which the led partition tells (``Partition.watch``).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.slices import SliceQueue, Slices
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.storage.codec import group_key, group_value, offset_key, offset_value
+from reference_broker.groups.storage.log import KeyAndValue, OffsetsLog, Written
+from reference_broker.groups.storage.record_fields import TextTooLong
+from reference_broker.groups.storage.retention import Retention
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import Error
+
+REMOVED_A_SLICE = 500
+"""How many offsets of a deleted group go in one event. They cost some 2 ms."""
+
+_TOLD: Final = {
+    Error.UNKNOWN_TOPIC_OR_PARTITION: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_ENOUGH_REPLICAS: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.REQUEST_TIMED_OUT: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
+    Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
+    Error.RECORD_LIST_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+    Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+}
+
+
+def told_as(error: Error) -> Error:
+    """Returns what the clients of a group are told of an error of the log (CoordinatorOperationExceptionHelper)."""
+    return _TOLD.get(error, error)
+
+
+class OffsetsPartition:
+    """Whoever writes passes ``written``, which gets the error that clients are told. It may be called before the method
+    returns. It is called even if another node leads the partition by then (NOT_COORDINATOR)."""
+
+    __slots__ = (
+        "_is_watching",
+        "_log",
+        "_metrics",
+        "_ports",
+        "_slices",
+        "groups",
+        "index",
+        "is_led",
+        "is_loaded",
+        "led",
+        "loaded_end",
+        "offsets",
+        "retention",
+    )
+
+    def __init__(self, ports: Ports, log: OffsetsLog, retention: Retention, metrics: GroupMetrics) -> None:
+        self.led: Partition = log.led
+        self.index = log.led.index
+        self.groups: dict[str, Group] = {}
+        """All its groups by ID. ``add_group`` adds to them, and membership deletes from them."""
+        self.offsets = CommittedOffsets()
+        self.retention = retention
+        self.is_loaded = False
+        """Its groups are served."""
+        self.is_led = True
+        """No other node has taken over, as far as this one knows."""
+        self.loaded_end = 0
+        """The end of the log when it was loaded. The former coordinator may have acknowledged what lies below it, so
+        nobody is told of offsets before the high watermark has passed it."""
+        self._is_watching = False
+        self._ports = ports
+        self._log = log
+        self._slices = SliceQueue(ports)
+        self._metrics = metrics
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def add_group(self, group: Group) -> Group:
+        """Returns the same group. If nobody uses it in the end, the next look for old offsets deletes it."""
+        self.groups[group.group_id] = group
+        if self.is_loaded:
+            self.retention.look_at(group.group_id, self._ports.now().wall_ms)
+        return group
+
+    def write_group(self, group: Group, written: Written) -> None:
+        """Appends the group as it is at this moment: its generation, leader, and members with their selected metadata
+        and assignment."""
+        if not group.members:
+            self.retention.look_at(group.group_id, self._ports.now().wall_ms)
+        try:
+            value = group_value(group)
+        except TextTooLong:
+            written(Error.UNKNOWN_SERVER_ERROR)
+            return
+        self._append([(group_key(group.group_id), value)], (), written)
+
+    def remove_group(self, group_id: str, written: Written) -> bool:
+        """Appends tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
+        then the caller drops the group from ``groups``.
+
+        Many offsets go in slices. A group of that name may be there anew by then, whose commits stay."""
+        keys, boundary = self.offsets.keys_of(group_id), self.led.log.log_end_offset
+        slices = [keys[at : at + REMOVED_A_SLICE] for at in range(0, len(keys), REMOVED_A_SLICE)] or [[]]
+        told: list[Error] = []
+
+        def removed(error: Error) -> None:
+            told.append(error)
+            if len(told) == len(slices):
+                written(next((one for one in told if one is not Error.NONE), Error.NONE))
+
+        records: list[KeyAndValue] = [(offset_key(*key), None) for key in slices[0]]
+        records.append((group_key(group_id), None))
+        if not self._append(records, [(key, None) for key in slices[0]], removed):
+            if len(slices) > 1:
+                written(told[0])
+            return False
+        if len(slices) > 1:
+            self._slices.add(self._remove_rest(group_id, slices[1:], boundary, removed))
+        return True
+
+    def _remove_rest(self, group_id: str, slices: Sequence[list[OffsetKey]], boundary: int, removed: Written) -> Slices:
+        for some in slices:
+            if not self.is_led:
+                removed(Error.NOT_COORDINATOR)
+                continue
+            old = [key for key in some if self.offsets.is_older(key, boundary, counts_waiting=True)]
+            if not self.remove_offsets(old, removed) and group_id not in self.groups:
+                self.add_group(Group(group_id, self._ports.now().wall_ms))  # So that it can be deleted again.
+            yield
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    def commit(self, group_id: str, commits: Sequence[CommitOffset], value_version: int, written: Written) -> None:
+        """Appends commits whose values have this version of the schema (``codec``). A group that is not there, of
+        consumers that assign themselves, is there once something is written."""
+        keys = [OffsetKey(group_id, one.topic, one.partition) for one in commits]
+        records = [(offset_key(*key), offset_value(one, value_version)) for key, one in zip(keys, commits, strict=True)]
+        changes: list[Change] = list(zip(keys, commits, strict=True))
+        self._append(records, changes, written)
+
+    def remove_offsets(self, keys: Sequence[OffsetKey], written: Written) -> bool:
+        """Appends tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
+        if not keys:
+            written(Error.NONE)
+            return True
+        records: list[KeyAndValue] = [(offset_key(*key), None) for key in keys]
+        return self._append(records, [(key, None) for key in keys], written)
+
+    def settled(self, requires_stable: bool, told: Written) -> None:
+        """Tells when offsets may be read, which is mostly at once. What was loaded must be replicated, and with
+        ``requires_stable`` also all that is on its way now."""
+
+        def replicated(error: Error) -> None:
+            self.make_visible()
+            told(told_as(error))
+
+        is_waiting = requires_stable and self.offsets.is_waiting
+        self._log.replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
+
+    # --- the log ----------------------------------------------------------------------------------------------------
+
+    def _append(self, records: Sequence[KeyAndValue], changes: Sequence[Change], written: Written) -> bool:
+        """Returns whether the records are in the log."""
+        is_taken = False
+
+        def taken(end_offset: int) -> None:
+            nonlocal is_taken
+            is_taken = True
+            if changes:
+                self.offsets.appended(end_offset, changes)
+                group_id = changes[0][0].group
+                if group_id not in self.groups and changes[0][1] is not None:
+                    self.add_group(Group(group_id, self._ports.now().wall_ms))
+
+        def acknowledged(error: Error) -> None:
+            self.make_visible()  # This comes first: whoever is told may ask at once.
+            written(told_as(error))
+
+        self._log.append(records, taken, acknowledged)
+        self.make_visible()
+        return is_taken
+
+    def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002 - the watcher's form
+        """The log of the led partition, or its high watermark, moved."""
+        self._is_watching = False
+        self.make_visible()
+
+    def make_visible(self) -> None:
+        """Makes visible what the high watermark has passed, and waits for the rest."""
+        if not self.is_led:
+            return
+        offsets = self.offsets
+        if offsets.is_waiting:
+            before = offsets.count
+            for key, commit in offsets.replicated(self.led.log.high_watermark):
+                if self.is_loaded:
+                    self._note(key, commit)
+            self._metrics.offsets.value += offsets.count - before
+        if offsets.is_waiting and not self._is_watching:
+            self._is_watching = True
+            self.led.watch(self)
+
+    def _note(self, key: OffsetKey, commit: CommitOffset | None) -> None:
+        if commit is None:
+            return
+        group = self.groups.get(key.group)
+        self.retention.look_at(key.group, commit.commit_timestamp_ms + self.retention.retention_ms)
+        self._ports.note(
+            "offset_committed",
+            ("group", key.group),
+            ("partition", f"{key.topic}-{key.partition}"),
+            ("offset", commit.offset),
+            ("metadata_epoch", commit.metadata_epoch),
+            ("generation", -1 if group is None else group.generation),
+        )
+
+    def close(self) -> None:
+        """Another node leads the partition now. Nothing here is true any more."""
+        self.is_led = self.is_loaded = False
+        self.led.unwatch(self)
+        self._metrics.offsets.value -= self.offsets.count
+
+    def validate(self) -> None:
+        """Asserts what is always true of its offsets and groups. It is dear, so only tests and the simulator ask."""
+        self.offsets.validate()
+        for group_id, group in self.groups.items():
+            assert group.group_id == group_id, f"group {group.group_id} stands under {group_id}"
+            group.validate()

@@ -1,0 +1,187 @@
+"""Groups, served groups and committed offsets notice when they contradict themselves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reference_broker.groups.membership.served_group import ServedGroup
+from reference_broker.groups.offsets.committed_offsets import CommitOffset, CommittedOffsets, OffsetKey, Stored
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
+from reference_broker.groups.tests.membership_world import World
+from reference_broker.groups.tests.test_group import NOW_MS, group_of, member, stable
+
+KEY = OffsetKey("g", "t", 0)
+COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
+
+# --- always on ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "story"),
+    [
+        (lambda group: group.add(member("a"), awaits_join=False), "a is a member of g already"),
+        (lambda group: group.add(member("c", instance="one"), awaits_join=False), "one is a member of g already"),
+        (lambda group: group.replace_static("one", "a"), "a is a member of g already"),
+        (lambda group: group.give_id("a"), "a is a member of g already"),
+        (lambda group: group.await_join(member("a"), True), "a is no member of g"),
+        (lambda group: group.update(member("x"), (), 0, 0), "x is no member of g"),
+        (lambda group: group.stabilise(NOW_MS), "g is Stable and gets its assignment, which it cannot"),
+        (lambda group: group.begin_generation(NOW_MS), "g is Stable and begins a generation, which it cannot"),
+    ],
+)
+def test_a_group_refuses_what_breaks_it(change: Callable[[Group], None], story: str) -> None:
+    group = stable(member("a"), member("b", instance="one"))
+    with pytest.raises(AssertionError, match=story):
+        change(group)
+    group.validate()
+
+
+def test_a_leader_who_is_no_member_is_noticed_at_the_next_change() -> None:
+    group = group_of(member("a"))
+    group.leader = "x"
+    with pytest.raises(AssertionError, match="x leads g, whose members are"):
+        group.add(member("b"), awaits_join=False)
+
+
+def test_a_generation_never_goes_back() -> None:
+    world = World()
+    world.stable(None)
+
+    def goes_back(now_ms: int) -> None:
+        world.group.begin_rebalance(now_ms)
+        world.group.generation -= 1
+
+    with pytest.raises(AssertionError, match="generation 1 of group g became 0"):
+        served(world).enter(goes_back)
+
+
+def test_commits_come_in_the_order_of_the_log() -> None:
+    offsets = CommittedOffsets()
+    offsets.appended(7, [(KEY, COMMIT)])
+    with pytest.raises(AssertionError, match="commits up to offset 6 follow those up to 7"):
+        offsets.appended(6, [(KEY, None)])
+
+
+def test_no_offset_is_on_its_way_when_all_records_are_replicated() -> None:
+    offsets = CommittedOffsets()
+    offsets._newest[KEY] = (1, COMMIT)
+    with pytest.raises(AssertionError, match="1 offsets are on their way in no record"):
+        list(offsets.replicated(0))
+
+
+def test_groups_of_a_lost_partition_are_not_served() -> None:
+    world = World()
+    group = Group("g", NOW_MS)
+    partition = world.partition
+    with pytest.raises(AssertionError, match="partition 0 is unloaded and led"):
+        world.membership.unloaded(partition)
+    world.lose()
+    with pytest.raises(AssertionError, match="is served in partition 0, which is lost"):
+        world.membership.serve(partition, group)
+
+
+def test_a_partition_is_loaded_once() -> None:
+    world = World()
+    world.membership.loaded(world.partition)
+    with pytest.raises(AssertionError, match="partition 0 is loaded twice"):
+        world.membership.loaded(world.partition)
+
+
+# --- on request -----------------------------------------------------------------------------------------------------
+
+
+def spoilt(name: str) -> Callable[[Any], None]:
+    """Empties a container of the object."""
+    return lambda target: getattr(target, name).clear()
+
+
+def given(name: str, value: object) -> Callable[[Any], None]:
+    return lambda target: setattr(target, name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "story"),
+    [
+        (given("leader", None), "None leads g"),
+        (spoilt("static_members"), "static members"),
+        (given("_joined", 1), "1 members count as joined, 0 have"),
+        (given("pending_joins", {"a": None}), "a member's ID still has to join"),
+        (given("pending_syncs", {"x": None}), "somebody has to sync who is no member"),
+        (lambda group: group._supported.add(member("x").protocols), "is not what the members know"),
+        (lambda group: setattr(group.members["a"], "member_id", "x"), "a member stands under another ID"),
+    ],
+)
+def test_what_a_group_validates(change: Callable[[Group], None], story: str) -> None:
+    group = stable(member("a"), member("b", instance="one"))
+    group.validate()
+    change(group)
+    with pytest.raises(AssertionError, match=story):
+        group.validate()
+
+
+def served(world: World) -> ServedGroup:
+    return world.membership.serve(world.partition, world.group)
+
+
+@pytest.mark.parametrize(
+    ("change", "story"),
+    [
+        (given("group", group_of()), "is not the one of its partition"),
+        (given("joins", {"x": print}), "JoinGroups of"),
+        (given("syncs", {"x": print}), "SyncGroups of"),
+        (lambda it: it.sessions.update(x=None), "somebody has a session who is no member"),
+        (spoilt("sessions"), "nobody would miss"),
+        (lambda it: setattr(it.group, "state", GroupState.EMPTY), "is Empty with 1 members"),
+        (lambda it: it.group.remove(it.group.leader), "is Stable without members"),
+        (lambda it: setattr(it.group, "state", GroupState.PREPARING_REBALANCE), "waits without a timer"),
+    ],
+)
+def test_what_a_served_group_validates(change: Callable[[ServedGroup], None], story: str) -> None:
+    world = World()
+    world.stable(None)
+    world.membership.validate()
+    change(served(world))
+    with pytest.raises(AssertionError, match=story):
+        world.membership.validate()
+
+
+@pytest.mark.parametrize(
+    ("change", "story"),
+    [
+        (given("count", 2), "2 offsets are counted, 1 are visible"),
+        (spoilt("_by_topic"), "the offsets by topic and by group differ"),
+        (lambda it: it._by_group["g"]["t"].update({1: Stored(COMMIT, 9)}), "1 offsets are counted, 2 are visible"),
+        (spoilt("_newest"), "the newest changes are not those of the records on their way"),
+        (lambda it: it._waiting.appendleft((99, ())), "commits wait out of the log's order"),
+    ],
+)
+def test_what_committed_offsets_validate(change: Callable[[CommittedOffsets], None], story: str) -> None:
+    offsets = CommittedOffsets()
+    offsets.appended(1, [(KEY, COMMIT)])
+    list(offsets.replicated(1))
+    offsets.appended(2, [(KEY, None)])
+    offsets.validate()
+    change(offsets)
+    with pytest.raises(AssertionError, match=story):
+        offsets.validate()
+
+
+@pytest.mark.parametrize(
+    ("change", "story"),
+    [
+        (lambda target: given("index", 3)(target), "partition 3 is led as 0"),
+        (given("is_led", False), "partition 0 is led and closed"),
+        (lambda target: target.groups.update(other=Group("g", NOW_MS)), "group g stands under other"),
+        (lambda target: given("count", 1)(target.offsets), "1 offsets are counted, 0 are visible"),
+    ],
+)
+def test_what_a_coordinator_validates(change: Callable[[Any], None], story: str) -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    world.groups.validate()
+    change(target)
+    with pytest.raises(AssertionError, match=story):
+        world.groups.validate()
