@@ -18,7 +18,6 @@ from reference_broker.metadata.cache import EMPTY_CACHE, MetadataCache
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.metrics.traffic import Traffic
-from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.now import Now
@@ -37,7 +36,6 @@ class Broker:
     node_id: int
     config: BrokerConfig
     now: Now
-    random: RandomSource
     disk: Disk
     outside: Ports
     """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""

@@ -157,7 +157,7 @@ class MetadataReplica:
             self.loader,
             self.quorum,
             home.endpoint,
-            home.random_for("apis"),
+            home.random_for("apis"),  # Of placement. Under another name each seed would play another run.
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)

@@ -151,7 +151,6 @@ class Node:
             node_id=node_id,
             config=config,
             now=Now(0, 0),
-            random=KeyedRandom(seed, "apis"),
             disk=disk,
             outside=outside,
             metrics=metrics,

@@ -130,7 +130,6 @@ class AdminWorld:
             node_id=1,
             config=parsed,
             now=NOW,
-            random=Random(1),
             disk=self.disk,
             outside=self.outside,
             metrics=metrics,

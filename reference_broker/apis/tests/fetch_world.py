@@ -170,7 +170,6 @@ class World:
             node_id=7,
             config=config,
             now=now,
-            random=Random(2),
             disk=unused,
             outside=self.outside,
             metrics=self.metrics,

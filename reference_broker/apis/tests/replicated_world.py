@@ -49,7 +49,6 @@ class ReplicatedWorld(leader_world.World):
             node_id=1,
             config=self.config,
             now=self.now(),
-            random=Random(1),
             disk=self.disk,
             outside=outside,
             metrics=self.metrics,
