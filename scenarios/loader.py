@@ -11,7 +11,7 @@ from scenarios.consistency import check, needed_by
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.load_tables import read_load
-from scenarios.model import GUARANTEES, NEEDS, REVISIONS, Cluster, Scenario, Swarm
+from scenarios.model import NEEDS, REVISIONS, Cluster, Scenario, Swarm
 from scenarios.revisions import MARK, in_revision, marked, revision_of
 from scenarios.vocabulary import SWARM_KINDS
 
@@ -88,7 +88,7 @@ def parse(table: Mapping[str, object], path: Path) -> Scenario:
         clauses=top.texts("clauses"),
         needs=top.texts("needs", allowed=NEEDS),
         mutants=top.texts("mutants"),
-        guarantees=top.texts("guarantees", allowed=GUARANTEES),
+        guarantees=top.texts("guarantees"),
         min_fetches=min_fetches,
         min_acked=min_acked,
         sim_min_fetches=top.integer("sim_min_fetches", min_fetches, low=0),

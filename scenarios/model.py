@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from scenarios.vocabulary import (
     BEHAVIOURS,
-    FROM_WITHIN,
-    GUARANTEES,
     NEEDS,
     PLACES,
     REVISIONS,
@@ -21,8 +19,6 @@ from scenarios.vocabulary import (
 
 __all__ = [
     "BEHAVIOURS",
-    "FROM_WITHIN",
-    "GUARANTEES",
     "NEEDS",
     "NOTHING",
     "ONCE",

@@ -8,7 +8,7 @@ asks for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from bench.fleet.rows import (
     AssignmentRow,
@@ -29,8 +29,10 @@ from bench.fleet.rows import (
 from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
+from reports.guarantees import GUARANTEES
 
 if TYPE_CHECKING:
+    from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -48,11 +50,23 @@ class Violation:
 
 
 class Check:
-    """Base of all checks; each overrides what it wants to see. ``guarantee`` is the public name; ``rows``: names of the
-    trace rows that it wants."""
+    """Base of all checks; each overrides what it wants to see.
+
+    ``guarantee``: a name of ``reports/guarantees.py``; a base class has none. ``rows``: names of the trace rows that it
+    wants. ``needs_one_node``: it looks inside one node only, so a live node's own process can run it."""
 
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
+    needs_one_node: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        assert not cls.guarantee or cls.guarantee in GUARANTEES, f"{cls.__name__} judges an unknown guarantee"
+
+    @classmethod
+    def made(cls, around: "Surroundings") -> Self:  # noqa: ARG003
+        """One for a run."""
+        return cls()
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []

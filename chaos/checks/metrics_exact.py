@@ -20,6 +20,7 @@ _Numbers = tuple[Gauge, Gauge, Counter]
 
 class MetricsExact(Check):
     guarantee = "metrics-exact"
+    needs_one_node = True
     rows = ("session_evicted",)
 
     def __init__(self) -> None:

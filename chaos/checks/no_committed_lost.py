@@ -5,10 +5,11 @@ is judged by commit-regression.
 """
 
 import json
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from chaos.checks.check import OFFSETS_TOPIC, Check, History
 from chaos.checks.replica_view import ReplicaView
+from chaos.checks.surroundings import Surroundings
 from chaos.trace import TraceRow
 from reference_broker.core.events import Event
 from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
@@ -30,6 +31,10 @@ class NoCommittedLost(Check):
         self._replicas = replicas
         self._committed: dict[OffsetKey, tuple[int, int, int]] = {}
         self._nodes: dict[int, Node] = {}
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.replicas)
 
     def trace(self, row: TraceRow) -> None:
         fields = json.loads(row.detail)

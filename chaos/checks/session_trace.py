@@ -18,7 +18,6 @@ Pending = TypeVar("Pending")
 class SessionTrace(Check, Generic[Session, Pending]):
     """``_sessions``: by node and session ID; ``_pending``: requests not yet answered, by node and connection."""
 
-    guarantee = "session-epoch-order"
     rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
     def __init__(self) -> None:

@@ -22,8 +22,9 @@ from chaos.live.errors import NodeDied, SetupError
 from chaos.live.fleet import Way, spec_of
 from chaos.live.run_folder import RunFolder
 from chaos.live.target import REFERENCE, look
+from chaos.promises import promised_to_clients
 from reports.manifest import Expectations, Manifest, write_manifest
-from scenarios.model import FROM_WITHIN, Scenario
+from scenarios.model import Scenario
 from scenarios.revisions import revision_of
 
 Progress = Callable[[str], None]
@@ -214,5 +215,4 @@ def _manifest(
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
     """What clients can see. Fetchers that somebody stops by hand need not have read to the end."""
-    lacking = (*FROM_WITHIN, *(("fetch-gap",) if by_hand else ()))
-    return tuple(each for each in scenario.guarantees if each not in lacking)
+    return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))

@@ -15,49 +15,15 @@ from chaos.sim.machine import START_WALL_MS
 from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.world import World
 from reference_broker.ports.now import Now
+from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import Check as JudgedCheck
 from reports.manifest import Expectations, Manifest, write_manifest
 from reports.schema import FAULTS, TRACE, Table
 from scenarios.model import Load
 
 WORKER = "sim"
-JUDGED_HERE = (
-    "metrics-exact",
-    "log-consistent",
-    "log-matching",
-    "leader-completeness",
-    "monotonic-high-watermark",
-    "monotonic-epoch",
-    "majority-high-watermark",
-    "stable-leadership",
-    "snapshot-at-log-start",
-    "leader-never-loads-snapshot",
-    "snapshot-equals-replay",
-    "markers-gated",
-    "bootstrapped",
-    "quorum-converges",
-    "no-false-fencing",
-    "no-starvation",
-    "stale-leader-epoch-fenced",
-    "no-acked-lost",
-    "replicas-equal",
-    "high-watermark-monotonic",
-    "isr-honest",
-    "stable-isr",
-    "replicas-converge",
-    "one-content-per-epoch",
-    "no-committed-lost",
-    "one-group-leader",
-    "all-assigned",
-    "commits-accepted",
-    "commits-fenced",
-    "epoch-gated-by-transaction",
-    "switch-respected",
-)
-"""Invariants that need the node itself, promised by every scenario; all others are left to whoever judges the folder,
-from its tables alone."""
-WRITES_KEPT = ("inconsistent-offsets", "lost-write", "unseen", "nonmonotonic-send")
-"""Nobody promises these where a node loses power that has acknowledged what it had not flushed."""
+JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
+"""Promised by every scenario; all others are left to whoever judges the folder, from its tables alone."""
 
 
 def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -> Path:
@@ -136,7 +102,7 @@ def _promised(world: World) -> tuple[str, ...]:
     """Of this one run: faults that this seed did not draw take no promise back. None listed: all are promised."""
     listed = world.scenario.guarantees
     if not world.history.writes_promised:
-        listed = tuple(each for each in listed if each not in WRITES_KEPT)
+        listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
     return tuple(dict.fromkeys((*listed, *JUDGED_HERE))) if listed else ()
 
 

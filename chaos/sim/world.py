@@ -7,12 +7,13 @@ from bench.fleet.group_spec import MIRROR_GROUP
 from bench.fleet.rows import HistoryRow
 from bench.fleet.spec import Fleet
 from chaos.checks.all_assigned import AllAssigned
-from chaos.checks.all_checks import Settings, all_checks
+from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.trouble import Trouble
 from chaos.checks.values import Place
@@ -71,7 +72,7 @@ class World:
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
         self.replicas = _replica_view(scenario, view.trouble, self._touched)
-        self.checks = all_checks(_settings(scenario, config), view, self.replicas)
+        self.checks = all_checks(Surroundings(_settings(scenario, config), view, self.replicas))
         self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, view, self.replicas)
         keep = self.trace.append if keep_trace else None

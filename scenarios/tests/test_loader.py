@@ -7,7 +7,7 @@ import pytest
 
 from scenarios.draw import combinations, drawn
 from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse
-from scenarios.model import GUARANTEES, Link, Match, Range, Scenario, Swarm
+from scenarios.model import Link, Match, Range, Scenario, Swarm
 
 SMALL = """
 title = "small"
@@ -82,7 +82,6 @@ def test_config_values_become_kafkas_texts() -> None:
         ("min_acked = 20", "min_acked = -1", ["min_acked", "at least 0"]),
         ('["interceptor"]', '["magic"]', ["needs", "'magic'", "interceptor, signals, proxy"]),
         ('["interceptor"]', "[]", ["needs", "'lost'", "'interceptor'"]),
-        ('["duplicate"]', '["duplicates"]', ["guarantees", "'duplicates'", "lost-write"]),
         ('["F-1"]', '"F-1"', ["clauses", "list of texts"]),
         ("seconds = 3", 'seconds = "3"', ["load.seconds", "must be a number"]),
         ("seconds = 3", "seconds = 3\nsecond = 4", ["unknown key load.second", "idle_appends_s"]),
@@ -153,7 +152,6 @@ def test_all_scenarios_load_and_say_what_they_need() -> None:
     assert sorted(numbers) == [*range(1, 15), *range(14, 22), *range(27, 33), 33, 33, 34, 34, *range(38, 43)]
     assert {"plain-load", "kill-under-load", "demo"} <= found.keys()
     for scenario in found.values():
-        assert set(scenario.guarantees) <= set(GUARANTEES)
         assert scenario.clauses
         assert scenario.min_fetches > 0 or not scenario.load.fetchers
         assert scenario.min_acked > 0 or not scenario.load.producers
