@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA, create_topics_request, metadata_request
+from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA, create_topics_request, metadata_request, new_topic
 from bench.peers.errors import PeerError
 from bench.reference_cluster import ClusterNode, reference_cluster, until
 from bench.results import Figure, Results, Row
@@ -175,7 +175,7 @@ class RetryingAdmin:
         self._connections.clear()
 
     def _ask_for(self, controller: int, name: str) -> int | None:
-        body = create_topics_request({name: 1}, 1, {}, int(TRY_S * 1000))
+        body = create_topics_request([new_topic(name, 1, 1, {})], int(TRY_S * 1000))
         answer = self._call(self._ports_by_node[controller], CREATE_TOPICS, CREATE_VERSION, body)
         return None if answer is None else int(answer.topics[0].error_code)
 

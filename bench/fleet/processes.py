@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
-from bench.fleet.group_spec import split_by_offsets
+from bench.fleet.plans import split_by_offsets
 from bench.fleet.spec import FleetSpec
 
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
@@ -145,9 +145,10 @@ class LocustProcesses:
 def users_needed(spec: FleetSpec) -> int:
     """Locust gives each worker the same number of users if the sum divides; surplus users stop at once. One worker has
     all members whose offsets are outside, so each must be able to."""
-    inside, outside = split_by_offsets(spec.groups)
-    mirrors = [] if spec.mirror is None else [spec.mirror]
-    groups = (spec.producers, spec.fetchers, spec.admins, spec.metadata_readers, inside, mirrors)
+    inside, outside = split_by_offsets(spec.load.groups)
+    mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
+    load = spec.load
+    groups = (load.producers, load.fetchers, load.admins, load.metadata_readers, inside, mirrors)
     counts = (sum(each.count for each in group) for group in groups)
     return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))
 

@@ -17,6 +17,7 @@ from bench.fleet.behaviours.bodies import (
     create_topics_request,
     delete_topics_request,
     metadata_request,
+    new_topic,
 )
 from bench.peers.errors import PeerError
 from reference_broker.blocking.transport import Connection, TransportError
@@ -79,7 +80,7 @@ class RetryingClient:
         self, name: str, partitions: int, replicas: int, limit_s: float, config: Mapping[str, str] | None = None
     ) -> None:
         """An attempt whose answer was lost may have made it: then "exists" is as good. Raises PeerError."""
-        body = create_topics_request({name: partitions}, replicas, config or {}, int(CALL_LIMIT_S * 1000))
+        body = create_topics_request([new_topic(name, partitions, replicas, config or {})], int(CALL_LIMIT_S * 1000))
         fine = (Error.NONE, Error.TOPIC_ALREADY_EXISTS)
 
         def ask() -> bool | None:

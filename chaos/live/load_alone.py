@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bench.fleet.shapes import LoadShape
-from bench.fleet.spec import FleetSpec
+from bench.fleet.spec import FleetSpec, write_spec
 from chaos.live import identity
 from chaos.live.cluster import ClusterPlan, Member, started
 from chaos.live.errors import NodeDied, SetupError
@@ -111,7 +111,7 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
     spec = spec_of(sized(scenario, plan.clients), folder.path, way, start_us, plan.seed)
     return msgspec.structs.replace(
         spec,
-        seconds=plan.seconds or spec.seconds,
+        load=replace(spec.load, seconds=plan.seconds or spec.load.seconds),
         workers=plan.workers,
         shape=LoadShape(plan.shape) if plan.shape else None,
     )
@@ -119,8 +119,7 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
 
 def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress) -> None:
     """Until it is done. Ctrl-C ends the load, not what comes after it. Raises NodeDied, SetupError."""
-    file, log = folder.logs / "fleet-spec.json", folder.logs / "fleet.log"
-    file.write_bytes(msgspec.json.encode(spec))
+    file, log = write_spec(spec, folder.logs / "fleet-spec.json"), folder.logs / "fleet.log"
     words = [sys.executable, "-m", "bench.fleet", str(file), *(["--web", str(page)] if page else [])]
     with log.open("ab") as errors:
         fleet = subprocess.Popen(

@@ -19,7 +19,7 @@ from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import Check as JudgedCheck
 from reports.manifest import Expectations, Manifest, write_manifest
 from reports.schema import FAULTS, TRACE, Table
-from scenarios.model import Load
+from scenarios.load import Load
 
 WORKER = "sim"
 JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
@@ -85,7 +85,7 @@ def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Man
         versions=identity.versions(),
         machine=identity.machine(),
         config=dict(scenario.cluster.config),
-        load=_words(scenario.load),
+        load=_words(scenario.load.in_simulator),
         notes=("Played in virtual time: latencies are those of the simulated links, not of a machine.",),
         expectations=Expectations(
             faults=scenario.expected_faults,
@@ -125,9 +125,8 @@ def _judged(check: Check, events: int) -> JudgedCheck:
 
 def _words(load: Load) -> dict[str, str]:
     words = {
-        each.name: f"{each.sim_count} {each.behaviour} fetchers of {each.partitions} partitions"
-        for each in load.fetchers
+        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions" for each in load.fetchers
     }
     for each in load.producers:
-        words[each.name] = f"{each.sim_count} producers, {each.sim_rate_per_s:g} records/s each"
+        words[each.name] = f"{each.count} producers, {each.rate_per_s:g} records/s each"
     return words

@@ -89,7 +89,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
 @pytest.mark.parametrize("name", ALL)
 def test_control_is_green(name: str) -> None:
-    replicated = ALL[name].load.topics[0].replicas > 1
+    replicated = ALL[name].load.hot.replicas > 1
     found = search(ALL[name], REPLICATED_SEEDS if replicated else CONTROL_SEEDS, processes=1)
     assert found.verdict is Verdict.PASSED, report(found)
 

@@ -55,8 +55,9 @@ def read(text: str) -> Scenario:
 def test_defaults_and_what_the_simulator_takes_over() -> None:
     scenario = read(SMALL)
     assert (scenario.name, scenario.number, scenario.cluster.nodes, scenario.state) == ("small", None, 1, ())
-    assert (scenario.sim_min_fetches, scenario.sim_min_acked, scenario.load.sim_seconds) == (10, 20, 3.0)
-    assert (scenario.load.fetchers[0].sim_count, scenario.load.producers[0].sim_rate_per_s) == (2, 50.0)
+    assert (scenario.sim_min_fetches, scenario.sim_min_acked, scenario.load.in_simulator.seconds) == (10, 20, 3.0)
+    played = scenario.load.in_simulator
+    assert (played.fetchers[0].count, played.producers[0].rate_per_s) == (2, 50.0)
     fault = scenario.faults[0]
     assert (fault.match.api, fault.match.session_epoch, fault.nth, fault.times) == (1, Range(3, 3), Range(2, 5), 1)
     assert not fault.timed
@@ -207,10 +208,11 @@ LARGE = SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + QUORUM + 
 def test_what_a_quorum_adds() -> None:
     scenario = read(LARGE)
     assert (scenario.cluster.nodes, scenario.cluster.observers, scenario.cluster.total) == (3, 2, 5)
+    played = scenario.load.in_simulator
     assert scenario.load.admins[0].mix == (("create", 3), ("describe", 1))
-    assert (scenario.load.admins[0].sim_rate_per_s, scenario.load.admins[0].sim_partitions) == (2.0, 20)
-    assert scenario.load.metadata_readers[0].sim_count == 3
-    assert scenario.swarm == Swarm(("node_killed", "link_cut"), 4.0, 4.0)
+    assert (played.admins[0].rate_per_s, played.admins[0].partitions) == (2.0, 20)
+    assert played.metadata_readers[0].count == 3
+    assert scenario.swarm == Swarm(("node_killed", "link_cut"), 4.0)
     _, noted, cut = scenario.faults
     assert noted.match == Match(
         note="metadata_committed", fields=(("kind", "[be]*"), ("number", Range(3, 3)), ("of", Range(4, 9)))

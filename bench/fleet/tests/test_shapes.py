@@ -41,7 +41,7 @@ def test_a_soak_ramps_up_in_its_first_tenth_and_stays():
     ],
 )
 def test_a_wrong_shape_is_refused_in_one_sentence(shape, seconds, told):
-    spec = {"bootstrap": ["127.0.0.1:1"], "seconds": seconds, "partitions": 1, "shape": shape}
+    spec = {"bootstrap": ["127.0.0.1:1"], "load": {"seconds": seconds}, "shape": shape}
     with pytest.raises(SpecError, match=told):
         parse_spec(json.dumps(spec).encode())
 
