@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from bench.fleet.rows import HistoryRow, MembershipRow
 from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import Place
+from reports.rows import HistoryRow, MembershipRow
 
 GIVES_UP = ("revoked", "lost")
 

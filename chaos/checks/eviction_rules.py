@@ -5,7 +5,7 @@ from typing import Self
 
 from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 MIN_EVICTION_MS = 120_000
 """A constant of the final revision; of the first it is a setting."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from chaos.checks.check import OFFSETS_TOPIC, Check, History
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.surroundings import Surroundings
-from chaos.trace import TraceRow
 from reference_broker.core.events import Event
 from reference_broker.groups.offsets.group_records import CommitOffset, OffsetKey
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from chaos.checks.check import OFFSETS_TOPIC, Check, History
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.surroundings import Surroundings
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 STATE, MEMBER = "group_state", "group_member"
 STABLE = "Stable"

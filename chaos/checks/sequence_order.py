@@ -10,7 +10,7 @@ from typing import Self
 
 from chaos.checks.session_trace import FIRST_REVISION, SessionTrace
 from chaos.checks.surroundings import Surroundings
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 INVALID_FETCH_SESSION = 10001
 ERRORS_THAT_CHANGE_NOTHING = (42, 10002)

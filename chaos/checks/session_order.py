@@ -10,7 +10,7 @@ from typing import Self
 
 from chaos.checks.session_trace import FIRST_REVISION, SessionTrace
 from chaos.checks.surroundings import Surroundings
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 ID_NOT_FOUND = 70
 INVALID_EPOCH = 71

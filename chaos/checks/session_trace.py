@@ -5,7 +5,7 @@ from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from chaos.checks.check import Check
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 FETCH = 1
 FIRST_REVISION = 1000

@@ -18,11 +18,11 @@ from chaos.checks.replica_view import ReplicaView
 from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.live.evidence import BROKEN, LOOKED, Evidence
-from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.ports.now import Now
 from reports.manifest import Check as Judged
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
@@ -27,6 +26,7 @@ from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
 from chaos.promises import promised_to_clients
 from reports.manifest import Check, Expectations, Manifest, write_manifest
+from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Link, Scenario
 from scenarios.revisions import revision_of

@@ -15,10 +15,11 @@ from chaos.sim.machine import START_WALL_MS
 from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.world import World
 from reference_broker.ports.now import Now
+from reports.columns import Table
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import Check as JudgedCheck
 from reports.manifest import Expectations, Manifest, write_manifest
-from reports.schema import FAULTS, TRACE, Table
+from reports.schema import FAULTS, TRACE
 from scenarios.load import Load
 
 WORKER = "sim"
@@ -30,22 +31,7 @@ def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -
     """Everything that a judge needs; the world must have kept its trace. Gives the folder back."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
-    history = world.history
-    for rows in (
-        history.operations,
-        history.runs,
-        history.positions,
-        history.assignments,
-        history.ends,
-        history.changes,
-        history.metadata_reads,
-        history.commits,
-        history.memberships,
-        history.metadata_epochs,
-        history.resets,
-        history.copies,
-        history.target_runs,
-    ):
+    for rows in world.history.tables:
         recorder.record(rows)
     recorder.close(Now(world.agenda.now_us, START_WALL_MS + world.agenda.now_us // 1000))
     _write(FAULTS, (row.values() for row in sorted(world.faults, key=lambda row: row.at_us)), folder / "faults.parquet")

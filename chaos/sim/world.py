@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet
-from bench.fleet.rows import HistoryRow
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
@@ -17,7 +16,6 @@ from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.trouble import Trouble
 from chaos.checks.values import Place
 from chaos.checks.watching import Watching
-from chaos.evidence import FaultRow
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
@@ -26,8 +24,8 @@ from chaos.sim.fleet import fleet_of, idle_writer
 from chaos.sim.machine import START_WALL_MS
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
-from chaos.trace import TraceRow
 from reference_broker.configuration.broker_config import BrokerConfig
+from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
 from scenarios.load import MIRROR_GROUP, Load
 from scenarios.model import Scenario

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.fleet.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check, History
 from chaos.checks.eviction_rules import EvictionRules
@@ -18,9 +17,9 @@ from chaos.checks.session_order import SessionOrder
 from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.sim.disk import SimDisk
-from chaos.trace import TraceRow
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
+from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow, TraceRow
 
 NONE, UNKNOWN, WRONG = 0, 70, 71
 TOPIC = "hot"

@@ -6,18 +6,6 @@ from dataclasses import replace
 import pytest
 
 from bench.fleet.behaviours.member_metadata import NO_OFFSET as MEMBERS_NO_OFFSET
-from bench.fleet.rows import (
-    CommitRow,
-    CopyRow,
-    EndRow,
-    MembershipRow,
-    MetadataEpochRow,
-    OperationRow,
-    PositionRow,
-    ResetRow,
-    RunRow,
-    TargetRunRow,
-)
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.check import Check, History
 from chaos.checks.commit_regression import CommitRegression
@@ -31,7 +19,19 @@ from chaos.checks.redelivery import Redelivery
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.rewinds import Rewinds
 from chaos.checks.trouble import Trouble
-from chaos.trace import TraceRow
+from reports.rows import (
+    CommitRow,
+    CopyRow,
+    EndRow,
+    MembershipRow,
+    MetadataEpochRow,
+    OperationRow,
+    PositionRow,
+    ResetRow,
+    RunRow,
+    TargetRunRow,
+    TraceRow,
+)
 
 A, B = "member-0", "member-1"
 

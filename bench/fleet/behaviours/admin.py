@@ -16,8 +16,8 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.topic_sets import TopicSet
-from bench.fleet.rows import ChangeRow
 from reference_broker.wire.errors import error_name
+from reports.rows import ChangeRow
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse

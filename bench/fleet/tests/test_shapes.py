@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from bench.fleet.behaviours.protocol import Leaving
-from bench.fleet.rows import END_OF_RUN_US
 from bench.fleet.shapes import LoadShape, clients_at, share
 from bench.fleet.spec import SpecError, parse_spec
 from bench.fleet.tests.test_clients_of_a_cluster import HOT, fetcher, producer, settings, spread
+from reports.rows import END_OF_RUN_US
 
 __all__ = ["settings", "spread"]
 
