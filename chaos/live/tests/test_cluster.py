@@ -22,7 +22,7 @@ from bench.fleet.behaviours.bodies import (
     metadata_request,
     new_topic,
 )
-from chaos.live.ports import free_port
+from bench.ports import free_port
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.errors import Error
