@@ -365,19 +365,13 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) ->
     sys.exit(worst(judge(run_dirs, out, baseline)))
 
 
-@main.command(epilog=_examples("bench", "bench --peer kafka", "bench --peer kafka --row fetch", "bench --failover"))
+@main.command(epilog=_examples("bench", "bench --peer kafka", "bench --peer kafka --row fetch", "bench --row failover"))
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker beside ours, in alternation.")
 @click.option("--row", "rows", multiple=True, metavar="NAME", help="Only this measurement (a file of bench/rows).")
 @click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Only clusters of this size.")
 @click.option("--quick", is_flag=True, help="Little of everything: shows that it works; no figure is worth quoting.")
-@click.option("--failover", is_flag=True, help="Instead: how long three nodes are without a controller.")
-@click.option("--metadata", is_flag=True, help="Instead: large topics, snapshots, and starting from them.")
-def bench(
-    peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, failover: bool, metadata: bool
-) -> None:
+def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool) -> None:
     """Figures of one node and of three, alone or beside a peer, and a page that shows them."""
-    if sum((peer is not None, failover, metadata)) > 1:
-        raise click.UsageError("give one of --peer, --failover and --metadata")
     from rich.console import Console
     from rich.table import Table
 
@@ -390,7 +384,7 @@ def bench(
     with one_sentence(ValueError):
         wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
     with one_sentence(PeerError):
-        results = _measured(wanted, failover, metadata)
+        results = _measured(wanted)
     drawn = Table("work", "reference", peer or "", "ratio" if peer else "", "goal")
     for cells in table(results.rows):
         drawn.add_row(*cells)
@@ -402,19 +396,10 @@ def bench(
     sys.exit(USAGE_ERROR if results.missing else 0)
 
 
-def _measured(wanted: "Options", failover: bool, metadata: bool) -> "Results":
-    from playing import progress
-
-    if failover:
-        from bench.failover import run as measure_failover
-
-        return measure_failover(progress)
-    if metadata:
-        from bench.metadata import run as measure_metadata
-
-        return measure_metadata(progress)
+def _measured(wanted: "Options") -> "Results":
     from bench.compare import run as measure
     from bench.peers.jars import kafka_classpath
+    from playing import progress
 
     if wanted.peer:
         kafka_classpath()  # What is missing is told now, not after minutes of measuring.

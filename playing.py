@@ -36,16 +36,17 @@ def progress(line: str) -> None:
 
 
 def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
+    from chaos.promises import checked
     from scenarios import loader
 
     with one_sentence(loader.ScenarioError):
         if everything and names:
             raise loader.ScenarioError("name scenarios or give --all, not both")
         if everything:
-            return list(loader.load_all())
+            return [checked(each) for each in loader.load_all()]
         if not names:
             raise loader.ScenarioError("name a scenario (a file, its stem or its number), or give --all")
-        return [loader.find(name) for name in names]
+        return [checked(loader.find(name)) for name in names]
 
 
 def in_revisions(scenario: "Scenario", wanted: str | None) -> "Sequence[Scenario]":

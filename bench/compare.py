@@ -15,11 +15,13 @@ from bench.rows import (
     cleaner,
     commits,
     coordinator_killed,
+    failover,
     fetch,
     group_join,
     ladder,
     leader_killed,
     memory,
+    metadata,
     produce,
     rebalance,
     records,
@@ -48,6 +50,8 @@ MEASURES: Mapping[str, Measures] = {
     "commits": commits.measure,
     "coordinator-killed": coordinator_killed.measure,
     "cleaner": cleaner.measure,
+    "failover": failover.measure,
+    "metadata": metadata.measure,
 }
 
 

@@ -16,10 +16,14 @@ ROWS = (
     "commits",
     "coordinator-killed",
     "cleaner",
+    "failover",
+    "metadata",
 )
 """Names of the measurements, in the order in which they run; ``bench/rows`` has a file for each."""
 ALONE = ("ladder", "start", "memory", "records")
 """What is measured when there is no peer and nothing was chosen."""
+OURS = ("failover", "metadata")
+"""What only the reference broker is measured for, and only if it was chosen."""
 NODES = (1, 3)
 
 
@@ -61,6 +65,12 @@ class Sizes:
     cleaner_bytes: int = 100_000_000
     """Of values that one pass reads."""
     cleaner_load_s: float = 20.0
+    failovers: int = 20
+    """Of each kind."""
+    metadata_partitions: int = 10_000
+    metadata_creations: int = 7
+    metadata_changes: int = 100_000
+    metadata_loads: int = 7
 
 
 QUICK = Sizes(
@@ -93,13 +103,19 @@ QUICK = Sizes(
     cleaner_pairs=1,
     cleaner_bytes=5_000_000,
     cleaner_load_s=3.0,
+    failovers=1,
+    metadata_partitions=500,
+    metadata_creations=2,
+    metadata_changes=5_000,
+    metadata_loads=2,
 )
 """Shows that everything works; no figure of it is worth quoting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``peer``: None or ``kafka``; ``rows``: of ROWS, empty for all (without a peer: ALONE); ``nodes``: of NODES."""
+    """``peer``: None or ``kafka``. ``rows``: of ROWS, empty for all but OURS (without a peer: ALONE). ``nodes``: of
+    NODES."""
 
     peer: str | None = None
     rows: tuple[str, ...] = ()
@@ -114,5 +130,6 @@ class Options:
                     raise ValueError(f"{each} is none of {', '.join(map(str, known))}")
 
     def chosen(self) -> tuple[str, ...]:
-        wanted = self.rows or (ROWS if self.peer else ALONE)
+        beside = tuple(row for row in ROWS if row not in OURS)
+        wanted = self.rows or (beside if self.peer else ALONE)
         return tuple(row for row in ROWS if row in wanted)

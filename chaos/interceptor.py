@@ -10,7 +10,6 @@ from functools import partial
 from random import Random
 
 from chaos.claims import Claims, SharedClaims
-from chaos.evidence import FaultRow
 from chaos.peer_replies import PeerReplies
 from chaos.powers import Powers
 from chaos.rules import Counter, Rule, matches_frame, matches_note, matches_peer_reply, matches_write
@@ -20,6 +19,7 @@ from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerRe
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
+from reports.rows import FaultRow
 from scenarios.model import PLACES
 
 FIRST_PHANTOM = -2

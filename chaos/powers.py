@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from chaos.evidence import FaultRow
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Event
+from reports.rows import FaultRow
 
 
 class Powers(Protocol):

@@ -32,7 +32,7 @@ def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
 def topic_of_roles(scenario: Scenario) -> str:
     """The hot topic, if a fault names a node by its part in a partition; else empty."""
     choices = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
-    return scenario.load.topics[0].name if any(choice in PARTITION_ROLES for choice in choices) else ""
+    return scenario.load.hot.name if any(choice in PARTITION_ROLES for choice in choices) else ""
 
 
 def partition_role(node: Any, topic: str, index: int = 0) -> str:

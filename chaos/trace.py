@@ -2,52 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.ports.now import Now
+from reports.rows import TraceRow
 
 FETCH = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRow:
-    """Fields are the columns of ``reports.schema.TRACE``, in their order."""
-
-    node: int
-    incarnation: int
-    seq: int
-    at_us: int
-    what: str
-    connection: int = -1
-    client_id: str = ""
-    api_key: int = -1
-    api_version: int = -1
-    session_id: int = 0
-    session_epoch: int = -1
-    answered_session_id: int = 0
-    error: int = 0
-    detail: str = ""
-
-    def values(self) -> tuple[str | int, ...]:
-        return (
-            self.node,
-            self.incarnation,
-            self.seq,
-            self.at_us,
-            self.what,
-            self.connection,
-            self.client_id,
-            self.api_key,
-            self.api_version,
-            self.session_id,
-            self.session_epoch,
-            self.answered_session_id,
-            self.error,
-            self.detail,
-        )
 
 
 Sink: TypeAlias = Callable[[TraceRow], None]

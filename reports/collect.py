@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.guarantees import GUARANTEES, Guarantee
 from reports.jobs import (
     availability,
     broker_internals,
@@ -32,6 +31,7 @@ from reports.jobs import (
 )
 from reports.jobs.anomaly import with_active_fault
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging, all_judgings
 from reports.read_tables import Tables
 from reports.verdict import Anomaly
 
@@ -153,17 +153,17 @@ def collect(
 ) -> list[Findings]:
     """``jobs_at_once``: 1 for a large history, whose jobs each fill the cores and the memory on their own."""
     with ThreadPoolExecutor(jobs_at_once) as pool:
-        judged = [one for one in GUARANTEES if _can_be_judged(one, tables, runs)]
+        judged = [one for one in all_judgings() if _can_be_judged(one, tables, runs)]
         breaches = [pool.submit(_breaches, one, tables, cfg, progress) for one in judged]
         measured = {name: job for name, job in _SERIES.items() if _can_be_measured(name, tables, runs)}
         series = {name: pool.submit(_rows, name, job, tables, cfg, progress) for name, job in measured.items()}
         examples = _with_faults([row for one in breaches for row in one.result()], tables)
-        found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in GUARANTEES}
+        found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
         rows = {name: future.result() for name, future in series.items()}
     return [_of_run(run, tables, found, rows) for run in range(runs)]
 
 
-def _can_be_judged(one: Guarantee, tables: Tables, runs: int) -> bool:
+def _can_be_judged(one: Judging, tables: Tables, runs: int) -> bool:
     """A query costs its planning even over nothing."""
     needs = (*one.needs, one.found_in) if one.found_in else one.needs
     return any(tables.has(run, *needs) for run in range(runs))
@@ -173,8 +173,8 @@ def _can_be_measured(name: str, tables: Tables, runs: int) -> bool:
     return name not in _NEEDS or any(tables.has(run, *_NEEDS[name]) for run in range(runs))
 
 
-def _breaches(one: Guarantee, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:
-    found = one.transform(tables, cfg)
+def _breaches(one: Judging, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:
+    found = one.find(tables, cfg)
     each = Window.partitionBy("run")
     ordered = each.orderBy("at_us", "topic", "partition", "offset", "process", "index")
     counted = found.withColumn("total", F.count(F.lit(1)).over(each)).withColumn("n", F.row_number().over(ordered))

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.collect import Findings
-from reports.guarantees import GUARANTEES, Guarantee
+from reports.guarantees import GUARANTEES
+from reports.jobs.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
@@ -94,7 +95,7 @@ def generator_limits(findings: Findings) -> list[str]:
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
     checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
-    results = [_by_history(one, asked, findings, manifest.clauses) for one in GUARANTEES]
+    results = [_by_history(one, asked, findings, manifest.clauses) for one in all_judgings()]
     known = {one.name for one in results}
     results += [
         _where_played(name, one, not asked or name in asked, manifest.world)
@@ -106,8 +107,8 @@ def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     return [_joined(one, checks.get(one.name), manifest.world) for one in results]
 
 
-def _by_history(one: Guarantee, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
-    required = one.always or not asked or one.name in asked
+def _by_history(one: Judging, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
+    required = one.guarantee.always or not asked or one.name in asked
     missing = [name for name in one.needs if name not in findings.present]
     evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
     open_partitions = findings.facts.get("unended_partitions", 0) if one.name == "unseen" else 0
@@ -126,7 +127,7 @@ def _by_history(one: Guarantee, asked: set[str], findings: Findings, clauses: Se
         status = "holds"
     return GuaranteeResult(
         name=one.name,
-        meaning=one.breach,
+        meaning=one.guarantee.breach,
         status=status,
         required=required and (bool(asked) or status in ("holds", "broken")),
         evidence=0 if missing else evidence,
@@ -143,7 +144,7 @@ def _where_played(name: str, check: Check, required: bool, world: str) -> Guaran
         status = "nothing to judge"
     return GuaranteeResult(
         name=name,
-        meaning=check.detail or "An invariant checked after every event.",
+        meaning=check.detail or _breach(name),
         status=status,
         required=required,
         evidence=check.evidence,
@@ -158,9 +159,13 @@ def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
     """A live run cannot see what the simulator's invariants see inside the nodes, and need not."""
     if manifest.world == "live":
         reason = "The simulator judges it inside the nodes after every event; a live run leaves nothing to judge it by."
-        return GuaranteeResult(name, "An invariant of the simulator.", "not checked", False, 0, "", 0, reason)
+        return GuaranteeResult(name, _breach(name), "not checked", False, 0, "", 0, reason)
     reason = "The scenario promises it, but neither the history nor the simulator can judge it in this run."
-    return GuaranteeResult(name, "No job of this name.", "not checked", True, 0, "", 0, reason)
+    return GuaranteeResult(name, _breach(name), "not checked", True, 0, "", 0, reason)
+
+
+def _breach(name: str) -> str:
+    return GUARANTEES[name].breach if name in GUARANTEES else "This version knows no guarantee of this name."
 
 
 def _joined(result: GuaranteeResult, check: Check | None, world: str) -> GuaranteeResult:

@@ -1,292 +1,140 @@
-"""The table of contents of what is judged: one row per guarantee, with the job that finds its breaches."""
+"""The guarantees: what each is called, what breaks it, and who can see that. The one home of these names.
 
-from collections.abc import Callable
+A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs`` judge them
+independently of each other; both name the guarantee that they judge, and nothing else about it is told twice. This
+module needs no Spark, so that every room but the broker and the scenarios may read it.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from pyspark.sql import DataFrame
 
-from reports.jobs import (
-    commit_regression,
-    corrupt_value,
-    duplicate,
-    eviction_rules,
-    fetch_gap,
-    group_skip,
-    inconsistent_offsets,
-    lost_metadata,
-    lost_write,
-    mirror_complete,
-    no_fetch_before_epoch,
-    nonmonotonic_metadata_epoch,
-    nonmonotonic_poll,
-    nonmonotonic_send,
-    one_abort_per_begin,
-    one_leader_per_epoch,
-    one_partition_leader_per_epoch,
-    poll_skip,
-    redelivery,
-    rewinds,
-    session_epoch_order,
-    session_lost,
-    snapshot_transfer_bounded,
-    torn_metadata,
-    unrequested_partition,
-    unseen,
-)
-from reports.jobs.config import JobConfig
-from reports.read_tables import Tables
+class SeenFrom(Enum):
+    """What a judge must look at. ``CLIENTS``: what clients were told, which every broker leaves. ``TRACE``: also the
+    trace of each node, which only our broker writes. ``INSIDE``: the node itself, after each event."""
+
+    CLIENTS = "clients"
+    TRACE = "trace"
+    INSIDE = "inside"
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """``needs``: tables without which it is not checked. ``evidence``: the fact that says how much was looked at.
-    ``found_in``: a table in which every breach has a row; where it is absent there is none, and nothing to compute.
-    ``about``: a run that exercises none of these clauses may leave nothing to judge; empty: every run must."""
+    """``breach``: what happened where it is broken, in one sentence.
+
+    ``keeps_writes``: nobody promises it where a node loses power that had not flushed what it acknowledged.
+    ``of_sessions``: it can be judged only where fetchers have sessions. ``always``: every run owes it, whatever its
+    scenario lists.
+    """
 
     name: str
     breach: str
-    needs: tuple[str, ...]
-    evidence: str
-    unit: str
-    transform: Callable[[Tables, JobConfig], DataFrame]
-    always: bool = False  # required of every run, whatever the scenario lists
-    about: tuple[str, ...] = ()
-    found_in: str = ""
+    seen_from: SeenFrom = SeenFrom.CLIENTS
+    keeps_writes: bool = False
+    of_sessions: bool = False
+    always: bool = False
 
 
-REPLICATION = ("F-22",)
-_LOG = ("operations", "runs")
-_POLL = ("operations", "runs", "assignments")
-_ADMIN = ("operations", "changes")
-
-GUARANTEES: tuple[Guarantee, ...] = (
-    Guarantee(
-        "inconsistent-offsets",
-        "Two different values were seen at one offset.",
-        _LOG,
-        "records_read",
-        "records read",
-        inconsistent_offsets.transform,
-    ),
-    Guarantee(
-        "duplicate",
-        "A value lies at two offsets under one producer ID.",
-        _LOG,
-        "idempotent_records_read",
-        "records of idempotent producers read",
-        duplicate.transform,
-    ),
-    Guarantee(
-        "lost-write",
-        "An acknowledged record was overtaken by reads and never read.",
-        _LOG,
-        "records_acked",
-        "records acknowledged",
-        lost_write.transform,
-    ),
+_CLIENTS = (
+    Guarantee("inconsistent-offsets", "Two different values were seen at one offset.", keeps_writes=True),
+    Guarantee("duplicate", "A value lies at two offsets under one producer ID."),
+    Guarantee("lost-write", "An acknowledged record was overtaken by reads and never read.", keeps_writes=True),
     Guarantee(
         "unseen",
         "An acknowledged record was not read by the end, though its partition was read to the end.",
-        (*_LOG, "ends"),
-        "records_acked",
-        "records acknowledged",
-        unseen.transform,
+        keeps_writes=True,
     ),
-    Guarantee(
-        "corrupt-value",
-        "A value was read that no writer of this run made.",
-        _LOG,
-        "records_read",
-        "records read",
-        corrupt_value.transform,
-        always=True,
-    ),
-    Guarantee(
-        "poll-skip",
-        "A fetcher's next read jumped over records that exist.",
-        _POLL,
-        "read_runs",
-        "runs of records read",
-        poll_skip.transform,
-    ),
-    Guarantee(
-        "nonmonotonic-poll",
-        "A fetcher's next read went back.",
-        _POLL,
-        "read_runs",
-        "runs of records read",
-        nonmonotonic_poll.transform,
-    ),
-    Guarantee(
-        "int-poll-skip",
-        "One read left out records between two that it holds.",
-        _LOG,
-        "read_runs",
-        "runs of records read",
-        poll_skip.transform_inside,
-    ),
-    Guarantee(
-        "int-nonmonotonic-poll",
-        "One read holds records out of order.",
-        _LOG,
-        "read_runs",
-        "runs of records read",
-        nonmonotonic_poll.transform_inside,
-    ),
-    Guarantee(
-        "nonmonotonic-send",
-        "A producer's later send was given an earlier offset.",
-        _LOG,
-        "acked_sends",
-        "acknowledged sends",
-        nonmonotonic_send.transform,
-    ),
-    Guarantee(
-        "unrequested-partition",
-        "A response named a partition that the fetcher was not asking for.",
-        ("operations", "positions", "assignments"),
-        "positions",
-        "partition answers",
-        unrequested_partition.transform,
-    ),
-    Guarantee(
-        "fetch-gap",
-        "A fetcher stands below the high watermark once all is quiet.",
-        ("operations", "assignments", "ends"),
-        "assignments",
-        "assignments",
-        fetch_gap.transform,
-    ),
-    Guarantee(
-        "session-epoch-order",
-        "A node accepted a wrong session epoch or refused the right one.",
-        ("trace",),
-        "session_requests",
-        "incremental fetches",
-        session_epoch_order.transform,
-    ),
-    Guarantee(
-        "session-lost",
-        "A node forgot a fetch session that it had neither closed nor evicted.",
-        ("trace",),
-        "session_requests",
-        "incremental fetches",
-        session_lost.transform,
-    ),
-    Guarantee(
-        "eviction-rules",
-        "A fetch session was evicted without a valid reason, or there were more than slots.",
-        ("trace",),
-        "sessions_created",
-        "sessions created",
-        eviction_rules.transform,
-    ),
-    Guarantee(
-        "torn-metadata",
-        "A part of a transaction was seen, or two nodes held different metadata at one offset.",
-        ("operations",),
-        "metadata_looks",
-        "metadata answers and published images",
-        torn_metadata.transform,
-    ),
-    Guarantee(
-        "lost-metadata",
-        "An acknowledged change of metadata is gone, came twice, or nobody asked for it.",
-        _ADMIN,
-        "described_changes",
-        "changes of topics asked for, and described at the end",
-        lost_metadata.transform,
-    ),
-    Guarantee(
-        "one-leader-per-epoch",
-        "Two nodes led the quorum in one epoch.",
-        ("trace",),
-        "leader_elections",
-        "elections won",
-        one_leader_per_epoch.transform,
-    ),
-    Guarantee(
-        "one-partition-leader-per-epoch",
-        "Two nodes led a partition in one leader epoch.",
-        ("trace",),
-        "partition_leaderships",
-        "leaderships of replicated partitions begun",
-        one_partition_leader_per_epoch.transform,
-        about=REPLICATION,
-    ),
-    Guarantee(
-        "one-abort-per-begin",
-        "A metadata transaction was closed twice, or not before the next one.",
-        ("trace",),
-        "metadata_markers",
-        "committed markers noted",
-        one_abort_per_begin.transform,
-    ),
-    Guarantee(
-        "snapshot-transfer-bounded",
-        "A download fetched again what it held already.",
-        ("trace",),
-        "download_chunks",
-        "chunks of snapshots received",
-        snapshot_transfer_bounded.transform,
-        about=("S-8", "S-11"),
-    ),
+    Guarantee("corrupt-value", "A value was read that no writer of this run made.", always=True),
+    Guarantee("poll-skip", "A fetcher's next read jumped over records that exist."),
+    Guarantee("nonmonotonic-poll", "A fetcher's next read went back."),
+    Guarantee("int-poll-skip", "One read left out records between two that it holds."),
+    Guarantee("int-nonmonotonic-poll", "One read holds records out of order."),
+    Guarantee("nonmonotonic-send", "A producer's later send was given an earlier offset.", keeps_writes=True),
+    Guarantee("unrequested-partition", "A response named a partition that the fetcher was not asking for."),
+    Guarantee("fetch-gap", "A fetcher stands below the high watermark once all is quiet."),
+    Guarantee("torn-metadata", "A part of a transaction was seen, or two nodes held different metadata at one offset."),
+    Guarantee("lost-metadata", "An acknowledged change of metadata is gone, came twice, or nobody asked for it."),
     Guarantee(
         "nonmonotonic-metadata-epoch",
         "A client or a node took metadata older than what it had, or an epoch was committed twice.",
-        ("metadata_epochs",),
-        "metadata_epochs",
-        "metadata answers taken",
-        nonmonotonic_metadata_epoch.transform,
     ),
-    Guarantee(
-        "commit-regression",
-        "A committed offset, its metadata epoch or its generation went back.",
-        ("operations", "commits"),
-        "offsets_committed",
-        "offsets committed",
-        commit_regression.transform,
-    ),
-    Guarantee(
-        "no-fetch-before-epoch",
-        "A consumer fetched before its metadata was as new as its offset's epoch.",
-        ("operations", "positions", "commits", "metadata_epochs"),
-        "epochs_learnt",
-        "offsets learnt with a metadata epoch",
-        no_fetch_before_epoch.transform,
-        about=("M-9", "M-13"),
-    ),
-    Guarantee(
-        "rewinds",
-        "A position was called out of range, though nothing was truncated or deleted there.",
-        ("operations", "positions", "commits"),
-        "positions",
-        "partition answers",
-        rewinds.transform,
-        found_in="resets",
-    ),
-    Guarantee(
-        "redelivery",
-        "A partition's next owner read records again that the group had committed.",
-        ("operations", "runs", "commits", "memberships"),
-        "partitions_given",
-        "partitions given to members",
-        redelivery.transform,
-    ),
-    Guarantee(
-        "group-skip",
-        "A group left out records of a partition between two that it read.",
-        ("operations", "runs", "memberships"),
-        "partitions_given",
-        "partitions given to members",
-        group_skip.transform,
-    ),
-    Guarantee(
-        "mirror-complete",
-        "A record of the source is not in the cluster that its mirror copied to.",
-        ("operations", "runs", "ends", "target_runs"),
-        "records_at_target",
-        "records read at the target",
-        mirror_complete.transform,
-    ),
+    Guarantee("commit-regression", "A committed offset, its metadata epoch or its generation went back."),
+    Guarantee("no-fetch-before-epoch", "A consumer fetched before its metadata was as new as the epoch of its offset."),
+    Guarantee("rewinds", "A position was called out of range, though nothing was truncated or deleted there."),
+    Guarantee("redelivery", "A partition's next owner read records again that the group had committed."),
+    Guarantee("group-skip", "A group left out records of a partition between two that it read."),
+    Guarantee("mirror-complete", "A record of the source is not in the cluster that its mirror copied to."),
 )
+
+
+def _traced(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
+    return Guarantee(name, breach, SeenFrom.TRACE, of_sessions=of_sessions)
+
+
+_TRACE = (
+    _traced("session-epoch-order", "A node accepted a wrong session epoch or refused the right one.", of_sessions=True),
+    _traced("session-lost", "A node forgot a fetch session that it had neither closed nor evicted.", of_sessions=True),
+    _traced(
+        "eviction-rules",
+        "A fetch session was evicted without a valid reason, or there were more sessions than slots.",
+        of_sessions=True,
+    ),
+    _traced("one-leader-per-epoch", "Two nodes led the quorum in one epoch."),
+    _traced("one-partition-leader-per-epoch", "Two nodes led a partition in one leader epoch."),
+    _traced("one-abort-per-begin", "A metadata transaction was closed twice, or not before the next one."),
+    _traced("snapshot-transfer-bounded", "A download fetched again what it held already."),
+)
+
+
+def _inside(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
+    return Guarantee(name, breach, SeenFrom.INSIDE, of_sessions=of_sessions)
+
+
+_INSIDE = (
+    _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
+    _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
+    _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
+    _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),
+    _inside("monotonic-high-watermark", "The quorum's high watermark went back."),
+    _inside("monotonic-epoch", "A node's epoch in the quorum went back."),
+    _inside("majority-high-watermark", "A leader called something committed that no majority of voters held durably."),
+    _inside("stable-leadership", "The quorum's leader was deposed although no fault had touched it."),
+    _inside("snapshot-at-log-start", "A metadata log lacked the snapshot that should reach its start."),
+    _inside("leader-never-loads-snapshot", "A leader of the quorum took its state from a snapshot."),
+    _inside("snapshot-equals-replay", "Two nodes published different metadata at one offset."),
+    _inside("markers-gated", "A transaction marker was committed below the metadata.version that allows it."),
+    _inside("bootstrapped", "A node ended without knowing a metadata.version."),
+    _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
+    _inside("no-false-fencing", "A broker was fenced although no fault had touched it for a whole session."),
+    _inside("no-starvation", "A partition with data was left out of more answers than its session has partitions."),
+    _inside("stale-leader-epoch-fenced", "A client that named another leader epoch than the leader's was served."),
+    _inside("no-acked-lost", "A record was acknowledged to acks=all before enough replicas held it."),
+    _inside("replicas-equal", "Two replicas held different batches below the high watermark."),
+    _inside("high-watermark-monotonic", "A replica's high watermark went back, or lay outside its log."),
+    _inside("isr-honest", "An in-sync replica lacked something that was committed."),
+    _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
+    _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
+    _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),
+    _inside("no-committed-lost", "A coordinator lost an offset that was told to be committed."),
+    _inside("one-group-leader", "A generation of a group had two leaders or two assignments."),
+    _inside("all-assigned", "After the heal a partition of a subscribed topic had no owner, or two."),
+    _inside("commits-accepted", "A commit was refused that should have passed."),
+    _inside("commits-fenced", "A commit was acknowledged to a member of another generation."),
+    _inside("groups-consistent", "What a coordinator holds of its groups contradicts itself."),
+    _inside("epoch-gated-by-transaction", "A metadata epoch was written inside an open metadata transaction."),
+    _inside("switch-respected", "A node used the metadata epoch before its feature was finalized."),
+)
+
+GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE)}
+"""By name, in the order in which they are shown."""
+
+
+def names_seen_from(*places: SeenFrom) -> tuple[str, ...]:
+    """Those that can be judged from one of these places."""
+    return tuple(one.name for one in GUARANTEES.values() if one.seen_from in places)
+
+
+def unknown_among(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that no guarantee has."""
+    return tuple(name for name in names if name not in GUARANTEES)

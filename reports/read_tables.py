@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from reports import schema
+from reports.columns import Table
 
 _TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "bool": BooleanType()}
 
@@ -68,7 +69,7 @@ class Tables:
         return all((run, name) in self.present for name in names)
 
 
-def struct_type(table: schema.Table) -> StructType:
+def struct_type(table: Table) -> StructType:
     return StructType([StructField(one.name, _TYPES[one.kind], True) for one in table.columns])
 
 
@@ -105,7 +106,7 @@ def release(tables: Tables) -> None:
         frame.unpersist()
 
 
-def _read(spark: SparkSession, run_dirs: Sequence[Path], table: schema.Table) -> DataFrame:
+def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table) -> DataFrame:
     files = [schema.files_of(folder, table) for folder in run_dirs]
     paths = [path for one in files for path in one]
     names = [column.name for column in table.columns]

@@ -1,8 +1,13 @@
 """What must hold between the parts of one scenario file; each refusal is one sentence."""
 
+from collections.abc import Sequence
+
 from scenarios.fields import ScenarioError
-from scenarios.model import Admins, Fault, Fetchers, MetadataReaders, NodeChoice, Producers, Scenario
+from scenarios.load import MIRROR_GROUP, Admins, Fetchers, Load, MetadataReaders, Producers, Topic
+from scenarios.model import Fault, NodeChoice, Scenario
 from scenarios.vocabulary import NEEDED_BY_KIND
+
+LEAST_SECONDS = 0.1
 
 
 def needed_by(fault: Fault) -> str:
@@ -30,49 +35,70 @@ def check(scenario: Scenario, file: str) -> None:
         raise ScenarioError(f"{file}: needs: [state] is set inside our broker's process and needs 'interceptor'")
 
 
-def _check_load(scenario: Scenario, file: str) -> None:
-    load = scenario.load
-    topics = {topic.name for topic in load.topics}
-    if len(load.topics) != 1:
-        raise ScenarioError(f"{file}: load.topics: give exactly one; the idle partitions have a topic of their own")
-    if load.topics[0].replicas > scenario.cluster.total:
-        raise ScenarioError(
-            f"{file}: load.topics: {load.topics[0].replicas} replicas need so many nodes; "
-            f"there are {scenario.cluster.total}"
-        )
-    read = [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
-    read += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
-    for reader, topic in read:
+def check_load(load: Load, file: str) -> None:
+    """What must hold in any load, whoever plays it. Raises ScenarioError."""
+    topics = {topic.name: topic for topic in load.topics}
+    _check_topics(load.topics, file)
+    asked = [(f"{each.name!r}", each.topic) for each in load.fetchers]
+    asked += [(f"{each.name!r}", each.topic) for each in load.producers]
+    asked += [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
+    asked += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
+    for client, topic in asked:
         if topic not in topics:
-            raise ScenarioError(f"{file}: load: topic {topic!r} of {reader} is not among: {', '.join(sorted(topics))}")
-    of_topic: tuple[Fetchers | Producers, ...] = (*load.fetchers, *load.producers)
-    for group in of_topic:
-        if isinstance(group, Producers) and group.acks == 0:
+            raise ScenarioError(f"{file}: load: topic {topic!r} of {client} is not among: {', '.join(sorted(topics))}")
+    for fetchers in load.fetchers:
+        if fetchers.partitions > topics[fetchers.topic].partitions:
             raise ScenarioError(
-                f"{file}: load: {group.name!r} has acks 0: nothing would be answered, so nothing could be judged"
+                f"{file}: load: {fetchers.name!r} wants {fetchers.partitions} partitions of {fetchers.topic!r}, which "
+                f"has {topics[fetchers.topic].partitions}"
             )
-        if group.topic not in topics:
+    for producers in load.producers:
+        if producers.acks == 0:
             raise ScenarioError(
-                f"{file}: load: topic {group.topic!r} of {group.name!r} is not among: {', '.join(sorted(topics))}"
+                f"{file}: load: {producers.name!r} has acks 0: nothing would be answered, so nothing could be judged"
             )
-    groups: tuple[Fetchers | Producers | Admins | MetadataReaders, ...] = (
-        *of_topic,
-        *load.admins,
-        *load.metadata_readers,
-    )
-    _check_names([group.name for group in groups], file, "load: two groups are")
-    _check_groups(scenario, file)
+    named: tuple[Fetchers | Producers | Admins | MetadataReaders, ...]
+    named = (*load.fetchers, *load.producers, *load.admins, *load.metadata_readers)
+    _check_names([each.name for each in named], file, "load: two groups are")
+    _check_groups(load, file)
 
 
-def _check_groups(scenario: Scenario, file: str) -> None:
-    load = scenario.load
+def _check_topics(topics: Sequence[Topic], file: str) -> None:
+    _check_names([topic.name for topic in topics], file, "load.topics: two are")
+    for topic in topics[1:]:
+        if (topic.replicas, topic.min_insync) != (topics[0].replicas, topics[0].min_insync):
+            raise ScenarioError(
+                f"{file}: load.topics: give {topic.name!r} the replicas and the min.insync.replicas of "
+                f"{topics[0].name!r}; acknowledged records are judged by one rule for all topics"
+            )
+
+
+def _check_groups(load: Load, file: str) -> None:
+    if load.mirror is not None and any(each.name == MIRROR_GROUP for each in load.groups):
+        raise ScenarioError(f"{file}: load.groups: the name {MIRROR_GROUP!r} is that of the mirror's group")
+    for each in load.groups:
+        where = f"{file}: load.groups: {each.name!r}"
+        if each.heartbeat_interval_ms >= each.session_timeout_ms:
+            raise ScenarioError(f"{where} has a heartbeat_interval_ms that must be less than session_timeout_ms")
+        if each.protocol == "assigned" and each.static:
+            raise ScenarioError(f"{where} has the protocol 'assigned': without membership there is no static one")
+
+
+def _check_load(scenario: Scenario, file: str) -> None:
+    """What the cluster and the simulator ask of the load."""
+    load, total = scenario.load, scenario.cluster.total
+    check_load(load, file)
+    if not load.topics:
+        raise ScenarioError(f"{file}: load.topics: give at least one; the idle partitions have a topic of their own")
+    if load.seconds < LEAST_SECONDS:
+        raise ScenarioError(f"{file}: load.seconds is {load.seconds:g}; it must be at least {LEAST_SECONDS:g}")
+    if load.hot.replicas > total:
+        raise ScenarioError(f"{file}: load.topics: {load.hot.replicas} replicas need so many nodes; there are {total}")
     speaks_drafts = any(each.metadata_epoch for each in load.groups) or (load.mirror and load.mirror.metadata_epoch)
     if speaks_drafts and "drafts" not in scenario.needs:
         raise ScenarioError(f"{file}: needs: metadata epochs are spoken under draft versions and need 'drafts'")
-    if load.mirror is not None and any(each.name == "mirror" for each in load.groups):
-        raise ScenarioError(f"{file}: load.groups: the name 'mirror' is that of the mirror's group")
     for each in load.groups:
-        if isinstance(each.metadata_from, int) and each.metadata_from >= scenario.cluster.total:
+        if isinstance(each.metadata_from, int) and each.metadata_from >= total:
             raise ScenarioError(f"{file}: load.groups: node {each.metadata_from} is not in the cluster")
 
 
@@ -97,5 +123,5 @@ def _check_node(scenario: Scenario, file: str, fault: Fault, node: NodeChoice) -
         raise ScenarioError(f"{file}: fault {fault.name!r}: there is no observer; give cluster.observers")
     if node == "follower" and cluster.nodes == 1:
         raise ScenarioError(f"{file}: fault {fault.name!r}: there is no follower; give cluster.nodes more than 1")
-    if node == "partition_follower" and scenario.load.topics[0].replicas == 1:
+    if node == "partition_follower" and scenario.load.hot.replicas == 1:
         raise ScenarioError(f"{file}: fault {fault.name!r}: there is no such follower; give the topic more replicas")

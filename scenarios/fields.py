@@ -1,11 +1,16 @@
 """Typed reading of TOML tables: each key is taken once, what is left over at the end is refused."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
-
-from scenarios.model import Range
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+
+class Range(NamedTuple):
+    """``low <= x <= high``."""
+
+    low: int
+    high: int
 
 
 class ScenarioError(ValueError):
@@ -26,6 +31,10 @@ class Reader:
 
     def refusal(self, key: str, must: str) -> ScenarioError:
         return ScenarioError(f"{self._file}: {self._path(key)} {must}")
+
+    def knows(self, key: str) -> None:
+        """The key is allowed, though nobody asks for it."""
+        self._asked.append(key)
 
     def end(self) -> None:
         """Refuses keys that nobody asked for."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scenarios.consistency import check, needed_by
+from scenarios.declared import read
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
-from scenarios.load_tables import read_load
-from scenarios.model import GUARANTEES, NEEDS, REVISIONS, Cluster, Scenario, Swarm
+from scenarios.load import Load
+from scenarios.model import NEEDS, REVISIONS, Cluster, Scenario, Swarm
 from scenarios.revisions import MARK, in_revision, marked, revision_of
-from scenarios.vocabulary import SWARM_KINDS
 
 __all__ = ["Scenario", "ScenarioError", "find", "load", "load_all", "needed_by", "parse", "typed"]
 
@@ -88,42 +88,19 @@ def parse(table: Mapping[str, object], path: Path) -> Scenario:
         clauses=top.texts("clauses"),
         needs=top.texts("needs", allowed=NEEDS),
         mutants=top.texts("mutants"),
-        guarantees=top.texts("guarantees", allowed=GUARANTEES),
+        guarantees=top.texts("guarantees"),
         min_fetches=min_fetches,
         min_acked=min_acked,
         sim_min_fetches=top.integer("sim_min_fetches", min_fetches, low=0),
         sim_min_acked=top.integer("sim_min_acked", min_acked, low=0),
         max_schedule_slip_ms=top.integer("max_schedule_slip_ms", low=1),
-        cluster=_cluster(top.table("cluster", required=False)),
-        load=read_load(top.table("load")),
+        cluster=read(Cluster, top.table("cluster", required=False)),
+        load=read(Load, top.table("load")),
         faults=tuple(read_fault(reader) for reader in top.tables("fault")),
         state=top.table("state", required=False).integers(),
-        swarm=_swarm(top.table("swarm")) if top.has("swarm") else None,
+        swarm=read(Swarm, top.table("swarm")) if top.has("swarm") else None,
         revisions=top.texts("revisions", allowed=REVISIONS, default=("final",)),
     )
     top.end()
     check(scenario, path.name)
     return scenario
-
-
-def _cluster(reader: Reader) -> Cluster:
-    cluster = Cluster(
-        nodes=reader.integer("nodes", 1, low=1, high=9),
-        observers=reader.integer("observers", 0, low=0, high=9),
-        config=reader.table("config", required=False).pairs(),
-    )
-    reader.end()
-    return cluster
-
-
-def _swarm(reader: Reader) -> Swarm:
-    every_s = reader.number("every_s", low=0.1)
-    swarm = Swarm(
-        kinds=reader.texts("kinds", allowed=SWARM_KINDS),
-        every_s=every_s,
-        sim_every_s=reader.number("sim_every_s", every_s, low=0.1),
-    )
-    reader.end()
-    if not swarm.kinds:
-        raise reader.refusal("kinds", "is empty; name at least one kind of fault")
-    return swarm

@@ -6,23 +6,23 @@ moves the fault through the states around it.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from scenarios.declared import Number, Settings, Texts, Whole
+from scenarios.fields import Range
+from scenarios.load import Load
 from scenarios.vocabulary import (
     BEHAVIOURS,
-    FROM_WITHIN,
-    GUARANTEES,
     NEEDS,
     PLACES,
     REVISIONS,
     STATE_KINDS,
+    SWARM_KINDS,
     TIMED_KINDS,
 )
 
 __all__ = [
     "BEHAVIOURS",
-    "FROM_WITHIN",
-    "GUARANTEES",
     "NEEDS",
     "NOTHING",
     "ONCE",
@@ -30,30 +30,15 @@ __all__ = [
     "REVISIONS",
     "STATE_KINDS",
     "TIMED_KINDS",
-    "Admins",
     "Cluster",
     "Fault",
-    "Fetchers",
-    "Groups",
     "Link",
-    "Load",
     "Match",
-    "MetadataReaders",
-    "Mirror",
     "NodeChoice",
-    "Producers",
     "Range",
     "Scenario",
     "Swarm",
-    "Topic",
 ]
-
-
-class Range(NamedTuple):
-    """``low <= x <= high``."""
-
-    low: int
-    high: int
 
 
 ONCE = Range(1, 1)
@@ -78,179 +63,14 @@ class Cluster:
     """``nodes`` voters, numbered from 0, then ``observers``. ``config``: broker settings by Kafka's names, values as
     strings."""
 
-    nodes: int = 1
-    config: tuple[tuple[str, str], ...] = ()
-    observers: int = 0
+    nodes: Annotated[int, Whole(1, 9)] = 1
+    config: Annotated[tuple[tuple[str, str], ...], Settings()] = ()
+    observers: Annotated[int, Whole(0, 9)] = 0
 
     @property
     def total(self) -> int:
         """Voters and observers."""
         return self.nodes + self.observers
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """``config``: topic settings by Kafka's names. ``replicas``: replication factor; the idle partitions and the topics
-    that admins make have the same."""
-
-    name: str
-    partitions: int
-    config: tuple[tuple[str, str], ...] = ()
-    replicas: int = 1
-
-    @property
-    def min_insync(self) -> int:
-        """``min.insync.replicas``, 1 unless told."""
-        return int(dict(self.config).get("min.insync.replicas", "1"))
-
-
-@dataclass(frozen=True, slots=True)
-class Fetchers:
-    """A group of like fetchers. Each reads ``partitions`` partitions of ``topic`` and an idle one of its own, which is
-    appended to once. ``sim_count``: how many in the simulator. Fetchers are numbered through all groups, and a client
-    ID is ``fetcher-<behaviour>-<number>``.
-    """
-
-    name: str
-    behaviour: str
-    count: int
-    sim_count: int
-    topic: str
-    partitions: int
-    poll_interval_ms: int = 100
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 8 << 20
-    partition_max_bytes: int = 1 << 20
-    revision: str = "final"
-    """of the session that it speaks: vocabulary.FETCHER_REVISIONS"""
-
-
-@dataclass(frozen=True, slots=True)
-class Producers:
-    """A group of like producers, each at ``rate_per_s`` records a second (open loop), in requests of ``batch_records``,
-    over all partitions of ``topic`` in turn. Client IDs are ``producer-<number>``."""
-
-    name: str
-    count: int
-    sim_count: int
-    topic: str
-    rate_per_s: float
-    sim_rate_per_s: float
-    record_bytes: int = 100
-    batch_records: int = 10
-    acks: int = -1
-    idempotent: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Admins:
-    """A group of like admins, each ``rate_per_s`` operations a second (open loop), drawn by the weights in ``mix``.
-
-    A creation asks for ``topics_per_request`` topics of ``partitions`` partitions each. ``sim_``: in the simulator.
-    Client IDs are ``admin-<number>``.
-    """
-
-    name: str
-    count: int
-    sim_count: int
-    rate_per_s: float
-    sim_rate_per_s: float
-    partitions: int
-    sim_partitions: int
-    topics_per_request: int
-    sim_topics_per_request: int
-    mix: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataReaders:
-    """Clients that read the whole metadata again and again, each from one node (they are spread over the nodes).
-    Client IDs are ``metadata-reader-<number>``."""
-
-    name: str
-    count: int
-    sim_count: int
-    poll_interval_ms: int = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Like members of the consumer group ``name``; several tables with one name are one group of mixed members. Client
-    IDs are ``member-<number>``, numbered through all tables.
-
-    ``protocol``: vocabulary.GROUP_PROTOCOLS; ``assigned``: without membership, each reads all partitions of ``topics``
-    and commits as a simple consumer does. ``metadata_epoch``: draft versions, the guard and the waits of the metadata
-    epoch, else the usual versions. ``leader_epochs``: sends current leader epochs (KIP-320), else -1. ``static``: with
-    a ``group.instance.id``. ``offsets``: vocabulary.OFFSET_PLACES. ``metadata_from``: a node's number, or
-    vocabulary.METADATA_SOURCES. ``stay_s``: leaves and begins anew after so long, 0: stays. ``sim_``: in the simulator.
-    """
-
-    name: str
-    count: int
-    sim_count: int
-    topics: tuple[str, ...]
-    protocol: str = "eager"
-    metadata_epoch: bool = True
-    leader_epochs: bool = False
-    reset: str = "earliest"
-    commit_interval_ms: int = 500
-    static: bool = False
-    offsets: str = "kafka"
-    metadata_from: int | str = "any"
-    metadata_interval_ms: int = 1000
-    """how often the metadata is asked for although nothing is wrong"""
-    session_timeout_ms: int = 6000
-    rebalance_timeout_ms: int = 10_000
-    heartbeat_interval_ms: int = 500
-    max_wait_ms: int = 100
-    poll_interval_ms: int = 100
-    max_bytes: int = 1 << 20
-    stay_s: float = 0.0
-    sim_stay_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """``count`` group members that copy ``topic`` to the topic of the same name in a second cluster of one node, by an
-    idempotent producer; what they have copied they commit to the source cluster. ``reset`` and the switches as those
-    of Groups. Client IDs are ``mirror-<number>``, the group is ``mirror``."""
-
-    topic: str
-    count: int = 1
-    sim_count: int = 1
-    metadata_epoch: bool = True
-    leader_epochs: bool = False
-    reset: str = "earliest"
-    commit_interval_ms: int = 500
-    metadata_from: int | str = "alternating"
-    metadata_interval_ms: int = 1000
-    session_timeout_ms: int = 6000
-    heartbeat_interval_ms: int = 500
-    poll_interval_ms: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """``seconds`` live and ``sim_seconds`` in virtual time; then heal, final polls and the final read.
-
-    ``idle_appends_s``: over how many seconds from the load's start the idle partitions get their one append, one
-    after the other; 0: all before the load. ``request_timeout_ms``: beyond the time that a request lets the broker
-    wait.
-    """
-
-    seconds: float
-    sim_seconds: float
-    topics: tuple[Topic, ...]
-    fetchers: tuple[Fetchers, ...]
-    producers: tuple[Producers, ...]
-    idle_appends_s: float = 0.0
-    sim_idle_appends_s: float = 0.0
-    request_timeout_ms: int = 2000
-    admins: tuple[Admins, ...] = ()
-    metadata_readers: tuple[MetadataReaders, ...] = ()
-    groups: tuple[Groups, ...] = ()
-    mirror: Mirror | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,14 +164,17 @@ class Fault:
         return self.on == ""
 
 
+EveryS = Annotated[float, Number(0.1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Swarm:
     """Random faults beside the written ones: each seed draws which of ``kinds`` are on and how often each comes, on
     average one fault every ``every_s`` seconds of the load (``sim_every_s`` in the simulator)."""
 
-    kinds: tuple[str, ...]
-    every_s: float
-    sim_every_s: float
+    kinds: Annotated[tuple[str, ...], Texts(SWARM_KINDS)]
+    every_s: EveryS
+    sim_every_s: EveryS | None = None
 
 
 @dataclass(frozen=True, slots=True)

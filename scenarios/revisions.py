@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from scenarios.fields import ScenarioError
-from scenarios.model import Load, Scenario
+from scenarios.load import Load
+from scenarios.model import Scenario
 from scenarios.vocabulary import FETCHER_REVISIONS, REVISIONS
 
 FOLLOWERS_REVISION = "fetch.session.revision"

@@ -15,11 +15,12 @@ import msgspec
 
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
+from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.negotiation import UnreachableError, announces, negotiate
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.processes import LocustProcesses, WorkerDiedError
 from bench.fleet.recorder import Recorder
-from bench.fleet.spec import Fleet, FleetSpec, SpecError, address_of, call_prelude, make_fleet, parse_spec
+from bench.fleet.spec import FleetSpec, SpecError, address_of, call_prelude, parse_spec, write_spec
 from bench.fleet.web import wait_for_page
 from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
 from reference_broker.wire.apis import DRAFTS, ApiKey
@@ -63,9 +64,7 @@ class FleetRun:
         self._look_at_the_end()
 
     def _written_spec(self) -> Path:
-        path = self.out_dir / "fleet-spec.json"
-        path.write_bytes(msgspec.json.encode(self.spec))
-        return path
+        return write_spec(self.spec, self.out_dir / "fleet-spec.json")
 
     def _prepare(self) -> None:
         for preparer in (self.fleet.preparer, self.fleet.target_preparer):
@@ -107,7 +106,7 @@ class FleetRun:
         clients |= {"metadata_readers": len(fleet.metadata_readers)}
         clients |= {"members": len(fleet.members), "mirrors": len(fleet.mirrors)}
         say("load", **clients, workers=workers)
-        end_s = time.monotonic() + self.spec.seconds if self.spec.seconds else float("inf")
+        end_s = time.monotonic() + self.spec.load.seconds if self.spec.load.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:
             pass
         locust.tell("stop_writers")
@@ -197,7 +196,8 @@ def _resolved(path: Path) -> FleetSpec:
     dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
     versions = negotiate(dialled, spec.reach_ms / 1000)
     draft = DRAFTS[ApiKey.FETCH, FIRST_REVISION_VERSION]
-    if any(each.revision == "first" for each in spec.fetchers) and not announces(dialled, draft, spec.reach_ms / 1000):
+    speaks_first = any(each.revision == "first" for each in spec.load.fetchers)
+    if speaks_first and not announces(dialled, draft, spec.reach_ms / 1000):
         raise SpecError(f"The broker does not announce {draft}, which fetchers of the first revision speak.")
     out_dir = Path(spec.out_dir or ".").resolve()
     out_dir.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ if read_spec().shape is not None and not BY_HAND:
             assert self.spec.shape is not None, "without a shape there is no such class"
             users = users_needed(self.spec)
             elapsed_s = 0.0 if self.went_s is None else time.monotonic() - self.went_s
-            return clients_at(self.spec.shape, users, elapsed_s, self.spec.seconds), float(users)
+            return clients_at(self.spec.shape, users, elapsed_s, self.spec.load.seconds), float(users)
 
 
 def say(event: str, **fields: Any) -> None:

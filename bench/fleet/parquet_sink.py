@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from bench.fleet.recorder import AnyRow, columns_of
-from reports.schema import TABLES, Table
+from reports.columns import Table
+from reports.schema import TABLES, arrow_schema
 
 StartThread: TypeAlias = Callable[[Callable[[], None]], None]
 _Item: TypeAlias = tuple[str, Sequence[AnyRow], int]
@@ -104,10 +105,3 @@ class _Files:
     def close(self) -> None:
         for _, writer in self._open.values():
             writer.close()
-
-
-def arrow_schema(table: Table) -> Any:
-    import pyarrow as pa
-
-    kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
-    return pa.schema([pa.field(each.name, kinds[each.kind], nullable=each.nullable) for each in table.columns])

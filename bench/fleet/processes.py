@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -11,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
-from bench.fleet.group_spec import split_by_offsets
+from bench.fleet.plans import split_by_offsets
 from bench.fleet.spec import FleetSpec
+from bench.ports import free_port
 
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 ROOT: Final = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ class LocustProcesses:
             **({BY_HAND_VARIABLE: "1"} if page is not None else {}),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
-        self._port = _free_port()
+        self._port = free_port()
         self._workers: list[subprocess.Popen[str]] = []
         self._master: subprocess.Popen[str] | None = None
         self._logs: list[IO[str]] = []
@@ -145,14 +145,9 @@ class LocustProcesses:
 def users_needed(spec: FleetSpec) -> int:
     """Locust gives each worker the same number of users if the sum divides; surplus users stop at once. One worker has
     all members whose offsets are outside, so each must be able to."""
-    inside, outside = split_by_offsets(spec.groups)
-    mirrors = [] if spec.mirror is None else [spec.mirror]
-    groups = (spec.producers, spec.fetchers, spec.admins, spec.metadata_readers, inside, mirrors)
+    inside, outside = split_by_offsets(spec.load.groups)
+    mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
+    load = spec.load
+    groups = (load.producers, load.fetchers, load.admins, load.metadata_readers, inside, mirrors)
     counts = (sum(each.count for each in group) for group in groups)
     return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,59 +4,21 @@ Two sinks: memory (simulator, tests) and Parquet (parquet_sink.py, fleet workers
 generator a list append and, for operations, two histogram counts; everything dear happens in the sink.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour, Now
 from bench.fleet.generator import Sample
 from bench.fleet.histogram import Histogram, bounds_us
-from bench.fleet.rows import (
-    END_OF_RUN_US,
-    AssignmentRow,
-    ChangeRow,
-    CommitRow,
-    CopyRow,
-    EndRow,
-    HistoryRow,
-    LatencyRow,
-    LoadRow,
-    MembershipRow,
-    MetadataEpochRow,
-    MetadataReadRow,
-    OperationRow,
-    PositionRow,
-    ResetRow,
-    RunRow,
-    TargetRunRow,
-)
+from reports.columns import ROW_TABLES, Row
+from reports.rows import END_OF_RUN_US, HistoryRow, LatencyRow, LoadRow, OperationRow, RunRow
 
 AnyRow: TypeAlias = HistoryRow | LatencyRow | LoadRow
 Columns: TypeAlias = dict[str, list[Any]]
 
-TABLE_OF: Final[dict[type[Any], str]] = {
-    OperationRow: "operations",
-    RunRow: "runs",
-    PositionRow: "positions",
-    AssignmentRow: "assignments",
-    EndRow: "ends",
-    ChangeRow: "changes",
-    MetadataReadRow: "metadata_reads",
-    CommitRow: "commits",
-    MembershipRow: "memberships",
-    MetadataEpochRow: "metadata_epochs",
-    ResetRow: "resets",
-    CopyRow: "copies",
-    TargetRunRow: "target_runs",
-    LatencyRow: "latency",
-    LoadRow: "load",
-}
-"""Row class to table of reports/schema.py."""
-
-_CLOCK_COLUMNS: Final = frozenset(
-    {"intended_us", "invoke_us", "complete_us", "from_us", "until_us", "end_us", "at_us", "since_us"}
-)
+TABLE_OF: Final[Mapping[type[Row], str]] = {row: table.name for row, table in ROW_TABLES.items()}
+_MOMENTS: Final = {row: [each.name for each in table.columns if each.is_moment] for row, table in ROW_TABLES.items()}
 _SECOND_US: Final = 1_000_000
 
 
@@ -74,13 +36,11 @@ def columns_of(rows: Sequence[AnyRow], origin_us: int) -> Columns:
     """Rows turned into columns; clock times become microseconds since the run's start."""
     if not rows:
         return {}
-    names = [each.name for each in fields(rows[0])]
-    getter = attrgetter(*names)
-    columns: Columns = dict(zip(names, map(list, zip(*map(getter, rows), strict=True)), strict=True))
-    if origin_us and not isinstance(rows[0], LatencyRow | LoadRow):
-        for name in names:
-            if name in _CLOCK_COLUMNS:
-                columns[name] = [each if each == END_OF_RUN_US else each - origin_us for each in columns[name]]
+    kind = type(rows[0])
+    names = [each.name for each in ROW_TABLES[kind].columns]
+    columns: Columns = dict(zip(names, map(list, zip(*map(kind.values, rows), strict=True)), strict=True))
+    for name in _MOMENTS[kind] if origin_us else ():
+        columns[name] = [each if each == END_OF_RUN_US else each - origin_us for each in columns[name]]
     return columns
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.fleet.rows import RunRow
 from bench.fleet.values import read_value
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
 from reference_broker.records.reader import read_records
+from reports.rows import RunRow
 
 CACHED_BATCHES: Final = 4096
 

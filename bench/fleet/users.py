@@ -20,11 +20,12 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
+from bench.fleet.fleet import make_fleet
 from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
-from bench.fleet.rows import HistoryRow, OperationRow
-from bench.fleet.spec import FleetSpec, make_fleet
+from bench.fleet.spec import FleetSpec
+from reports.rows import HistoryRow, OperationRow
 
 REPORT_INTERVAL_S: Final = 1.0
 _REQUEST_TYPES: Final = {

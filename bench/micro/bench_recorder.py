@@ -7,8 +7,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import MemorySink, Recorder, Sink
-from bench.fleet.rows import OperationRow, PositionRow
 from bench.micro.node import NOW
+from reports.rows import OperationRow, PositionRow
 
 OPERATIONS = 5_000
 

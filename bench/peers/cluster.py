@@ -1,36 +1,15 @@
 """Brokers under measurement, whoever made them: one node or several, launched, struck, measured, always ended."""
 
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
 from bench.peers.errors import PeerError
-
-
-class Member(Protocol):
-    """One node over all its incarnations: same port, same data."""
-
-    node_id: int
-    port: int
-    process: "subprocess.Popen[bytes] | None"
-
-    def launch(self) -> None:
-        """Starts the process and returns at once."""
-
-    def await_ready(self) -> None:
-        """Raises PeerError."""
-
-    def strike(self, number: signal.Signals) -> None: ...
-
-    def reap(self) -> None:
-        """After a SIGKILL."""
+from bench.peers.node import BrokerNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +17,7 @@ class Cluster:
     """``members``: all combined nodes, on 127.0.0.1."""
 
     name: str
-    members: Sequence[Member]
+    members: Sequence[BrokerNode]
 
     @property
     def ports(self) -> list[int]:
@@ -47,6 +26,9 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def member(self, node_id: int) -> BrokerNode:
+        return next(each for each in self.members if each.node_id == node_id)
 
     def launch(self) -> None:
         for member in self.members:

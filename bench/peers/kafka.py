@@ -1,15 +1,12 @@
-"""One combined node of Apache Kafka in KRaft mode, on loopback, with its settings written down here."""
+"""Apache Kafka's settings in measurements, and how its storage is formatted."""
 
 import base64
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
 from bench.peers.errors import PeerError
-from bench.peers.jars import kafka_classpath
-from bench.peers.node import RunningNode, free_ports, running
 
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 """Kafka's own start script: kafka-server-start.sh and kafka-run-class.sh."""
@@ -26,25 +23,6 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 """Everything else is Kafka's default (8 I/O threads, 3 network threads, no forced flush)."""
-
-
-@contextmanager
-def kafka_node(folder: Path) -> Iterator[RunningNode]:
-    """A fresh node below ``folder``. Raises PeerError when it cannot be had."""
-    classpath = kafka_classpath()
-    folder.mkdir(parents=True, exist_ok=True)
-    port, controller_port = free_ports(2)
-    settings = SETTINGS | {
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "log.dirs": str(folder / "data"),
-    }
-    properties = folder / "server.properties"
-    write_properties(properties, settings)
-    format_storage(classpath, new_cluster_id(), properties)
-    command = ["java", *HEAP, "-cp", classpath, "kafka.Kafka", str(properties)]
-    with running("Apache Kafka", command, port, folder / "kafka.log") as node:
-        yield node
 
 
 def new_cluster_id() -> str:

@@ -1,8 +1,6 @@
 """Combined nodes of Apache Kafka in KRaft mode: started, struck, started again, always ended."""
 
-import os
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,42 +8,12 @@ from pathlib import Path
 from bench.peers.cluster import Cluster
 from bench.peers.jars import kafka_classpath
 from bench.peers.kafka import HEAP, SETTINGS, format_storage, new_cluster_id, write_properties
-from bench.peers.node import free_ports, wait_until_it_answers
+from bench.peers.node import BrokerNode, end
+from bench.ports import free_ports
 
 NAME = "Apache Kafka"
 READY_LIMIT_S = 90.0
 _JAVA_OPTIONS = (*HEAP, "-XX:-UsePerfData")
-
-
-class KafkaNode:
-    """One node over all its incarnations: same ports, same data, formatted once."""
-
-    def __init__(self, node_id: int, port: int, properties: Path, classpath: str) -> None:
-        self.node_id = node_id
-        self.port = port
-        self._properties = properties
-        self._classpath = classpath
-        self._log = properties.with_suffix(".log")
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def launch(self) -> None:
-        command = ["java", *_JAVA_OPTIONS, "-cp", self._classpath, "kafka.Kafka", str(self._properties)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def await_ready(self) -> None:
-        """Raises PeerError."""
-        assert self.process is not None
-        wait_until_it_answers(f"{NAME} node {self.node_id}", self.process, self.port, self._log, READY_LIMIT_S)
-
-    def strike(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, number)
-
-    def reap(self) -> None:
-        """After a SIGKILL."""
-        assert self.process is not None
-        self.process.wait(20)
 
 
 @contextmanager
@@ -72,13 +40,9 @@ def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterat
         properties = folder / f"node-{node}.properties"
         write_properties(properties, {**SETTINGS, **config, **own})
         format_storage(classpath, cluster_id, properties)
-        members.append(KafkaNode(node, ports[node], properties, classpath))
+        command = ["java", *_JAVA_OPTIONS, "-cp", classpath, "kafka.Kafka", str(properties)]
+        members.append(BrokerNode(NAME, node, ports[node], command, properties.with_suffix(".log"), READY_LIMIT_S))
     try:
         yield Cluster(NAME, members)
     finally:
-        for member in members:
-            if member.process is not None and member.process.poll() is None:
-                member.process.kill()
-        for member in members:
-            if member.process is not None:
-                member.process.wait()
+        end(members, signal.SIGKILL)

@@ -1,78 +1,91 @@
-"""A broker process under measurement: start it, know its address and process, end it."""
+"""One broker process under measurement, whoever made it: launched, struck, launched again, always ended."""
 
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-
-import psutil
 
 from bench.peers.errors import PeerError
 
+END_LIMIT_S = 40.0
 
-@dataclass(frozen=True, slots=True)
-class RunningNode:
-    """``port``: of the client listener on 127.0.0.1; ``ready_s``: from exec to the first answered request."""
 
-    name: str
-    port: int
-    process: "subprocess.Popen[bytes]"
-    ready_s: float
+class BrokerNode:
+    """One node over all its incarnations: same port, same data. ``port``: of the client listener on 127.0.0.1;
+    ``command`` starts it; it writes to ``log``."""
+
+    def __init__(
+        self, name: str, node_id: int, port: int, command: Sequence[str], log: Path, ready_limit_s: float = 60.0
+    ) -> None:
+        self.name = name
+        self.node_id = node_id
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+        self._command = list(command)
+        self._log = log
+        self._ready_limit_s = ready_limit_s
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def rss_bytes(self) -> int:
-        return int(psutil.Process(self.process.pid).memory_info().rss)
+    def launch(self) -> None:
+        """Starts the process and returns at once."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def cpu_s(self) -> float:
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+    def await_ready(self) -> None:
+        """Until an ApiVersions request is answered. Raises PeerError."""
+        assert self.process is not None
+        deadline = time.perf_counter() + self._ready_limit_s
+        while time.perf_counter() < deadline:
+            if self.process.poll() is not None:
+                raise self._not_ready(f"ended with status {self.process.returncode} before it was ready")
+            if _answers(self.port):
+                return
+            time.sleep(0.01)
+        raise self._not_ready("was not ready in time")
+
+    def _not_ready(self, why: str) -> PeerError:
+        tail = " / ".join(self._log.read_text(errors="replace").strip().splitlines()[-3:])
+        return PeerError(f"{self.name} node {self.node_id} {why}; its log is {self._log}: {tail}")
+
+    def strike(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def reap(self) -> None:
+        """After a SIGKILL."""
+        assert self.process is not None
+        self.process.wait(20)
+
+    def back(self) -> None:
+        """After a SIGKILL, until it is ready again. Raises PeerError."""
+        self.reap()
+        self.launch()
+        self.await_ready()
 
 
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that were free a moment ago; all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-@contextmanager
-def running(name: str, command: list[str], port: int, log: Path, deadline_s: float = 60.0) -> Iterator[RunningNode]:
-    """Runs ``command`` until the block ends; ready when it answers an ApiVersions request on ``port``."""
-    started = time.perf_counter()
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
-    try:
-        wait_until_it_answers(name, process, port, log, deadline_s)
-        yield RunningNode(name, port, process, time.perf_counter() - started)
-    finally:
-        end(process)
+def end(nodes: Sequence[BrokerNode], number: signal.Signals = signal.SIGTERM) -> None:
+    """All at once, then waits for each; what does not end in time, or is stopped, is killed."""
+    running = [node.process for node in nodes if node.process is not None]
+    for process in running:
+        if process.poll() is None:
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)
+    for process in running:
+        try:
+            process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 _API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
 """Length, key 18, version 0, correlation 1, client ID ``prob``."""
-
-
-def wait_until_it_answers(name: str, process: "subprocess.Popen[bytes]", port: int, log: Path, limit_s: float) -> None:
-    """Until an ApiVersions request is answered on ``port``. Raises PeerError."""
-    deadline = time.perf_counter() + limit_s
-    while time.perf_counter() < deadline:
-        if process.poll() is not None:
-            tail = " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
-            raise PeerError(f"{name} ended with status {process.returncode} before it was ready: {tail}")
-        if _answers(port):
-            return
-        time.sleep(0.01)
-    raise PeerError(f"{name} was not ready in time; its log is {log}")
 
 
 def _answers(port: int) -> bool:
@@ -82,14 +95,3 @@ def _answers(port: int) -> bool:
             return bool(connection.recv(4))
     except OSError:
         return False
-
-
-def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", limit_s: float = 20) -> None:
-    """SIGTERM, then SIGKILL after ``limit_s``."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()

@@ -1,35 +1,86 @@
-"""The reference broker as a process of its own, for measurements beside peers: one node."""
+"""The reference broker as processes of its own: one node or several, for measurements and for peers' tools."""
 
+import json
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO
 
-from bench.peers.node import RunningNode, free_ports, running
+from bench.peers.cluster import Cluster
+from bench.peers.node import BrokerNode, end
+from bench.ports import free_port, free_ports
 
+NAME = "reference broker"
 LAUNCHER = Path(__file__).resolve().parents[2] / "crucible.py"
+CLUSTER_ID = "crucible-bench-cluster"
+
+
+class ReferenceNode(BrokerNode):
+    """It says on its standard output when it is ready. ``config``: Kafka's names."""
+
+    def __init__(self, node_id: int, port: int, data: Path, config: Mapping[str, str], *words: str) -> None:
+        settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
+        where = ["--listen", f"127.0.0.1:{port}", "--data", str(data), "--node-id", str(node_id)]
+        command = [sys.executable, str(LAUNCHER), "broker", *where, *words, *settings]
+        super().__init__(NAME, node_id, port, command, data.with_name(f"{data.name}.log"))
+        self.data = data
+        self._ready: SimpleQueue[bool] = SimpleQueue()
+
+    def launch(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        self._ready = SimpleQueue()
+        assert self.process.stdout is not None
+        threading.Thread(target=_read, args=(self.process.stdout, self._ready), daemon=True).start()
+
+    def await_ready(self) -> None:
+        try:
+            is_ready = self._ready.get(timeout=self._ready_limit_s)
+        except Empty:
+            is_ready = False
+        if not is_ready:
+            raise self._not_ready("was not ready in time")
+
+
+def _read(stdout: IO[bytes], ready: "SimpleQueue[bool]") -> None:
+    for line in stdout:
+        if json.loads(line).get("ready"):
+            ready.put(True)
+    ready.put(False)
+    stdout.close()
+
+
+@contextmanager
+def reference_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
+    """Fresh nodes below ``folder``, not launched. One node forms no quorum with others and is told of none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ports, told = free_ports(nodes), dict(config)
+    if nodes > 1:
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports))
+        told |= {"controller.quorum.voters": voters, "crucible.cluster.id": CLUSTER_ID}
+    members = [ReferenceNode(node, port, folder / f"node-{node}", told) for node, port in enumerate(ports)]
+    try:
+        yield Cluster(NAME, members)
+    finally:
+        end(members)
 
 
 @contextmanager
 def reference_node(
     folder: Path, config: Mapping[str, str] | None = None, metrics_port: int | None = None
-) -> Iterator[RunningNode]:
-    """A node on ``folder``/data (fresh, or as one left it) with default settings, or ``config`` (Kafka's names)
-    beside them; ``metrics_port``: serves Prometheus metrics on 127.0.0.1 there."""
+) -> Iterator[BrokerNode]:
+    """A node that is ready, on ``folder``/data (fresh, or as one left it), with default settings or ``config`` beside
+    them; ``metrics_port``: serves Prometheus metrics on 127.0.0.1 there. Raises PeerError."""
     folder.mkdir(parents=True, exist_ok=True)
-    (port,) = free_ports(1)
     metrics = ["--metrics", f"127.0.0.1:{metrics_port}"] if metrics_port is not None else []
-    options = [word for key, value in (config or {}).items() for word in ("--config", f"{key}={value}")]
-    command = [
-        sys.executable,
-        str(LAUNCHER),
-        "broker",
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--data",
-        str(folder / "data"),
-        *metrics,
-        *options,
-    ]
-    with running("reference broker", command, port, folder / "broker.log") as node:
+    node = ReferenceNode(0, free_port(), folder / "data", config or {}, *metrics)
+    try:
+        node.launch()
+        node.await_ready()
         yield node
+    finally:
+        end([node])

@@ -17,6 +17,7 @@ from bench.fleet.behaviours.bodies import (
     create_topics_request,
     delete_topics_request,
     metadata_request,
+    new_topic,
 )
 from bench.peers.errors import PeerError
 from reference_broker.blocking.transport import Connection, TransportError
@@ -53,10 +54,14 @@ class LedPartition:
 
 class RetryingClient:
     """Asks one node after the other, again after 10 ms. ``ports``: of all nodes on 127.0.0.1. A node that has gone
-    refuses at once; one that is silent is waited for 10 s, as Kafka's clients wait."""
+    refuses at once; one that is silent is waited for ``call_limit_s`` (10 s, as Kafka's clients wait), then left alone
+    for ``suspect_s``, though others still name it."""
 
-    def __init__(self, ports: Sequence[int]) -> None:
+    def __init__(self, ports: Sequence[int], call_limit_s: float = CALL_LIMIT_S, suspect_s: float = 0.0) -> None:
         self._ports = tuple(ports)
+        self._call_limit_s = call_limit_s
+        self._suspect_s = suspect_s
+        self._suspects: dict[int, float] = {}
         self._next = 0
         self._connections: dict[int, Connection] = {}
         self._ports_by_node: dict[int, int] = {}
@@ -79,7 +84,7 @@ class RetryingClient:
         self, name: str, partitions: int, replicas: int, limit_s: float, config: Mapping[str, str] | None = None
     ) -> None:
         """An attempt whose answer was lost may have made it: then "exists" is as good. Raises PeerError."""
-        body = create_topics_request({name: partitions}, replicas, config or {}, int(CALL_LIMIT_S * 1000))
+        body = create_topics_request([new_topic(name, partitions, replicas, config or {})], self._call_limit_ms)
         fine = (Error.NONE, Error.TOPIC_ALREADY_EXISTS)
 
         def ask() -> bool | None:
@@ -90,7 +95,7 @@ class RetryingClient:
 
     def delete_topic(self, name: str, limit_s: float) -> None:
         """Raises PeerError."""
-        body = delete_topics_request([name], int(CALL_LIMIT_S * 1000))
+        body = delete_topics_request([name], self._call_limit_ms)
         fine = (Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION)
 
         def ask() -> bool | None:
@@ -136,7 +141,7 @@ class RetryingClient:
         """Sends one batch, acks=all, to whoever leads until it is acknowledged; its base offset. Raises PeerError."""
         body = ProduceRequest(
             ALL_REPLICAS,
-            int(CALL_LIMIT_S * 1000),
+            self._call_limit_ms,
             [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])],
         )
 
@@ -151,6 +156,14 @@ class RetryingClient:
 
         return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
 
+    def named_controller(self) -> int | None:
+        """The controller by the next node's metadata; None: it knows none, or does not answer."""
+        answer = self._metadata(())
+        if answer is None:
+            return None
+        controller = int(answer.controller_id)
+        return controller if controller in {int(each.node_id) for each in answer.brokers} else None
+
     def active_controller(self, limit_s: float) -> int:
         """The quorum's leader: in Kafka's metadata any broker stands for it. Raises PeerError."""
         topic = TopicData(topic_name=TopicName(METADATA_TOPIC), partitions=(PartitionData(partition_index=i32(0)),))
@@ -164,6 +177,10 @@ class RetryingClient:
             return leader if leader >= 0 else None
 
         return self._until(ask, limit_s, "a leader of the quorum")
+
+    @property
+    def _call_limit_ms(self) -> int:
+        return int(self._call_limit_s * 1000)
 
     def _until(
         self, ask: Callable[[], Answer | None], limit_s: float, what: str, every_s: float = AGAIN_AFTER_S
@@ -199,13 +216,18 @@ class RetryingClient:
 
     def _call(self, port: int, api_key: int, version: int, body: object) -> Any:
         """The answer's body, or None."""
+        if self._suspects.get(port, 0.0) > time.perf_counter():
+            return None
+        limit_us = int(self._call_limit_s * 1e6)
         try:
             connection = self._connections.get(port)
             if connection is None:
-                connection = self._connections[port] = Connection.open("127.0.0.1", port, int(CALL_LIMIT_S * 1e6))
-            return connection.call(api_key, version, CLIENT_ID, body, int(CALL_LIMIT_S * 1e6)).body
+                connection = self._connections[port] = Connection.open("127.0.0.1", port, limit_us)
+            return connection.call(api_key, version, CLIENT_ID, body, limit_us).body
         except TransportError as failure:
             self.last_error = str(failure)
+            if failure.reason == "timeout":
+                self._suspects[port] = time.perf_counter() + self._suspect_s
             dropped = self._connections.pop(port, None)
             if dropped is not None:
                 dropped.close()

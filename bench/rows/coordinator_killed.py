@@ -55,12 +55,10 @@ def _again_committed_s(cluster: Cluster, group: str, offset: int) -> float:
         client.await_replicas(OFFSETS_TOPIC, OFFSETS_PARTITIONS, NODES, LIMIT_S)
         client.committed(group, TOPIC, offset, LIMIT_S)
         coordinator = client.coordinator(group, LIMIT_S)
-        member = next(each for each in cluster.members if each.node_id == coordinator)
+        member = cluster.member(coordinator)
         began = time.perf_counter()
         member.strike(signal.SIGKILL)
         client.committed(group, TOPIC, offset + 1, LIMIT_S)
         taken_s = time.perf_counter() - began
-        member.reap()
-        member.launch()
-        member.await_ready()
+        member.back()
     return taken_s

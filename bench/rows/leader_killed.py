@@ -59,13 +59,11 @@ def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) ->
         chosen = [each for each, at in led.items() if (at.leader == controller) == controller_too]
         if not chosen:
             raise PeerError(f"{cluster.name} spread {NODES} partitions over fewer nodes")
-        member = next(each for each in cluster.members if each.node_id == led[chosen[0]].leader)
+        member = cluster.member(led[chosen[0]].leader)
         began = time.perf_counter()
         member.strike(signal.SIGKILL)
         client.acknowledged(topic, chosen[0], batch, LIMIT_S)
         taken_s = time.perf_counter() - began
-        member.reap()
-        member.launch()
-        member.await_ready()
+        member.back()
         client.await_replicas(topic, NODES, NODES, LIMIT_S)
     return taken_s

@@ -4,12 +4,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from bench.failover import RetryingAdmin, run
 from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA
+from bench.options import Options, Sizes
 from bench.peers.errors import PeerError
+from bench.peers.retrying_client import RetryingClient
+from bench.peers.systems import REFERENCE
+from bench.results import Results
+from bench.rows.failover import SUSPECT_S, TRY_S, measure
 from reference_broker.wire.errors import Error
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
@@ -105,11 +110,15 @@ def brokers(count: int) -> Iterator[list[Broker]]:
             each.sock.close()
 
 
+def _client(ports: list[int]) -> RetryingClient:
+    return RetryingClient(ports, TRY_S, SUSPECT_S)
+
+
 def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
     with brokers(1) as (only,):
         only.errors = [Error.NOT_CONTROLLER, Error.REQUEST_TIMED_OUT]
-        admin = RetryingAdmin([only.port])
-        admin.create("t", 5)
+        admin = _client([only.port])
+        admin.create_topic("t", 1, 1, 5)
         admin.close()
         assert only.asked == ["t", "t", "t"]
 
@@ -117,8 +126,8 @@ def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
 def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
     with brokers(1) as (only,):
         only.errors = [Error.TOPIC_ALREADY_EXISTS]
-        admin = RetryingAdmin([only.port])
-        admin.create("t", 5)
+        admin = _client([only.port])
+        admin.create_topic("t", 1, 1, 5)
         admin.close()
         assert only.asked == ["t"]
 
@@ -127,10 +136,10 @@ def test_a_silent_controller_that_others_still_name_is_left_alone_until_it_is_re
     with brokers(2) as (silent, other):
         silent.silent = True
         other.controller, other.controller_port = 7, silent.port
-        admin = RetryingAdmin([other.port])
+        admin = _client([other.port])
         replaced = threading.Timer(0.6, lambda: setattr(other, "controller_port", other.port))
         replaced.start()
-        admin.create("t", 5)
+        admin.create_topic("t", 1, 1, 5)
         admin.close()
         replaced.join()
         assert other.asked == ["t"]
@@ -139,16 +148,17 @@ def test_a_silent_controller_that_others_still_name_is_left_alone_until_it_is_re
 def test_a_cluster_that_never_recovers_is_an_error() -> None:
     with brokers(1) as (only,):
         only.controller = -1
-        admin = RetryingAdmin([only.port])
-        with pytest.raises(PeerError, match="no topic could be created"):
-            admin.create("t", 0.2)
+        admin = _client([only.port])
+        with pytest.raises(PeerError, match="topic t could not be had"):
+            admin.create_topic("t", 1, 1, 0.2)
         admin.close()
 
 
 @pytest.mark.live
-def test_one_round_of_each_kind() -> None:
+def test_one_round_of_each_kind(tmp_path: Path) -> None:
     said: list[str] = []
-    results = run(said.append, rounds=1)
+    results = Results(None)
+    measure(results, [REFERENCE], tmp_path, Options(sizes=Sizes(failovers=1)), said.append)
     assert [row.work.partition(":")[0] for row in results.rows] == ["controller killed", "controller paused"]
     killed, paused = (row.reference.values for row in results.rows)
     assert len(killed) == len(paused) == 1

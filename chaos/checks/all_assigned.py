@@ -1,10 +1,12 @@
 """all-assigned: once all is healed every partition of a subscribed topic gets one owner in each group, in time."""
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
-from bench.fleet.rows import HistoryRow, MembershipRow
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import Place
+from reports.rows import HistoryRow, MembershipRow
 
 GIVES_UP = ("revoked", "lost")
 
@@ -20,6 +22,10 @@ class AllAssigned(Check):
         self._expected = expected
         self._owned: dict[str, dict[Place, dict[str, None]]] = {group: {} for group in expected}
         """Owners (processes) by partition."""
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.settings.subscribed)
 
     def recorded(self, rows: Sequence[HistoryRow]) -> None:
         for row in rows:

@@ -8,9 +8,13 @@ asks for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from bench.fleet.rows import (
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
+from reports.columns import ROW_TABLES
+from reports.guarantees import GUARANTEES
+from reports.rows import (
     AssignmentRow,
     ChangeRow,
     CommitRow,
@@ -25,12 +29,11 @@ from bench.fleet.rows import (
     ResetRow,
     RunRow,
     TargetRunRow,
+    TraceRow,
 )
-from chaos.trace import TraceRow
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
 
 if TYPE_CHECKING:
+    from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -48,11 +51,23 @@ class Violation:
 
 
 class Check:
-    """Base of all checks; each overrides what it wants to see. ``guarantee`` is the public name; ``rows``: names of the
-    trace rows that it wants."""
+    """Base of all checks; each overrides what it wants to see.
+
+    ``guarantee``: a name of ``reports/guarantees.py``; a base class has none. ``rows``: names of the trace rows that it
+    wants. ``needs_one_node``: it looks inside one node only, so a live node's own process can run it."""
 
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
+    needs_one_node: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        assert not cls.guarantee or cls.guarantee in GUARANTEES, f"{cls.__name__} judges an unknown guarantee"
+
+    @classmethod
+    def made(cls, around: "Surroundings") -> Self:  # noqa: ARG003
+        """One for a run."""
+        return cls()
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -112,35 +127,14 @@ class History:
             resets=[row for row in self.resets if (row.topic, row.partition) not in places],
         )
 
+    @property
+    def tables(self) -> list[list[HistoryRow]]:
+        """All of them, in the order above."""
+        return [getattr(self, table.name) for table in ROW_TABLES.values() if hasattr(self, table.name)]
+
     def add(self, rows: Sequence[HistoryRow]) -> None:
         for row in rows:
-            match row:
-                case OperationRow():
-                    self.operations.append(row)
-                case RunRow():
-                    self.runs.append(row)
-                case PositionRow():
-                    self.positions.append(row)
-                case AssignmentRow():
-                    self.assignments.append(row)
-                case EndRow():
-                    self.ends.append(row)
-                case ChangeRow():
-                    self.changes.append(row)
-                case MetadataReadRow():
-                    self.metadata_reads.append(row)
-                case CommitRow():
-                    self.commits.append(row)
-                case MembershipRow():
-                    self.memberships.append(row)
-                case MetadataEpochRow():
-                    self.metadata_epochs.append(row)
-                case ResetRow():
-                    self.resets.append(row)
-                case CopyRow():
-                    self.copies.append(row)
-                case TargetRunRow():
-                    self.target_runs.append(row)
+            getattr(self, ROW_TABLES[type(row)].name).append(row)
 
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
         """Operations by process and index."""

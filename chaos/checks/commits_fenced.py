@@ -18,6 +18,7 @@ class CommitsFenced(Check):
     """A commit changes no generation: the one after the request was handled is the one in which it was judged."""
 
     guarantee = "commits-fenced"
+    needs_one_node = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bench.fleet.rows import CommitRow
 from chaos.checks.check import History
+from reports.rows import CommitRow
 
 Key: TypeAlias = tuple[str, str, int]
 """Group, topic, partition: what has one committed offset."""

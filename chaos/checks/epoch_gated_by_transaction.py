@@ -10,6 +10,7 @@ BARE_BYTES = 4
 
 class EpochGatedByTransaction(TransactionCheck):
     guarantee = "epoch-gated-by-transaction"
+    needs_one_node = True
 
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
         if api_key == NO_OP and len(value) > BARE_BYTES and self.open_at >= 0:

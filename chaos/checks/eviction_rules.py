@@ -1,9 +1,11 @@
 """eviction-rules: only the three rules of F-18 evict, and never more sessions live than there are slots (F-17)."""
 
 import json
+from typing import Self
 
 from chaos.checks.check import Check
-from chaos.trace import TraceRow
+from chaos.checks.surroundings import Surroundings
+from reports.rows import TraceRow
 
 MIN_EVICTION_MS = 120_000
 """A constant of the final revision; of the first it is a setting."""
@@ -20,6 +22,10 @@ class EvictionRules(Check):
         self._alive: dict[int, dict[int, int]] = {}
         """by node: sessions, each with the least time that it lives"""
         self._incarnations: dict[int, int] = {}
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.settings.session_slots, around.settings.min_eviction_ms)
 
     def trace(self, row: TraceRow) -> None:
         if not row.what.startswith("session_"):

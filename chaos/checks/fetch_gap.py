@@ -1,8 +1,8 @@
 """fetch-gap: once all is quiet, each fetcher's position in each partition that it reads is the high watermark."""
 
-from bench.fleet.rows import END_OF_RUN_US
 from chaos.checks.check import Check, History
 from chaos.checks.values import Place
+from reports.rows import END_OF_RUN_US
 
 
 class FetchGap(Check):

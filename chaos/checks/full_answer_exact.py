@@ -5,6 +5,7 @@ from chaos.checks.fetch_model import Answer, FetchCheck
 
 class FullAnswerExact(FetchCheck):
     guarantee = "unrequested-partition"
+    needs_one_node = True
 
     def answered(self, at_us: int, answer: Answer) -> None:
         if answer.asked.incremental:

@@ -7,8 +7,8 @@ end may have happened or not; so may a late copy of a configuration that was sen
 from dataclasses import dataclass, field
 
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from bench.fleet.rows import ChangeRow, MetadataReadRow, OperationRow
 from chaos.checks.check import Check, History
+from reports.rows import ChangeRow, MetadataReadRow, OperationRow
 
 UNSET = -1
 _Operations = dict[tuple[str, int], OperationRow]

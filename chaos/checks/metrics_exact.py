@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
-from chaos.trace import TraceRow
 from reference_broker.core.events import Event, Request
 from reference_broker.metrics.metrics import Counter, Gauge
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -20,6 +20,7 @@ _Numbers = tuple[Gauge, Gauge, Counter]
 
 class MetricsExact(Check):
     guarantee = "metrics-exact"
+    needs_one_node = True
     rows = ("session_evicted",)
 
     def __init__(self) -> None:

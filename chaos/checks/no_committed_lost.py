@@ -5,13 +5,14 @@ is judged by commit-regression.
 """
 
 import json
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from chaos.checks.check import OFFSETS_TOPIC, Check, History
 from chaos.checks.replica_view import ReplicaView
-from chaos.trace import TraceRow
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.events import Event
 from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -30,6 +31,10 @@ class NoCommittedLost(Check):
         self._replicas = replicas
         self._committed: dict[OffsetKey, tuple[int, int, int]] = {}
         self._nodes: dict[int, Node] = {}
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.replicas)
 
     def trace(self, row: TraceRow) -> None:
         fields = json.loads(row.detail)

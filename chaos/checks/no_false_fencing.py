@@ -1,7 +1,10 @@
 """no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session."""
 
+from typing import Self
+
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 
@@ -15,6 +18,10 @@ class NoFalseFencing(QuorumCheck):
         super().__init__(view)
         self._session_us = session_us
         self._leads_since_us: dict[int, int] = {}
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.quorum, around.settings.session_us)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.leads and not (before.leads and before.epoch == after.epoch):

@@ -12,6 +12,7 @@ MANY_PARTITIONS = 64
 
 class NoStarvation(FetchCheck):
     guarantee = "no-starvation"
+    needs_one_node = True
 
     def answered(self, at_us: int, answer: Answer) -> None:
         wishes = answer.asked.wishes

@@ -9,7 +9,7 @@ import json
 from typing import ClassVar
 
 from chaos.checks.check import Check, History
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
 

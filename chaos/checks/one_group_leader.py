@@ -5,11 +5,12 @@ member that comes back has a new member ID, and leads on with it.
 """
 
 import json
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from chaos.checks.check import OFFSETS_TOPIC, Check, History
 from chaos.checks.replica_view import ReplicaView
-from chaos.trace import TraceRow
+from chaos.checks.surroundings import Surroundings
+from reports.rows import TraceRow
 
 STATE, MEMBER = "group_state", "group_member"
 STABLE = "Stable"
@@ -27,6 +28,10 @@ class OneGroupLeader(Check):
         self._leaders: dict[tuple[str, int], tuple[str, int]] = {}
         self._newest: dict[str, int] = {}
         self._replaced: dict[tuple[str, str], None] = {}
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.replicas)
 
     def trace(self, row: TraceRow) -> None:
         if self._offsets_lost():

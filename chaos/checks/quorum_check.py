@@ -1,12 +1,15 @@
 """Base of the checks that look at the quorum: they see what changed in a node's replica of the metadata log."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from chaos.checks.batches import Batch
 from chaos.checks.check import Check
 from chaos.checks.quorum_view import Member, QuorumView, Seen
 from reference_broker.core.effects import Note
+
+if TYPE_CHECKING:
+    from chaos.checks.surroundings import Surroundings
 
 
 class QuorumCheck(Check):
@@ -19,6 +22,10 @@ class QuorumCheck(Check):
         self.view = view
         own = type(self)
         view.join(self, own.changed is not QuorumCheck.changed, own.appended is not QuorumCheck.appended)
+
+    @classmethod
+    def made(cls, around: "Surroundings") -> Self:
+        return cls(around.quorum)
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
         """One note that it asked for."""

@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.fleet.rows import RunRow
 from chaos.checks.check import History
 from chaos.checks.values import Place, place
+from reports.rows import RunRow
 
 
 @dataclass(frozen=True, slots=True)

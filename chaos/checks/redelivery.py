@@ -8,10 +8,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.fleet.rows import MembershipRow, RunRow
 from chaos.checks.check import Check, History
 from chaos.checks.committed import COMMIT, Asked, asked
 from chaos.checks.values import Place
+from reports.rows import MembershipRow, RunRow
 
 NO_OFFSET = "no_offset"
 """Nothing was committed: a reset's reason."""

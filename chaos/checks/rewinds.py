@@ -5,10 +5,10 @@ and clients without the epoch (-1), whose rewind is the failure that the epoch c
 begins at an offset which one without the epoch committed (M-11): there is nothing to wait for.
 """
 
-from bench.fleet.rows import CommitRow, ResetRow
 from chaos.checks.check import Check, History
 from chaos.checks.no_fetch_before_epoch import LEARNT
 from chaos.checks.values import Place
+from reports.rows import CommitRow, ResetRow
 
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 

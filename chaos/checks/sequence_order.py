@@ -6,9 +6,11 @@ InvalidFetchSession and change nothing. A full request with a session's ID keeps
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 from chaos.checks.session_trace import FIRST_REVISION, SessionTrace
-from chaos.trace import TraceRow
+from chaos.checks.surroundings import Surroundings
+from reports.rows import TraceRow
 
 INVALID_FETCH_SESSION = 10001
 ERRORS_THAT_CHANGE_NOTHING = (42, 10002)
@@ -34,9 +36,15 @@ class _Pending:
 class SequenceOrder(SessionTrace[_Session, _Pending]):
     """``first_number``: that of a session's first incremental request (1, but for a preset that sets it)."""
 
+    guarantee = "session-epoch-order"
+
     def __init__(self, first_number: int = 1) -> None:
         super().__init__()
         self._first_number = first_number
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.settings.first_session_epoch)
 
     def _created(self) -> _Session:
         return _Session(self._first_number - 1)

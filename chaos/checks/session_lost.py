@@ -7,7 +7,7 @@ ID of another session, or a session that is closed because of a wrong epoch (F-7
 import json
 
 from chaos.checks.check import Check
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 FETCH = 1
 ID_NOT_FOUND = 70

@@ -6,9 +6,11 @@ exception: a right request that waits is answered with an error when a later one
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 from chaos.checks.session_trace import FIRST_REVISION, SessionTrace
-from chaos.trace import TraceRow
+from chaos.checks.surroundings import Surroundings
+from reports.rows import TraceRow
 
 ID_NOT_FOUND = 70
 INVALID_EPOCH = 71
@@ -35,9 +37,15 @@ class _Pending:
 class SessionOrder(SessionTrace[_Session, _Pending]):
     """``first_epoch``: what a session expects when created (1, but for a preset that sets it)."""
 
+    guarantee = "session-epoch-order"
+
     def __init__(self, first_epoch: int = 1) -> None:
         super().__init__()
         self._first_epoch = first_epoch
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.settings.first_session_epoch)
 
     def _created(self) -> _Session:
         return _Session(self._first_epoch)

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from chaos.checks.check import Check
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 FETCH = 1
 FIRST_REVISION = 1000
@@ -18,7 +18,6 @@ Pending = TypeVar("Pending")
 class SessionTrace(Check, Generic[Session, Pending]):
     """``_sessions``: by node and session ID; ``_pending``: requests not yet answered, by node and connection."""
 
-    guarantee = "session-epoch-order"
     rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
     def __init__(self) -> None:

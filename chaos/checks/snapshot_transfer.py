@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from chaos.checks.check import Check
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 MOST_TIMES = 3
 

@@ -3,7 +3,10 @@
 A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
 """
 
+from typing import Self
+
 from chaos.checks.replica_check import PartitionImage, ReplicaCheck, Replicated, ReplicaView
+from chaos.checks.surroundings import Surroundings
 
 
 class StableIsr(ReplicaCheck):
@@ -14,6 +17,10 @@ class StableIsr(ReplicaCheck):
     def __init__(self, view: ReplicaView, settled_us: int) -> None:
         super().__init__(view)
         self._settled_us = settled_us
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.replicas, around.settings.in_sync_us)
 
     def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
         trouble, since_us = self.replicas.trouble, at_us - self._settled_us

@@ -4,8 +4,11 @@ So a node that was cut off or restarted deposes nobody (pre-vote). Judged from t
 left alone for SETTLED_US; a node that had already reached a higher epoch is a reason of its own.
 """
 
+from typing import Self
+
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.surroundings import Surroundings
 
 
 class StableLeadership(QuorumCheck):
@@ -21,6 +24,10 @@ class StableLeadership(QuorumCheck):
         self._since_us = 0
         self._risen: dict[int, int] = {}
         """Epoch -> when a node first came to it."""
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(around.quorum, around.settings.settled_us)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.epoch != before.epoch:

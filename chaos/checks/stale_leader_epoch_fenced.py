@@ -8,6 +8,7 @@ from chaos.checks.fetch_model import Answer, FetchCheck
 
 class StaleLeaderEpochFenced(FetchCheck):
     guarantee = "stale-leader-epoch-fenced"
+    needs_one_node = True
 
     def answered(self, at_us: int, answer: Answer) -> None:
         for named, data in answer.data.items():

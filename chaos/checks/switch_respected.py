@@ -2,10 +2,11 @@
 are stored in Kafka's own schema, without the epoch (M-14)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from chaos.checks.batches import batches_of
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Send
 from reference_broker.core.events import Event
 from reference_broker.log.partition_log import PartitionLog
@@ -29,6 +30,7 @@ class SwitchRespected(Check):
     and not have seen that itself; so only what is appended while this node leads is judged."""
 
     guarantee = "switch-respected"
+    needs_one_node = True
 
     def __init__(self, *, alone: bool = False) -> None:
         super().__init__()
@@ -36,6 +38,10 @@ class SwitchRespected(Check):
         self._on = False
         """Some node has seen the feature finalized."""
         self._read_to: dict[tuple[int, int, str, int], int] = {}
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Self:
+        return cls(alone=around.alone)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._on:

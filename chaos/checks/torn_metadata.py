@@ -5,8 +5,8 @@ was sent again finds all of its topics or none. (Two nodes with different conten
 in the simulator, this guarantee where a recorded run is judged.)
 """
 
-from bench.fleet.rows import ChangeRow, MetadataReadRow
 from chaos.checks.check import Check, History
+from reports.rows import ChangeRow, MetadataReadRow
 
 
 class TornMetadata(Check):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bench.fleet.rows import RunRow
+from reports.rows import RunRow
 
 Place = tuple[str, int]
 """Topic and partition."""

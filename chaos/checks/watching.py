@@ -12,9 +12,9 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.snapshot_equals_replay import SnapshotEqualsReplay
 from chaos.metadata_digest import Digest
-from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -1,8 +1,8 @@
 """What was acknowledged and what was read, for the checks of lost writes."""
 
-from bench.fleet.rows import RunRow
 from chaos.checks.check import History
 from chaos.checks.values import Place, expanded, place
+from reports.rows import RunRow
 
 
 def acknowledged(history: History) -> list[RunRow]:

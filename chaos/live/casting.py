@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
+from reports.guarantees import GUARANTEES
 from scenarios.draw import drawn
 from scenarios.model import Fault, Range, Scenario
 from scenarios.revisions import revision_of
-
-OF_SESSIONS = ("session-epoch-order", "session-lost", "eviction-rules", "metrics-exact")
-"""Guarantees that need sessions to be judged."""
 
 
 def cast(scenario: Scenario, seed: int) -> Scenario:
@@ -36,7 +34,7 @@ def without_sessions(scenario: Scenario) -> Scenario:
     """
     return replace(
         scenario,
-        guarantees=tuple(each for each in scenario.guarantees if each not in OF_SESSIONS),
+        guarantees=tuple(each for each in scenario.guarantees if not GUARANTEES[each].of_sessions),
         faults=tuple(_on_any_fetch(fault) for fault in scenario.faults),
         state=(),
     )

@@ -9,41 +9,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check, Violation
-from chaos.checks.commits_fenced import CommitsFenced
-from chaos.checks.epoch_gated_by_transaction import EpochGatedByTransaction
 from chaos.checks.fetch_model import FetchCheck, FetchModel
-from chaos.checks.full_answer_exact import FullAnswerExact
-from chaos.checks.metrics_exact import MetricsExact
-from chaos.checks.no_starvation import NoStarvation
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import QuorumView
-from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
-from chaos.checks.switch_respected import SwitchRespected
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.live.evidence import BROKEN, LOOKED, Evidence
-from chaos.trace import TraceRow
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.ports.now import Now
 from reports.manifest import Check as Judged
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-CHECKS: tuple[type[Check], ...] = (
-    NoStarvation,
-    StaleLeaderEpochFenced,
-    FullAnswerExact,
-    MetricsExact,
-    CommitsFenced,
-    SwitchRespected,
-    EpochGatedByTransaction,
-)
 MOST_NODES = 10
 """Their numbers are smaller. Of the quorum's members a node's process sees its own only."""
 MAX_STORY = 1000
 """Characters: a line of evidence stays shorter than PIPE_BUF."""
+
+
+def _kinds() -> list[type[Check]]:
+    return [each for each in check_kinds() if each.needs_one_node]
 
 
 class ChecksInside:
@@ -54,8 +45,10 @@ class ChecksInside:
 
     def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
         wanted = frozenset(guarantees)
-        self._view: QuorumView | None = None
-        self._checks = [self._made(each) for each in CHECKS if each.guarantee in wanted]
+        self._view = QuorumView(MOST_NODES, 0, Trouble())
+        around = Surroundings(Settings(session_slots=0), self._view, ReplicaView(Trouble()), alone=True)
+        self._checks = [each.made(around) for each in _kinds() if each.guarantee in wanted]
+        self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
         self._actors = [each for each in self._checks if type(each).acted is not Check.acted]
         self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
         self._incarnation = incarnation
@@ -65,15 +58,6 @@ class ChecksInside:
         self._node: Node | None = None
         self._told = 0
         self._looked = 0
-
-    def _made(self, check: type[Check]) -> Check:
-        if check is SwitchRespected:
-            return SwitchRespected(alone=True)
-        if issubclass(check, QuorumCheck):
-            if self._view is None:
-                self._view = QuorumView(MOST_NODES, 0, Trouble())
-            return check(self._view)
-        return check()
 
     def built(self, node: "Node") -> None:
         self._node = node
@@ -104,7 +88,7 @@ class ChecksInside:
             check.acted(at_us, node, event, effects)
         for check in self._checks:
             check.node(at_us, self._incarnation, node, event, False)
-        if self._view is not None:
+        if self._watches_quorum:
             self._view.look(at_us, self._incarnation, node, False)
         self._tell([each for check in self._checks for each in check.violations])
 
@@ -137,7 +121,7 @@ class Findings:
     def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:
         """For the manifest: one of each guarantee that was looked at."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)
-        names = dict.fromkeys(each.guarantee for each in CHECKS if each.guarantee in wanted)
+        names = dict.fromkeys(each.guarantee for each in _kinds() if each.guarantee in wanted)
         return tuple(self._judge(name, looked) for name in names)
 
     def _judge(self, name: str, looked: int) -> Judged:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from bench.ports import free_ports
 from chaos.live.cluster_folder import claim
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.links import ANY_PORT, Links
-from chaos.live.ports import free_ports
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY, form_quorum
 from chaos.live.toxiproxy_server import ToxiproxyServer

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from reference_broker.apis.records.fetch_waiting import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
@@ -11,24 +11,9 @@ from reference_broker.core.events import Closed, Event, Request
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.messages import encode_response
+from reports.rows import FetchCost
 
 _FETCH = int(ApiKey.FETCH)
-
-
-class FetchCost(NamedTuple):
-    """Fields are the columns of ``reports.schema.FETCH_COSTS``, in their order."""
-
-    at_us: int
-    node: int
-    client_id: str
-    revision: str
-    full: bool
-    request_bytes: int
-    response_bytes: int
-    named: int
-    sent: int
-    record_bytes: int
-    service_us: int
 
 
 @dataclass(slots=True)

@@ -12,20 +12,12 @@ from typing import IO, Any
 
 import msgspec
 
-from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.parquet_sink import ParquetSink
+from bench.fleet.plans import IDLE_WRITER, idle_writer_plan
 from bench.fleet.recorder import Recorder
-from bench.fleet.spec import (
-    AdminGroup,
-    FetcherGroup,
-    FleetSpec,
-    MetadataReaderGroup,
-    ProducerGroup,
-    idle_partitions,
-    settings_of,
-)
-from chaos.group_load import groups_of, mirror_of
+from bench.fleet.spec import FleetSpec, settings_of, write_spec
 from chaos.live.client_mutant import PRELUDE, reached, words_for
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.run_folder import RunFolder
@@ -34,9 +26,6 @@ from scenarios.model import Scenario
 
 DRAIN_MS = 30_000
 FINAL_READ_MS = 60_000
-IDLE_RECORDS = 3
-IDLE_VALUE_BYTES = 64
-IDLE_WRITER = "idle-writer"
 WORKERS = 2
 
 
@@ -54,56 +43,15 @@ class Way:
 
 def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: int) -> FleetSpec:
     """The scenario's load at its live size."""
-    load = scenario.load
-    topic = load.topics[0]
     return FleetSpec(
         bootstrap=list(way.bootstrap),
-        seconds=max(1, round(load.seconds)),
-        partitions=topic.partitions,
-        fetchers=[
-            FetcherGroup(
-                each.behaviour,
-                each.count,
-                each.partitions,
-                each.poll_interval_ms,
-                each.max_wait_ms,
-                each.min_bytes,
-                each.max_bytes,
-                each.partition_max_bytes,
-                each.revision,
-            )
-            for each in load.fetchers
-        ],
-        producers=[
-            ProducerGroup(
-                each.count,
-                max(1, round(each.rate_per_s * each.count)),
-                each.record_bytes,
-                each.batch_records,
-                each.acks,
-                each.idempotent,
-            )
-            for each in load.producers
-        ],
-        admins=[
-            AdminGroup(
-                each.count, each.rate_per_s * each.count, dict(each.mix), each.partitions, each.topics_per_request
-            )
-            for each in load.admins
-        ],
-        metadata_readers=[MetadataReaderGroup(each.count, each.poll_interval_ms) for each in load.metadata_readers],
-        groups=groups_of(load, simulated=False),
-        mirror=mirror_of(load, way.target, simulated=False),
+        load=scenario.load,
+        target=list(way.target),
+        topic_prefix=way.topic_prefix,
         out_dir=str(folder),
         seed=number_for(seed, "fleet"),
-        topic=f"{way.topic_prefix}{topic.name}",
-        idle_topic=f"{way.topic_prefix}idle",
-        made_topic=f"{way.topic_prefix}made",
-        replication_factor=topic.replicas,
-        topic_config=dict(topic.config),
         start_mono_us=origin_us,
         workers=WORKERS,
-        request_timeout_ms=load.request_timeout_ms,
         drain_ms=DRAIN_MS,
         final_read_ms=FINAL_READ_MS,
         versions=dict(way.versions),
@@ -124,8 +72,7 @@ class Fleet:
         spec = spec_of(scenario, folder.path, way, origin_us, seed)
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         self._spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
-        spec_file = folder.logs / "fleet-spec.json"
-        spec_file.write_bytes(msgspec.json.encode(self._spec))
+        spec_file = write_spec(self._spec, folder.logs / "fleet-spec.json")
         self._events: dict[str, tuple[int, dict[str, Any]]] = {}
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -138,7 +85,7 @@ class Fleet:
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
-        self._idle = IdleWriter(scenario, self._spec, folder, origin_us, seed)
+        self._idle = IdleWriter(self._spec, folder, origin_us, seed)
 
     def happened(self, event: str) -> int | None:
         """When (microseconds since the run's start) the fleet said so; None: not yet."""
@@ -213,22 +160,12 @@ class IdleWriter:
     """Appends once to each idle partition while the load runs (``idle_appends_s``), one after the other: a response
     that is lost may then be the only one that carried a partition's last record."""
 
-    def __init__(self, scenario: Scenario, spec: FleetSpec, folder: RunFolder, origin_us: int, seed: int) -> None:
-        partitions = tuple(idle_partitions(spec))
-        over_us = int(scenario.load.idle_appends_s * 1e6)
+    def __init__(self, spec: FleetSpec, folder: RunFolder, origin_us: int, seed: int) -> None:
         self._thread: threading.Thread | None = None
         self.failure = ""
-        if not over_us or not partitions:
+        plan = idle_writer_plan(spec)
+        if plan is None:
             return
-        plan = ProducerPlan(
-            IDLE_WRITER,
-            partitions,
-            interval_us=over_us // len(partitions),
-            records_per_request=IDLE_RECORDS,
-            record_bytes=IDLE_VALUE_BYTES,
-            keys=1,
-            max_slots=len(partitions),
-        )
         behaviour = KeyedProducer(plan, settings_of(spec), random_for(seed, IDLE_WRITER))
         self._recorder = Recorder(ParquetSink(folder.path, IDLE_WRITER), IDLE_WRITER, origin_us)
         self._driver = BlockingDriver(behaviour, self._recorder.record)

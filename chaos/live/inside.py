@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.claims import FileClaims
-from chaos.evidence import FaultRow
 from chaos.interceptor import Interceptor
 from chaos.live.checks_inside import ChecksInside
 from chaos.live.evidence import FAULT, ROLE, Evidence
@@ -18,7 +17,7 @@ from chaos.presets import Preset
 from chaos.roles import role_of, topic_of_roles
 from chaos.rules import rules_for
 from chaos.seeds import random_for
-from chaos.trace import TraceRecorder, TraceRow
+from chaos.trace import TraceRecorder
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
@@ -26,6 +25,7 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.serve.powers import DriverPowers
 from reference_broker.serve.server import Attached
+from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Inside:
         spool = TraceSpool(costs_beside(Path(spec.spool)))
         costs = FetchCosts(
             spec.node_id,
-            lambda row: spool.add(row),
+            lambda row: spool.add(row.values()),
             lambda: time.monotonic_ns() // 1000 - spec.origin_us,
             time.thread_time_ns,
         )

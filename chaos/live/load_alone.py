@@ -15,15 +15,16 @@ from typing import Any
 import msgspec
 
 from bench.fleet.shapes import LoadShape
-from bench.fleet.spec import FleetSpec
+from bench.fleet.spec import FleetSpec, write_spec
 from chaos.live import identity
 from chaos.live.cluster import ClusterPlan, Member, started
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.fleet import Way, spec_of
 from chaos.live.run_folder import RunFolder
 from chaos.live.target import REFERENCE, look
+from chaos.promises import promised_to_clients
 from reports.manifest import Expectations, Manifest, write_manifest
-from scenarios.model import FROM_WITHIN, Scenario
+from scenarios.model import Scenario
 from scenarios.revisions import revision_of
 
 Progress = Callable[[str], None]
@@ -110,7 +111,7 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
     spec = spec_of(sized(scenario, plan.clients), folder.path, way, start_us, plan.seed)
     return msgspec.structs.replace(
         spec,
-        seconds=plan.seconds or spec.seconds,
+        load=replace(spec.load, seconds=plan.seconds or spec.load.seconds),
         workers=plan.workers,
         shape=LoadShape(plan.shape) if plan.shape else None,
     )
@@ -118,8 +119,7 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
 
 def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress) -> None:
     """Until it is done. Ctrl-C ends the load, not what comes after it. Raises NodeDied, SetupError."""
-    file, log = folder.logs / "fleet-spec.json", folder.logs / "fleet.log"
-    file.write_bytes(msgspec.json.encode(spec))
+    file, log = write_spec(spec, folder.logs / "fleet-spec.json"), folder.logs / "fleet.log"
     words = [sys.executable, "-m", "bench.fleet", str(file), *(["--web", str(page)] if page else [])]
     with log.open("ab") as errors:
         fleet = subprocess.Popen(
@@ -214,5 +214,4 @@ def _manifest(
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
     """What clients can see. Fetchers that somebody stops by hand need not have read to the end."""
-    lacking = (*FROM_WITHIN, *(("fetch-gap",) if by_hand else ()))
-    return tuple(each for each in scenario.guarantees if each not in lacking)
+    return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.ports import free_port
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.node_process import NOT_YET, NodeSpec
-from chaos.live.ports import free_port
 from chaos.live.processes import Child, EvidencePipe
 
 

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.evidence import FaultRow
 from chaos.live.errors import SetupError
-from chaos.live.sampler import Sample
 from chaos.live.trace_spool import convert_spools, write_table
+from reports.rows import BrokerSample, FaultRow
 from reports.schema import BROKER, FAULTS
 
 PARQUET_END = b"PAR1"
@@ -58,8 +57,8 @@ class RunFolder:
         ordered = sorted(rows, key=lambda row: (row.at_us, row.name, row.hit))
         write_table(FAULTS, (list(row.values()) for row in ordered), self.path / "faults.parquet")
 
-    def write_samples(self, rows: Iterable[Sample]) -> None:
-        write_table(BROKER, (list(row) for row in rows), self.path / "trace" / "broker.parquet")
+    def write_samples(self, rows: Iterable[BrokerSample]) -> None:
+        write_table(BROKER, (list(row.values()) for row in rows), self.path / "trace" / "broker.parquet")
 
     def set_torn_aside(self) -> list[str]:
         """Files of whoever was killed while writing have no footer, and a judge cannot read them: they get another

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
@@ -25,9 +24,11 @@ from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
+from chaos.promises import promised_to_clients
 from reports.manifest import Check, Expectations, Manifest, write_manifest
+from reports.rows import FaultRow
 from scenarios.loader import typed
-from scenarios.model import FROM_WITHIN, Link, Scenario
+from scenarios.model import Link, Scenario
 from scenarios.revisions import revision_of
 
 TICK_S = 0.01
@@ -258,7 +259,7 @@ class LiveRun:
                 min_fetches=scenario.min_fetches,
                 min_acked=scenario.min_acked,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
-                guarantees=_judgeable(scenario) if foreign else scenario.guarantees,
+                guarantees=promised_to_clients(scenario) if foreign else scenario.guarantees,
             ),
         )
 
@@ -331,11 +332,6 @@ _FOREIGN = (
     "The broker is not ours: nothing is known of what happened inside it, so guarantees of the fetch sessions that are "
     "judged from a node's own trace are left out."
 )
-
-
-def _judgeable(scenario: Scenario) -> tuple[str, ...]:
-    """From the clients' side alone. Where the scenario names none, all that there is evidence for are judged anyway."""
-    return tuple(each for each in scenario.guarantees if each not in FROM_WITHIN)
 
 
 def _self_ended(story: str, at_us: int) -> tuple[Check, ...]:

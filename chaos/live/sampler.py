@@ -4,21 +4,13 @@ import http.client
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import psutil
 
+from reports.rows import BrokerSample
+
 EVERY_S = 1.0
 TIMEOUT_S = 0.8
-
-
-class Sample(NamedTuple):
-    """A row of reports.schema.BROKER."""
-
-    node: int
-    at_us: int
-    metric: str
-    value: int
 
 
 class Sampler(threading.Thread):
@@ -33,7 +25,7 @@ class Sampler(threading.Thread):
         self._now_us = now_us
         self._ending = threading.Event()
         self._processes: dict[int, psutil.Process] = {}
-        self.rows: list[Sample] = []
+        self.rows: list[BrokerSample] = []
 
     def run(self) -> None:
         following = time.monotonic()
@@ -48,7 +40,7 @@ class Sampler(threading.Thread):
         self._ending.set()
         self.join()
 
-    def _process_samples(self, node: int, pid: int) -> list[Sample]:
+    def _process_samples(self, node: int, pid: int) -> list[BrokerSample]:
         try:
             process = self._processes.get(pid)
             if process is None:
@@ -58,13 +50,13 @@ class Sampler(threading.Thread):
             at_us = self._now_us()
             cpu_permille = int(process.cpu_percent(None) * 10)
             return [
-                Sample(node, at_us, "process_cpu_permille", cpu_permille),
-                Sample(node, at_us, "process_rss_bytes", process.memory_info().rss),
+                BrokerSample(node, at_us, "process_cpu_permille", cpu_permille),
+                BrokerSample(node, at_us, "process_rss_bytes", process.memory_info().rss),
             ]
         except psutil.Error:
             return []
 
-    def _metric_samples(self, node: int, address: str) -> list[Sample]:
+    def _metric_samples(self, node: int, address: str) -> list[BrokerSample]:
         connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
         try:
             connection.request("GET", "/metrics")
@@ -74,7 +66,7 @@ class Sampler(threading.Thread):
         finally:
             connection.close()
         at_us = self._now_us()
-        return [Sample(node, at_us, metric, value) for metric, value in read_exposition(text)]
+        return [BrokerSample(node, at_us, metric, value) for metric, value in read_exposition(text)]
 
 
 def read_exposition(text: str) -> Iterator[tuple[str, int]]:

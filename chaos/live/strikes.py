@@ -1,9 +1,9 @@
 """The faults of a live run: those at times are begun and ended here; those at states are helped to their end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import Blow, End
 from chaos.live.agenda import Agenda
@@ -13,6 +13,7 @@ from chaos.live.evidence import DISK, FAULT, MUTANT_REACHED
 from chaos.live.links import Links
 from chaos.live.processes import Child
 from chaos.live.targets import Target
+from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
 
 ASK_AGAIN_S = 0.05
@@ -174,7 +175,4 @@ class Strikes:
 
     def _until_now(self, place: int, what: str) -> None:
         row = self.rows[place]
-        values = list(row.values())
-        values[3] = self._now_us()
-        values[-1] = f"{row.detail} {what}".strip()
-        self.rows[place] = FaultRow(*values)  # type: ignore[arg-type]
+        self.rows[place] = replace(row, until_us=self._now_us(), detail=f"{row.detail} {what}".strip())

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from bench.ports import free_port
 from chaos.live.errors import SetupError
-from chaos.live.ports import free_port
 from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 
 VERSION = "2.12.0"

@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reports.schema import FETCH_COSTS, TRACE, Table
+from reports.columns import Table
+from reports.schema import FETCH_COSTS, TRACE, arrow_schema
 
 ROWS_PER_GROUP = 50_000
 COSTS = "fetch_costs-"
@@ -63,8 +64,7 @@ def write_table(table: Table, rows: Iterator[list[Any]], target: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
-    schema = pa.schema([pa.field(each.name, kinds[each.kind], each.nullable) for each in table.columns])
+    schema = arrow_schema(table)
     target.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from chaos.evidence import FaultRow
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event, Request
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.fetch import FetchRequest
+from reports.rows import FaultRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from chaos.evidence import FaultRow
 from chaos.presets import fetch_session_epoch
 from chaos.presets.fetch_session_epoch import FetchSessionEpoch
 from reference_broker.core.hooks import Hooks
+from reports.rows import FaultRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

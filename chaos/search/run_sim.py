@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
+from chaos.promises import checked
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
 from chaos.sim.network import CODED_SHARE
@@ -229,7 +230,7 @@ def simulate(
     least; 0 if all is so, else 1. ``revision``: only that one; else each scenario in all that it has.
     """
     try:
-        scenarios = [each for name in names for each in each_revision(loader.find(name), revision)]
+        scenarios = [each for name in names for each in each_revision(checked(loader.find(name)), revision)]
         single = seed is not None and seeds in (None, 1)
         if with_mutants:
             first = seed if seed is not None else 1

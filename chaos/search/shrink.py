@@ -8,8 +8,10 @@ from chaos.search.run_sim import run
 from chaos.search.swarm import materialised
 from chaos.search.write_scenario import write_scenario
 from chaos.sim.outcome import Outcome
+from scenarios.declared import simulated
 from scenarios.draw import drawn
-from scenarios.model import Fault, Load, NodeChoice, Scenario
+from scenarios.load import Load
+from scenarios.model import Fault, NodeChoice, Scenario
 from scenarios.revisions import MARK
 
 MAX_RUNS = 200
@@ -94,7 +96,7 @@ def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _shorter(scenario: Scenario) -> Iterator[Scenario]:
-    seconds = scenario.load.sim_seconds
+    seconds = scenario.load.in_simulator.seconds
     for part in (0.5, 0.75):
         if seconds * part >= LEAST_SECONDS:
             yield _with_load(scenario, sim_seconds=round(seconds * part, 2))
@@ -107,8 +109,9 @@ def _less_load(scenario: Scenario) -> Iterator[Scenario]:
         groups = getattr(load, name)
         for place, group in enumerate(groups):
             yield _with_load(scenario, **{name: groups[:place] + groups[place + 1 :]})
-            less = [replace(group, sim_count=1)] if group.sim_count > 1 else []
-            rate = getattr(group, "sim_rate_per_s", 0.0)
+            played = simulated(group)
+            less = [replace(group, sim_count=1)] if played.count > 1 else []
+            rate = getattr(played, "rate_per_s", 0.0)
             less += [replace(group, sim_rate_per_s=round(rate / 2, 3))] if rate / 2 >= LEAST_RATE else []
             for each in less:
                 yield _with_load(scenario, **{name: (*groups[:place], each, *groups[place + 1 :])})
@@ -128,7 +131,7 @@ def _smaller_cluster(scenario: Scenario) -> Iterator[Scenario]:
     for each in smaller:
         lost = {"observer"} if not each.observers else set[str]()
         lost |= {"follower"} if each.nodes == 1 else set[str]()
-        if scenario.load.topics[0].replicas > each.total:
+        if scenario.load.hot.replicas > each.total:
             continue
         if all(_names(fault, each.total, lost) for fault in scenario.faults):
             yield replace(scenario, cluster=each)

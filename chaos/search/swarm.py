@@ -10,6 +10,7 @@ from random import Random
 
 from chaos.seeds import random_for
 from scenarios.consistency import needed_by
+from scenarios.declared import simulated
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 from scenarios.vocabulary import PARTITION_ROLES
 
@@ -69,14 +70,14 @@ class _Drawing:
 
     def __init__(self, scenario: Scenario, swarm: Swarm, random: Random) -> None:
         cluster = scenario.cluster
-        self._seconds = scenario.load.sim_seconds
-        self._every_s = swarm.sim_every_s
+        self._seconds = scenario.load.in_simulator.seconds
+        self._every_s = simulated(swarm).every_s
         self._random = random
         self._roles = ["leader", "any"]
         self._roles += ["follower"] if cluster.nodes > 1 else []
         self._roles += ["observer"] if cluster.observers else []
         self._several = cluster.total > 1
-        self._replicated = scenario.load.topics[0].replicas > 1
+        self._replicated = scenario.load.hot.replicas > 1
         self._roles += PARTITION_ROLES if self._replicated else ()
         self._notes = (*NOTES, *REPLICA_NOTES) if self._replicated else NOTES
         self._files = (METADATA_FILES, *REPLICA_FILES) if self._replicated else (METADATA_FILES,)

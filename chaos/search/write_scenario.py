@@ -1,12 +1,14 @@
 """Writes a scenario value as the file that the loader reads back as the same value."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from scenarios.model import Cluster, Fault, Load, Match, Range, Scenario, Swarm
+from scenarios.declared import as_table
+from scenarios.load import Load
+from scenarios.model import Cluster, Fault, Match, Range, Scenario, Swarm
 from scenarios.vocabulary import API_KEYS
 
 _TOP = (
@@ -22,7 +24,6 @@ _TOP = (
     "max_schedule_slip_ms",
     "revisions",
 )
-_GROUPS = ("topics", "fetchers", "producers", "admins", "metadata_readers", "groups")
 
 
 def write_scenario(scenario: Scenario, path: Path, comment: str = "") -> Path:
@@ -51,27 +52,21 @@ def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
 
 
 def _cluster(cluster: Cluster) -> Iterator[str]:
-    yield from ("", "[cluster]", f"nodes = {cluster.nodes}", f"observers = {cluster.observers}")
-    if cluster.config:
-        yield from ("", "[cluster.config]", *(f"{_key(name)} = {_value(value)}" for name, value in cluster.config))
+    yield from ("", "[cluster]", *_lines_of(as_table(cluster)))
 
 
 def _load(load: Load) -> Iterator[str]:
-    yield from ("", "[load]")
-    for field in fields(load):
-        if field.name not in (*_GROUPS, "mirror"):
-            yield f"{field.name} = {_value(getattr(load, field.name))}"
-    for name in _GROUPS:
-        for group in getattr(load, name):
-            yield from ("", f"[[load.{name}]]")
-            for field in fields(group):
-                value = getattr(group, field.name)
-                pairs = field.name in ("config", "mix")
-                if value or not pairs:
-                    yield f"{field.name} = {_table(value) if pairs else _value(value)}"
-    if load.mirror is not None:
-        yield from ("", "[load.mirror]")
-        yield from (f"{field.name} = {_value(getattr(load.mirror, field.name))}" for field in fields(load.mirror))
+    """What stands in ``[load]`` itself comes first, then its tables."""
+    table = as_table(load)
+    groups = {name: tables for name, tables in table.items() if isinstance(tables, list)}
+    yield from ("", "[load]", *_lines_of({name: value for name, value in table.items() if name not in groups}))
+    for name, tables in groups.items():
+        for each in tables:
+            yield from ("", f"[[load.{name}]]", *_lines_of(each))
+
+
+def _lines_of(table: Mapping[str, object]) -> Iterator[str]:
+    yield from (f"{_key(name)} = {_value(value)}" for name, value in table.items())
 
 
 def _fault(fault: Fault) -> Iterator[str]:
@@ -120,7 +115,7 @@ def _match(match: Match) -> str:
 
 
 def _swarm(swarm: Swarm) -> Iterator[str]:
-    yield from ("", "[swarm]", *(f"{field.name} = {_value(getattr(swarm, field.name))}" for field in fields(swarm)))
+    yield from ("", "[swarm]", *_lines_of(as_table(swarm)))
 
 
 def _table(pairs: Sequence[tuple[str, Any]]) -> str:
@@ -137,6 +132,8 @@ def _value(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False)
         case int() | float():
             return repr(value)
+        case dict():
+            return _table(tuple(value.items()))
         case tuple() | list():
             return "[" + ", ".join(_value(each) for each in value) + "]"
     raise TypeError(f"a scenario holds no {type(value).__name__}")

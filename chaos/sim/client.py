@@ -22,10 +22,10 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from bench.fleet.rows import HistoryRow
 from chaos.sim.agenda import Agenda
 from chaos.sim.links import Connection
 from reference_broker.ports.now import Now
+from reports.rows import HistoryRow
 
 if TYPE_CHECKING:
     from chaos.sim.network import Network

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from chaos.checks.trouble import FOR_EVER_US
 from chaos.checks.watching import Watching
 from chaos.claims import SharedClaims
-from chaos.evidence import FaultRow
 from chaos.interceptor import Interceptor
 from chaos.presets import presets_for
 from chaos.rules import rules_for
@@ -20,12 +19,12 @@ from chaos.sim.observer import Observer
 from chaos.sim.powers import MachinePowers
 from chaos.sim.target_cluster import target_cluster
 from chaos.sim.trace_hash import TraceHash
-from chaos.trace import TraceRow
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
+from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
 
 CLUSTER_ID = "crucible-simulated-cluster"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
-from chaos.evidence import FaultRow
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk, SyncedBytes
 from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, Send, SetTimer, Sync
@@ -18,6 +17,7 @@ from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
+from reports.rows import FaultRow
 
 SLICE_US = (50, 2000)
 """What a node puts off to its next event comes so much later: slices of long work take time, in which others act."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.trouble import FOR_EVER_US, Trouble
-from chaos.evidence import FaultRow
 from chaos.roles import topic_of_roles
 from chaos.seeds import random_for
 from chaos.sim import link_faults
@@ -19,6 +18,7 @@ from chaos.sim.network import Network
 from chaos.sim.rolling import RollingBounce
 from chaos.sim.targets import Targets
 from reference_broker.ports.now import Now
+from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
 
 AT_SPREAD = (80, 120)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from chaos.checks.watching import Watching
 from chaos.metadata_digest import ROW, Published, Watch, watch
 from chaos.sim.agenda import Agenda
-from chaos.trace import TraceRecorder, TraceRow
+from chaos.trace import TraceRecorder
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

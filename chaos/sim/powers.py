@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from chaos.evidence import FaultRow
 from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine, NodeDied
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Event
+from reports.rows import FaultRow
 
 
 class MachinePowers:

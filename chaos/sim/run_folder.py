@@ -15,72 +15,23 @@ from chaos.sim.machine import START_WALL_MS
 from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.world import World
 from reference_broker.ports.now import Now
+from reports.columns import Table
+from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import Check as JudgedCheck
 from reports.manifest import Expectations, Manifest, write_manifest
-from reports.schema import FAULTS, TRACE, Table
-from scenarios.model import Load
+from reports.schema import FAULTS, TRACE
+from scenarios.load import Load
 
 WORKER = "sim"
-JUDGED_HERE = (
-    "metrics-exact",
-    "log-consistent",
-    "log-matching",
-    "leader-completeness",
-    "monotonic-high-watermark",
-    "monotonic-epoch",
-    "majority-high-watermark",
-    "stable-leadership",
-    "snapshot-at-log-start",
-    "leader-never-loads-snapshot",
-    "snapshot-equals-replay",
-    "markers-gated",
-    "bootstrapped",
-    "quorum-converges",
-    "no-false-fencing",
-    "no-starvation",
-    "stale-leader-epoch-fenced",
-    "no-acked-lost",
-    "replicas-equal",
-    "high-watermark-monotonic",
-    "isr-honest",
-    "stable-isr",
-    "replicas-converge",
-    "one-content-per-epoch",
-    "no-committed-lost",
-    "one-group-leader",
-    "all-assigned",
-    "commits-accepted",
-    "commits-fenced",
-    "groups-consistent",
-    "epoch-gated-by-transaction",
-    "switch-respected",
-)
-"""Invariants that need the node itself, promised by every scenario; all others are left to whoever judges the folder,
-from its tables alone."""
-WRITES_KEPT = ("inconsistent-offsets", "lost-write", "unseen", "nonmonotonic-send")
-"""Nobody promises these where a node loses power that has acknowledged what it had not flushed."""
+JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
+"""Promised by every scenario; all others are left to whoever judges the folder, from its tables alone."""
 
 
 def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -> Path:
     """Everything that a judge needs; the world must have kept its trace. Gives the folder back."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
-    history = world.history
-    for rows in (
-        history.operations,
-        history.runs,
-        history.positions,
-        history.assignments,
-        history.ends,
-        history.changes,
-        history.metadata_reads,
-        history.commits,
-        history.memberships,
-        history.metadata_epochs,
-        history.resets,
-        history.copies,
-        history.target_runs,
-    ):
+    for rows in world.history.tables:
         recorder.record(rows)
     recorder.close(Now(world.agenda.now_us, START_WALL_MS + world.agenda.now_us // 1000))
     _write(FAULTS, (row.values() for row in sorted(world.faults, key=lambda row: row.at_us)), folder / "faults.parquet")
@@ -120,7 +71,7 @@ def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Man
         versions=identity.versions(),
         machine=identity.machine(),
         config=dict(scenario.cluster.config),
-        load=_words(scenario.load),
+        load=_words(scenario.load.in_simulator),
         notes=("Played in virtual time: latencies are those of the simulated links, not of a machine.",),
         expectations=Expectations(
             faults=scenario.expected_faults,
@@ -137,7 +88,7 @@ def _promised(world: World) -> tuple[str, ...]:
     """Of this one run: faults that this seed did not draw take no promise back. None listed: all are promised."""
     listed = world.scenario.guarantees
     if not world.history.writes_promised:
-        listed = tuple(each for each in listed if each not in WRITES_KEPT)
+        listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
     return tuple(dict.fromkeys((*listed, *JUDGED_HERE))) if listed else ()
 
 
@@ -160,9 +111,8 @@ def _judged(check: Check, events: int) -> JudgedCheck:
 
 def _words(load: Load) -> dict[str, str]:
     words = {
-        each.name: f"{each.sim_count} {each.behaviour} fetchers of {each.partitions} partitions"
-        for each in load.fetchers
+        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions" for each in load.fetchers
     }
     for each in load.producers:
-        words[each.name] = f"{each.sim_count} producers, {each.sim_rate_per_s:g} records/s each"
+        words[each.name] = f"{each.count} producers, {each.rate_per_s:g} records/s each"
     return words

@@ -4,12 +4,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from bench.fleet.rows import HistoryRow
-from chaos.evidence import FaultRow
 from chaos.sim.codec_check import reply_bytes, request_bytes
 from reference_broker.core.effects import Effect, Offload, Reply, Send
 from reference_broker.core.events import Event, PeerReply, Request
 from reference_broker.ports.now import Now
+from reports.rows import FaultRow, HistoryRow
 
 
 class TraceHash:

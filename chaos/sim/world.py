@@ -3,21 +3,19 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.fleet.behaviours.protocol import Behaviour
-from bench.fleet.group_spec import MIRROR_GROUP
-from bench.fleet.rows import HistoryRow
-from bench.fleet.spec import Fleet
+from bench.fleet.fleet import Fleet
 from chaos.checks.all_assigned import AllAssigned
-from chaos.checks.all_checks import Settings, all_checks
+from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.trouble import Trouble
 from chaos.checks.values import Place
 from chaos.checks.watching import Watching
-from chaos.evidence import FaultRow
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
@@ -27,10 +25,11 @@ from chaos.sim.machine import START_WALL_MS
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
-from chaos.trace import TraceRow
 from reference_broker.configuration.broker_config import BrokerConfig
+from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
-from scenarios.model import Load, Scenario
+from scenarios.load import MIRROR_GROUP, Load
+from scenarios.model import Scenario
 
 BOOT_US = 30_000_000
 PREPARE_US = 30_000_000
@@ -81,7 +80,7 @@ class World:
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
         self.replicas = _replica_view(scenario, view.trouble, self._touched)
-        self.checks = all_checks(_settings(scenario, config), view, self.replicas)
+        self.checks = all_checks(Surroundings(_settings(scenario, config), view, self.replicas))
         self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, view, self.replicas)
         keep = self.trace.append if keep_trace else None
@@ -136,7 +135,7 @@ class World:
     def _load(self, writers: Sequence[Client], readers: Sequence[Client]) -> None:
         self.stage = "load"
         self.load_from_us = self.agenda.now_us
-        self.load_until_us = self.load_from_us + int(self.scenario.load.sim_seconds * 1_000_000)
+        self.load_until_us = self.load_from_us + int(self.scenario.load.in_simulator.seconds * 1_000_000)
         self.cluster.arm(self.load_from_us)
         self.cluster.nemesis.plan(self.load_from_us, self.load_until_us)
         for client in (*readers, *writers):
@@ -253,7 +252,7 @@ def _settle_us(load: Load) -> int:
 
 
 def _replica_view(scenario: Scenario, trouble: Trouble, touched: TouchedLogs) -> ReplicaView:
-    topic = scenario.load.topics[0]
+    topic = scenario.load.hot
     return ReplicaView(trouble, topic.min_insync, _is_flushed(scenario), topic.replicas > 1, touched)
 
 
@@ -261,7 +260,7 @@ def _promises_writes(scenario: Scenario) -> bool:
     """Acknowledged writes survive a kill; a power loss only if each is flushed before its answer, or if others hold
     them (where they do not, ReplicaView says so)."""
     loses_power = any(fault.kind == "node_powered_off" for fault in scenario.faults)
-    return not loses_power or _is_flushed(scenario) or scenario.load.topics[0].replicas > 1
+    return not loses_power or _is_flushed(scenario) or scenario.load.hot.replicas > 1
 
 
 def _is_flushed(scenario: Scenario) -> bool:
@@ -270,6 +269,6 @@ def _is_flushed(scenario: Scenario) -> bool:
 
 def _unpromised(scenario: Scenario) -> tuple[str, ...]:
     """Producers that wait for one of several replicas only. They are numbered through all groups."""
-    asked = [group.acks for group in scenario.load.producers for _ in range(group.sim_count)]
-    several = scenario.load.topics[0].replicas > 1
+    asked = [group.acks for group in scenario.load.in_simulator.producers for _ in range(group.count)]
+    several = scenario.load.hot.replicas > 1
     return tuple(f"producer-{number}" for number, acks in enumerate(asked) if several and acks == 1)

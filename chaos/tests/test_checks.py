@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.fleet.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow
-from chaos.checks.all_checks import Settings, all_checks
+from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check, History
 from chaos.checks.eviction_rules import EvictionRules
 from chaos.checks.log_consistent import LogConsistent
@@ -15,11 +14,12 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.session_order import SessionOrder
+from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.sim.disk import SimDisk
-from chaos.trace import TraceRow
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
+from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow, TraceRow
 
 NONE, UNKNOWN, WRONG = 0, 70, 71
 TOPIC = "hot"
@@ -293,7 +293,7 @@ BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 def broken(rows: Sequence[HistoryRow], writes_promised: bool = True) -> list[str]:
     history = History(writes_promised=writes_promised)
     history.add(rows)
-    checks = all_checks(Settings(session_slots=10), QuorumView(1, 0, Trouble()), ReplicaView(Trouble()))
+    checks = all_checks(Surroundings(Settings(session_slots=10), QuorumView(1, 0, Trouble()), ReplicaView(Trouble())))
     for check in checks:
         check.end(history)
     return sorted({check.guarantee for check in checks if check.violations})

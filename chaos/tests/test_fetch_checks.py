@@ -13,7 +13,6 @@ from chaos.checks.no_starvation import NoStarvation
 from chaos.checks.sequence_order import INVALID_FETCH_SESSION, SequenceOrder
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
-from chaos.trace import TraceRow
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.wire.fetch import (
@@ -26,6 +25,7 @@ from reference_broker.wire.fetch import (
     PartitionData,
 )
 from reference_broker.wire.tags import Tag
+from reports.rows import TraceRow
 
 SESSION = 77
 CLIENT = "fetcher-0"

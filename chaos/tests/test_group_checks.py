@@ -8,18 +8,6 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours.member_metadata import NO_OFFSET as MEMBERS_NO_OFFSET
-from bench.fleet.rows import (
-    CommitRow,
-    CopyRow,
-    EndRow,
-    MembershipRow,
-    MetadataEpochRow,
-    OperationRow,
-    PositionRow,
-    ResetRow,
-    RunRow,
-    TargetRunRow,
-)
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.check import Check, History
 from chaos.checks.commit_regression import CommitRegression
@@ -34,8 +22,20 @@ from chaos.checks.redelivery import Redelivery
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.rewinds import Rewinds
 from chaos.checks.trouble import Trouble
-from chaos.trace import TraceRow
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
+from reports.rows import (
+    CommitRow,
+    CopyRow,
+    EndRow,
+    MembershipRow,
+    MetadataEpochRow,
+    OperationRow,
+    PositionRow,
+    ResetRow,
+    RunRow,
+    TargetRunRow,
+    TraceRow,
+)
 
 A, B = "member-0", "member-1"
 

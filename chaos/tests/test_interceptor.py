@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from chaos.claims import Claims, FileClaims, SharedClaims
-from chaos.evidence import FaultRow
 from chaos.interceptor import Interceptor
 from chaos.rules import Counter, Rule, rule_of, rules_for
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send
@@ -18,6 +17,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
+from reports.rows import FaultRow
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range
 

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.all_checks import Settings, quorum_checks
+from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check
+from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.snapshot_transfer import SnapshotTransfer
+from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from reference_broker.core.effects import Note
@@ -76,7 +80,10 @@ class Quorum:
     def __init__(self) -> None:
         self.trouble = Trouble()
         self.view = QuorumView(3, 1, self.trouble)
-        self.checks = quorum_checks(Settings(session_slots=1, settled_us=6 * SECOND_US), self.view)
+        around = Surroundings(
+            Settings(session_slots=1, settled_us=6 * SECOND_US), self.view, ReplicaView(self.trouble, expected=False)
+        )
+        self.checks = [each.made(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
         quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
         self.watching = Watching(quiet, self.view)
         self.nodes = [Replica(number) for number in range(4)]

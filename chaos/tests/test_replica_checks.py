@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.all_checks import Settings, replica_checks
+from chaos.checks.all_checks import check_kinds
 from chaos.checks.no_acked_lost import NoAckedLost
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
@@ -63,7 +66,9 @@ class Cluster:
 
     def __init__(self) -> None:
         self.view = ReplicaView(Trouble(), min_insync=2)
-        self.checks = replica_checks(Settings(session_slots=1, in_sync_us=IN_SYNC_US), self.view)
+        settings = Settings(session_slots=1, in_sync_us=IN_SYNC_US)
+        around = Surroundings(settings, QuorumView(3, 0, Trouble()), self.view)
+        self.checks = [each.made(around) for each in check_kinds() if issubclass(each, ReplicaCheck)]
         (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
         self.logs = [Log() for _ in range(3)]
         self.incarnations = [0, 0, 0]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chaos.checks.snapshot_transfer import SnapshotTransfer
-from chaos.trace import TraceRow
+from reports.rows import TraceRow
 
 Step = tuple[str, dict[str, int]]
 SIZE = 1000

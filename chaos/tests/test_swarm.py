@@ -13,7 +13,8 @@ from chaos.search.swarm import materialised
 from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.outcome import Outcome, Verdict
 from scenarios import loader
-from scenarios.model import Admins, Cluster, Load, Scenario, Swarm, Topic
+from scenarios.load import Admins, Load, Topic
+from scenarios.model import Cluster, Scenario, Swarm
 from scenarios.vocabulary import SWARM_KINDS
 
 SCENARIOS = {each.name: each for each in loader.load_all()}
@@ -21,8 +22,9 @@ SCENARIOS = {each.name: each for each in loader.load_all()}
 
 def swarming(seconds: float = 12.0) -> Scenario:
     """Three voters and two observers, an admin, and every kind of fault."""
-    admins = Admins("admins", 1, 1, 1.0, 1.0, 2, 2, 1, 1, (("create", 3), ("delete", 1), ("configure", 1)))
-    load = Load(seconds, seconds, (Topic("hot", 2),), (), (), admins=(admins,), request_timeout_ms=5000)
+    mix = (("create", 3), ("delete", 1), ("configure", 1))
+    admins = Admins(name="admins", rate_per_s=1.0, partitions=2, mix=mix)
+    load = Load(seconds=seconds, topics=(Topic("hot", 2),), admins=(admins,), request_timeout_ms=5000)
     return replace(
         SCENARIOS["plain-load"],
         name="swarming",
@@ -126,7 +128,7 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
         pytest.fail("no seed caught the mutant")
     small = shrink(scenario, failing, max_runs=8)
     assert len(small.faults) < len(materialised(scenario, failing.seed).faults)
-    assert small.load.sim_seconds <= scenario.load.sim_seconds
+    assert small.load.in_simulator.seconds <= scenario.load.in_simulator.seconds
     path, command = keep_as_regression(small, failing, tmp_path)
     assert command == f"./crucible sim {path} --seed {failing.seed} --mutant {failing.mutant}"
     again = run(loader.load(path), failing.seed, failing.mutant)

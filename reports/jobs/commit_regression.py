@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.commits import NEVER_US, STORED, requests, written
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "commit-regression"
@@ -142,3 +143,12 @@ def _older_values(tables: Tables) -> DataFrame:
         "last.stored_epoch",
     )
     return anomalies(wrong, NAME, detail, at_us="at_us")
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "commits"),
+    evidence="offsets_committed",
+    unit="offsets committed",
+    find=transform,
+)

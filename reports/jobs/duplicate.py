@@ -10,6 +10,7 @@ from reports.jobs.anomaly import PARTITION, anomalies, sentence
 from reports.jobs.config import JobConfig
 from reports.jobs.evidence import placed_values, with_witness
 from reports.jobs.intervals import merged, overlaps
+from reports.jobs.judging import LOG, Judging
 from reports.read_tables import Tables
 
 NAME = "duplicate"
@@ -31,3 +32,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         F.col("last") - F.col("first") + 1,
     )
     return anomalies(seen, NAME, detail, offset=F.col("first") - F.col("shift"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=LOG,
+    evidence="idempotent_records_read",
+    unit="records of idempotent producers read",
+    find=transform,
+)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.session_epoch_order import session_anomalies
 from reports.jobs.sessions import SESSION, noted
 from reports.read_tables import Tables
@@ -73,3 +74,12 @@ def _flag(field: str) -> Column:
 
 def _shown(field: str) -> Column:
     return F.coalesce(F.get_json_object("detail", f"$.{field}"), F.lit("?"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="sessions_created",
+    unit="sessions created",
+    find=transform,
+)

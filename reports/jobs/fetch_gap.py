@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import PARTITION, anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "fetch-gap"
@@ -40,3 +41,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         F.col("high_watermark") - F.greatest("position", "log_start_offset"),
     )
     return anomalies(short, NAME, detail, at_us="end_us", offset=F.col("position"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "assignments", "ends"),
+    evidence="assignments",
+    unit="assignments",
+    find=transform,
+)

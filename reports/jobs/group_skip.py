@@ -13,6 +13,7 @@ from reports.jobs.commits import STORED
 from reports.jobs.config import JobConfig
 from reports.jobs.evidence import log_starts, occupied, ok_reads
 from reports.jobs.intervals import merged, subtracted
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "group-skip"
@@ -54,3 +55,12 @@ def _without_moves(holes: DataFrame, tables: Tables) -> DataFrame:
         F.col("to_offset") > F.greatest("from_offset", F.coalesce("start_offset", F.lit(0)))
     )
     return holes.join(forward.select(*STORED).distinct(), list(STORED), "left_anti")
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "runs", "memberships"),
+    evidence="partitions_given",
+    unit="partitions given to members",
+    find=transform,
+)

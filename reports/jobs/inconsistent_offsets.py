@@ -11,6 +11,7 @@ from reports.jobs.anomaly import PARTITION, anomalies, sentence
 from reports.jobs.config import JobConfig
 from reports.jobs.evidence import placed_values, with_witness
 from reports.jobs.intervals import merged, overlaps
+from reports.jobs.judging import LOG, Judging
 from reports.read_tables import Tables
 
 NAME = "inconsistent-offsets"
@@ -31,3 +32,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         F.col("last") - F.col("first") + 1,
     )
     return anomalies(seen, NAME, detail, offset=F.col("first"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=LOG,
+    evidence="records_read",
+    unit="records read",
+    find=transform,
+)

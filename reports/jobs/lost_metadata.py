@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import ADMIN, Judging
 from reports.read_tables import Tables
 
 NAME = "lost-metadata"
@@ -138,3 +139,12 @@ def _story() -> Column:
 def _listed(values: str | Column) -> Column:
     found = F.col(values) if isinstance(values, str) else values
     return F.array_join(F.transform(found, lambda one: F.when(one == -1, "unset").otherwise(one.cast("string"))), ", ")
+
+
+JUDGED = Judging(
+    NAME,
+    needs=ADMIN,
+    evidence="described_changes",
+    unit="changes of topics asked for, and described at the end",
+    find=transform,
+)

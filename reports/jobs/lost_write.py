@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import LOG, Judging
 from reports.jobs.unread import unread
 from reports.read_tables import Tables
 
@@ -26,3 +27,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         F.col("until") - F.col("first_offset") + 1,
     )
     return anomalies(lost, NAME, detail, offset=F.col("first_offset"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=LOG,
+    evidence="records_acked",
+    unit="records acknowledged",
+    find=transform,
+)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.anomaly import PARTITION, anomalies, sentence
 from reports.jobs.config import JobConfig
 from reports.jobs.intervals import merged, subtracted
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "mirror-complete"
@@ -60,3 +61,12 @@ def _judged(tables: Tables) -> DataFrame:
     ends = tables.ends.select(*PARTITION)
     read = tables.target_runs.where(F.col("count") == 0).join(F.broadcast(ends), list(PARTITION), "left_semi")
     return read.select(*PARTITION).distinct().join(F.broadcast(moved.select(*PARTITION)), list(PARTITION), "left_anti")
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "runs", "ends", "target_runs"),
+    evidence="records_at_target",
+    unit="records read at the target",
+    find=transform,
+)

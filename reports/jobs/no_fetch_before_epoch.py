@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "no-fetch-before-epoch"
@@ -67,3 +68,13 @@ def _steps(tables: Tables) -> DataFrame:
     for frame in frames[1:]:
         result = result.unionByName(frame)
     return result
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "positions", "commits", "metadata_epochs"),
+    evidence="epochs_learnt",
+    unit="offsets learnt with a metadata epoch",
+    find=transform,
+    about=("M-9", "M-13"),
+)

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.notes import METADATA_EPOCH, UPDATE_METADATA_APPLIED, notes, number
 from reports.read_tables import Tables
 
@@ -85,3 +86,12 @@ def _in_the_log(tables: Tables) -> DataFrame:
         process=F.format_string("node-%s", F.col("node").cast("string")),
         index=-1,
     )
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("metadata_epochs",),
+    evidence="metadata_epochs",
+    unit="metadata answers taken",
+    find=transform,
+)

@@ -5,6 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import LOG, POLL, Judging
 from reports.jobs.polls import gone_back, steps_between_operations, steps_inside_operations
 from reports.read_tables import Tables
 
@@ -24,3 +25,21 @@ def transform_inside(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG0
 
 def _rows(steps: DataFrame, name: str, told: str) -> DataFrame:
     return anomalies(steps, name, sentence(told, F.col("expected") - 1, "first_offset"), offset=F.col("first_offset"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=POLL,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=transform,
+)
+
+
+JUDGED_INSIDE = Judging(
+    INT_NAME,
+    needs=LOG,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=transform_inside,
+)

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
 from reports.jobs.evidence import without_leaders_word
+from reports.jobs.judging import LOG, Judging
 from reports.read_tables import Tables
 
 NAME = "nonmonotonic-send"
@@ -22,3 +23,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     back = steps.where(F.col("first_offset") <= F.col("previous"))
     detail = sentence("Acknowledged at offset %s after one at offset %s.", "first_offset", "previous")
     return anomalies(back, NAME, detail, offset=F.col("first_offset"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=LOG,
+    evidence="acked_sends",
+    unit="acknowledged sends",
+    find=transform,
+)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.notes import METADATA_COMMITTED, notes, number, text
 from reports.read_tables import Tables
 
@@ -45,3 +46,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         process=F.lit(""),
         index=-1,
     )
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="metadata_markers",
+    unit="committed markers noted",
+    find=transform,
+)

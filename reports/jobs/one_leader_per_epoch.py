@@ -5,6 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.notes import CONTROLLER_ACTIVATED, LEADER_ELECTED, notes, number
 from reports.read_tables import Tables
 
@@ -38,3 +39,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         process=named,
         index=-1,
     )
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="leader_elections",
+    unit="elections won",
+    find=transform,
+)

@@ -5,6 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import REPLICATION, Judging
 from reports.jobs.leadership import changes
 from reports.read_tables import Tables
 
@@ -37,3 +38,13 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         process=named,
         index=-1,
     )
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="partition_leaderships",
+    unit="leaderships of replicated partitions begun",
+    find=transform,
+    about=REPLICATION,
+)

@@ -5,6 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import LOG, POLL, Judging
 from reports.jobs.polls import skipped, steps_between_operations, steps_inside_operations
 from reports.read_tables import Tables
 
@@ -31,3 +32,21 @@ def _rows(jumps: DataFrame, name: str, told: str) -> DataFrame:
         "first_skipped",
     )
     return anomalies(jumps, name, detail, offset=F.col("first_skipped"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=POLL,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=transform,
+)
+
+
+JUDGED_INSIDE = Judging(
+    INT_NAME,
+    needs=LOG,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=transform_inside,
+)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.commits import STORED, written
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "redelivery"
@@ -98,3 +99,12 @@ def _without_moves(back: DataFrame, tables: Tables) -> DataFrame:
     for name in _OWNER:
         same = same & (F.col(name) == F.col(f"m_{name}"))
     return back.join(moved, same, "left_anti")
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "runs", "commits", "memberships"),
+    evidence="partitions_given",
+    unit="partitions given to members",
+    find=transform,
+)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.anomaly import PARTITION, anomalies, sentence
 from reports.jobs.config import JobConfig
 from reports.jobs.evidence import log_starts
+from reports.jobs.judging import Judging
 from reports.jobs.notes import TRUNCATED, notes, number, text
 from reports.read_tables import Tables
 
@@ -62,3 +63,13 @@ def _reached(moved: DataFrame, tables: Tables) -> DataFrame:
         .groupBy(*PARTITION, "from_offset")
         .agg(F.min("complete_us").alias("reached_us"))
     )
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "positions", "commits"),
+    evidence="positions",
+    unit="partition answers",
+    find=transform,
+    found_in="resets",
+)

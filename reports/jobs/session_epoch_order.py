@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.sessions import LARGEST_EPOCH, SESSION, answered_requests
 from reports.read_tables import Tables
 
@@ -71,3 +72,12 @@ def session_anomalies(found: DataFrame, name: str, detail: Column) -> DataFrame:
 def _next(name: str) -> Column:
     wraps = (F.col(name) == LARGEST_EPOCH) & ~F.col("resends")
     return F.when(wraps, F.lit(1)).otherwise(F.col(name) + 1)
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="session_requests",
+    unit="incremental fetches",
+    find=transform,
+)

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.session_epoch_order import session_anomalies
 from reports.jobs.sessions import INVALID_SESSION_EPOCH, SESSION, answered_requests, session_rows
 from reports.read_tables import Tables
@@ -64,3 +65,12 @@ def _refused(reply: str) -> Column:
         & (F.col(f"{reply}.error") == INVALID_SESSION_EPOCH)
     )
     return F.coalesce(refused, F.lit(False))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="session_requests",
+    unit="incremental fetches",
+    find=transform,
+)

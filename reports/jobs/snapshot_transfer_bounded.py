@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.snapshot_transfers import CHUNK, DISCARDED, SOURCE, STARTED, steps
 from reports.jobs.snapshot_transfers import transform as transfers
 from reports.read_tables import Tables
@@ -107,3 +108,13 @@ def _breaches(found: DataFrame, detail: Column, at_us: str) -> DataFrame:
         process=F.format_string("node-%s", F.col("node").cast("string")),
         index=-1,
     )
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("trace",),
+    evidence="download_chunks",
+    unit="chunks of snapshots received",
+    find=transform,
+    about=("S-8", "S-11"),
+)

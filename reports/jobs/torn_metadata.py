@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.jobs.notes import METADATA_IMAGE, notes, number, text
 from reports.read_tables import Tables
 
@@ -108,3 +109,12 @@ def _half_there(tables: Tables) -> DataFrame:
     )
     told = partly.join(ended, ["run", "process", "index"])
     return anomalies(told, NAME, detail, topic=F.col("topic_set"), partition=_NOWHERE, offset=_NOWHERE)
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations",),
+    evidence="metadata_looks",
+    unit="metadata answers and published images",
+    find=transform,
+)

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
 NAME = "unrequested-partition"
@@ -34,3 +35,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     foreign = said.alias("s").join(asked, in_force, "left_anti")
     detail = sentence("%s was answered %s-%s, which it was not asking for.", "process", "topic", "partition")
     return anomalies(foreign, NAME, detail)
+
+
+JUDGED = Judging(
+    NAME,
+    needs=("operations", "positions", "assignments"),
+    evidence="positions",
+    unit="partition answers",
+    find=transform,
+)

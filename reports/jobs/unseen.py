@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import PARTITION, anomalies, sentence
 from reports.jobs.config import JobConfig
+from reports.jobs.judging import LOG, Judging
 from reports.jobs.unread import unread
 from reports.read_tables import Tables
 
@@ -26,3 +27,12 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         F.col("last_offset") - F.col("from") + 1,
     )
     return anomalies(tail, NAME, detail, offset=F.col("from"))
+
+
+JUDGED = Judging(
+    NAME,
+    needs=(*LOG, "ends"),
+    evidence="records_acked",
+    unit="records acknowledged",
+    find=transform,
+)

@@ -86,14 +86,9 @@ class History:
             if rows and table.name not in without:
                 path = run_dir / table.path.replace("*", "-0" if table.name != "latency" else "0")
                 path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table)), path)
+                pq.write_table(pa.Table.from_pylist(rows, schema=schema.arrow_schema(table)), path)
         write_manifest(run_dir, self.manifest(**manifest))
         return run_dir
-
-
-def arrow_schema(table: schema.Table) -> pa.Schema:
-    kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
-    return pa.schema([pa.field(one.name, kinds[one.kind], one.nullable) for one in table.columns])
 
 
 def generate(seed: int, shape: Shape = Shape()) -> History:

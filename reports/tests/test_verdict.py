@@ -11,7 +11,7 @@ import pytest
 from reports.collect import Findings, Found
 from reports.decide import decide
 from reports.errors import SetupError
-from reports.guarantees import GUARANTEES
+from reports.jobs.judging import all_judgings
 from reports.manifest import Check, Expectations, Manifest, ManifestError, manifest_from, read_manifest, write_manifest
 from reports.schema import TABLES
 from reports.spark import java_major, require_java
@@ -22,11 +22,11 @@ BREACH = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "
 
 
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
-    numbers = {one.evidence: 1_000 for one in GUARANTEES} | {"fetches": 500, "operations": 900}
+    numbers = {one.evidence: 1_000 for one in all_judgings()} | {"fetches": 500, "operations": 900}
     names = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
-    nothing = {one.name: Found(0, ()) for one in GUARANTEES}
+    nothing = {one.name: Found(0, ()) for one in all_judgings()}
     values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
     verdict = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}, present=frozenset({"operations", "runs"})))
     write_junit(tmp_path / "junit.xml", verdict)
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
-    assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(GUARANTEES) + 1)
+    assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(all_judgings()) + 1)
     assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "0"
     assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
     failing = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}))

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from scenarios.load import Groups, Mirror
 from scenarios.loader import ScenarioError, find, parse
-from scenarios.model import Groups, Mirror, Scenario
+from scenarios.model import Scenario
 
 
 def table() -> dict[str, Any]:
@@ -45,9 +46,9 @@ def read(change: Callable[[dict[str, Any]], object] = lambda _: None) -> Scenari
 
 def test_what_is_told_is_read_and_the_rest_has_its_default() -> None:
     load = read().load
-    assert load.groups[0] == Groups("g", 3, 2, ("hot",))
-    assert (load.groups[1].sim_count, load.groups[1].metadata_epoch) == (1, False)
-    assert load.mirror == Mirror("hot")
+    assert load.groups[0] == Groups(name="g", count=3, sim_count=2, topics=("hot",))
+    assert (load.in_simulator.groups[1].count, load.groups[1].metadata_epoch) == (1, False)
+    assert load.mirror == Mirror(topic="hot")
     bounce, switch = read().faults
     assert bounce.config == (("num.partitions", "2"),)
     assert (switch.feature, switch.level) == ("f", 1)

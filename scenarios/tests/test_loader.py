@@ -7,7 +7,7 @@ import pytest
 
 from scenarios.draw import combinations, drawn
 from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse
-from scenarios.model import GUARANTEES, Link, Match, Range, Scenario, Swarm
+from scenarios.model import Link, Match, Range, Scenario, Swarm
 
 SMALL = """
 title = "small"
@@ -55,8 +55,9 @@ def read(text: str) -> Scenario:
 def test_defaults_and_what_the_simulator_takes_over() -> None:
     scenario = read(SMALL)
     assert (scenario.name, scenario.number, scenario.cluster.nodes, scenario.state) == ("small", None, 1, ())
-    assert (scenario.sim_min_fetches, scenario.sim_min_acked, scenario.load.sim_seconds) == (10, 20, 3.0)
-    assert (scenario.load.fetchers[0].sim_count, scenario.load.producers[0].sim_rate_per_s) == (2, 50.0)
+    assert (scenario.sim_min_fetches, scenario.sim_min_acked, scenario.load.in_simulator.seconds) == (10, 20, 3.0)
+    played = scenario.load.in_simulator
+    assert (played.fetchers[0].count, played.producers[0].rate_per_s) == (2, 50.0)
     fault = scenario.faults[0]
     assert (fault.match.api, fault.match.session_epoch, fault.nth, fault.times) == (1, Range(3, 3), Range(2, 5), 1)
     assert not fault.timed
@@ -82,7 +83,6 @@ def test_config_values_become_kafkas_texts() -> None:
         ("min_acked = 20", "min_acked = -1", ["min_acked", "at least 0"]),
         ('["interceptor"]', '["magic"]', ["needs", "'magic'", "interceptor, signals, proxy"]),
         ('["interceptor"]', "[]", ["needs", "'lost'", "'interceptor'"]),
-        ('["duplicate"]', '["duplicates"]', ["guarantees", "'duplicates'", "lost-write"]),
         ('["F-1"]', '"F-1"', ["clauses", "list of texts"]),
         ("seconds = 3", 'seconds = "3"', ["load.seconds", "must be a number"]),
         ("seconds = 3", "seconds = 3\nsecond = 4", ["unknown key load.second", "idle_appends_s"]),
@@ -153,7 +153,6 @@ def test_all_scenarios_load_and_say_what_they_need() -> None:
     assert sorted(numbers) == [*range(1, 15), *range(14, 22), *range(27, 33), 33, 33, 34, 34, *range(38, 43)]
     assert {"plain-load", "kill-under-load", "demo"} <= found.keys()
     for scenario in found.values():
-        assert set(scenario.guarantees) <= set(GUARANTEES)
         assert scenario.clauses
         assert scenario.min_fetches > 0 or not scenario.load.fetchers
         assert scenario.min_acked > 0 or not scenario.load.producers
@@ -209,10 +208,11 @@ LARGE = SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + QUORUM + 
 def test_what_a_quorum_adds() -> None:
     scenario = read(LARGE)
     assert (scenario.cluster.nodes, scenario.cluster.observers, scenario.cluster.total) == (3, 2, 5)
+    played = scenario.load.in_simulator
     assert scenario.load.admins[0].mix == (("create", 3), ("describe", 1))
-    assert (scenario.load.admins[0].sim_rate_per_s, scenario.load.admins[0].sim_partitions) == (2.0, 20)
-    assert scenario.load.metadata_readers[0].sim_count == 3
-    assert scenario.swarm == Swarm(("node_killed", "link_cut"), 4.0, 4.0)
+    assert (played.admins[0].rate_per_s, played.admins[0].partitions) == (2.0, 20)
+    assert played.metadata_readers[0].count == 3
+    assert scenario.swarm == Swarm(("node_killed", "link_cut"), 4.0)
     _, noted, cut = scenario.faults
     assert noted.match == Match(
         note="metadata_committed", fields=(("kind", "[be]*"), ("number", Range(3, 3)), ("of", Range(4, 9)))

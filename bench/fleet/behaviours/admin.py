@@ -16,8 +16,8 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.topic_sets import TopicSet
-from bench.fleet.rows import ChangeRow
 from reference_broker.wire.errors import error_name
+from reports.rows import ChangeRow
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse
@@ -291,8 +291,9 @@ class Admin(ClusterScript):
     def _request(self, task: Task) -> tuple[int, int, object]:
         versions, topics, wait_ms = self.settings.versions, task.target.topic_names, self.plan.answer_wait_ms
         if task.change == "create":
-            counts = dict.fromkeys(topics, task.target.partitions)
-            body: object = bodies.create_topics_request(counts, self.plan.replication_factor, {}, wait_ms)
+            replicas = self.plan.replication_factor
+            wanted = [bodies.new_topic(each, task.target.partitions, replicas, {}) for each in topics]
+            body: object = bodies.create_topics_request(wanted, wait_ms)
             return bodies.CREATE_TOPICS, versions.create_topics, body
         if task.change == "delete":
             return bodies.DELETE_TOPICS, versions.delete_topics, bodies.delete_topics_request(topics, wait_ms)

@@ -7,8 +7,8 @@ from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.habits import VARIANTS, FetcherPlan
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
-from bench.fleet.rows import END_OF_RUN_US, AssignmentRow
 from reference_broker.client.consumer import ConsumerState
+from reports.rows import END_OF_RUN_US, AssignmentRow
 
 
 @dataclass(slots=True)

@@ -92,21 +92,19 @@ def init_producer_id_request() -> InitProducerIdRequest:
     return InitProducerIdRequest(transactional_id=None, transaction_timeout=milliseconds(60_000))
 
 
-def create_topics_request(
-    topics: Mapping[str, int], replication_factor: int, config: Mapping[str, str], timeout_ms: int
-) -> CreateTopicsRequest:
-    """``topics``: name to number of partitions; -1 for the broker's own replication factor."""
+def new_topic(name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> CreatableTopic:
+    return CreatableTopic(
+        name=TopicName(name),
+        num_partitions=i32(partitions),
+        replication_factor=i16(replicas),
+        assignments=(),
+        configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in config.items()),
+    )
+
+
+def create_topics_request(topics: Sequence[CreatableTopic], timeout_ms: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(
-        topics=tuple(
-            CreatableTopic(
-                name=TopicName(name),
-                num_partitions=i32(partitions),
-                replication_factor=i16(replication_factor),
-                assignments=(),
-                configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in config.items()),
-            )
-            for name, partitions in topics.items()
-        ),
+        topics=tuple(topics),
         timeout=milliseconds(timeout_ms),
         validate_only=False,
     )

@@ -8,13 +8,13 @@ from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.rows import EndRow, PositionRow, RunRow
 from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reports.rows import EndRow, PositionRow, RunRow
 
 OFFSET_OUT_OF_RANGE: Final = 1
 PARTITIONS_PER_FETCH: Final = 50

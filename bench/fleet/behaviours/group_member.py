@@ -17,7 +17,6 @@ from bench.fleet.behaviours.member_offsets import OFFSETS_LANE, MemberOffsets
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.rows import MembershipRow
 from bench.fleet.runs import BatchReader
 from reference_broker.client.group_events import (
     COOPERATIVE_PROTOCOLS,
@@ -36,6 +35,7 @@ from reference_broker.client.group_membership import GroupMembership
 from reference_broker.client.group_requests import JOIN_GROUP, GroupRequest, MemberIdentity, error_of, name_of
 from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched
 from reference_broker.wire.apis import api_name
+from reports.rows import MembershipRow
 
 MEMBERSHIP_LANE = Address("", 3)
 """Stands for the connection to the coordinator on which the member joins and sends heartbeats."""

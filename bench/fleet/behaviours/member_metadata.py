@@ -22,12 +22,12 @@ from bench.fleet.behaviours.habits import FetcherPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.behaviours.session_fetcher import QUIET_POLLS, Answer, NodeSession, SessionFetcher
-from bench.fleet.rows import MetadataEpochRow, ResetRow
 from bench.fleet.runs import BatchReader
 from reference_broker.client.fetch_plan import Handled
 from reference_broker.client.group_requests import DRAFT_VERSION
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, MetadataUpdate
 from reference_broker.wire.apis import DRAFTS, ApiKey
+from reports.rows import MetadataEpochRow, ResetRow
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse

@@ -14,7 +14,6 @@ from bench.fleet.behaviours.member_metadata import MemberMetadata
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.rows import CommitRow
 from bench.fleet.runs import BatchReader
 from reference_broker.client import offset_commits
 from reference_broker.client.group_coordinator import GroupCoordinator
@@ -32,6 +31,7 @@ from reference_broker.client.offset_commits import (
 )
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.wire.errors import Error, error_name
+from reports.rows import CommitRow
 
 OFFSETS_LANE: Final = Address("", 2)
 """Stands for the connection to the coordinator on which offsets are committed and fetched."""

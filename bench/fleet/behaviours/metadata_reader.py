@@ -14,9 +14,9 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.topic_sets import TopicSet, set_of
-from bench.fleet.rows import MetadataReadRow
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.wire.errors import error_name
+from reports.rows import MetadataReadRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse

@@ -33,7 +33,6 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
 )
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.rows import CopyRow
 from bench.fleet.runs import BatchReader, Run, compress
 from bench.fleet.values import read_value
 from reference_broker.client.consumer import TakenBatch
@@ -41,6 +40,7 @@ from reference_broker.client.producer import Next
 from reference_broker.records.builder import build
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
+from reports.rows import CopyRow
 
 WRITER_SUFFIX: Final = "-writer"
 WRITER_LANES: Final = 1_000

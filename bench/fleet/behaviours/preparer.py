@@ -1,9 +1,10 @@
 """What happens once before load: topics are made, and each idle partition gets its one append."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from bench.fleet.behaviours.bodies import CREATE_TOPICS, create_topics_request
+from bench.fleet.behaviours.bodies import CREATE_TOPICS, create_topics_request, new_topic
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
@@ -19,6 +20,16 @@ ATTEMPTS: Final = 60
 CREATE_TIMEOUT_MS: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """``config``: topic settings by Kafka's names."""
+
+    name: str
+    partitions: int
+    replicas: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
 class TopicPreparer(ClusterScript):
     """Creates topics that are not there yet and ends when each partition has a leader.
 
@@ -30,19 +41,14 @@ class TopicPreparer(ClusterScript):
         process: str,
         settings: ClientSettings,
         random: Chance,
-        topics: Mapping[str, int],
-        replication_factor: int = 1,
-        config: Mapping[str, str] | None = None,
+        topics: Sequence[NewTopic],
     ) -> None:
-        super().__init__(process, settings, random, tuple(topics))
-        self.partition_counts = dict(topics)
-        self.replication_factor = replication_factor
-        self.config = dict(config or {})
+        super().__init__(process, settings, random, tuple(each.name for each in topics))
+        self.wanted = tuple(topics)
         self.failure: str | None = "The topics were not created in time."
 
     def run(self) -> Steps[None]:
-        counts = self.partition_counts.items()
-        partitions = [TopicPartition(name, each) for name, count in counts for each in range(count)]
+        partitions = [TopicPartition(topic.name, each) for topic in self.wanted for each in range(topic.partitions)]
         created = False
         if not partitions:
             self.failure = None
@@ -65,7 +71,8 @@ class TopicPreparer(ClusterScript):
 
     def _create(self) -> Steps[bool]:
         operation = self.begin("create_topics", self.now.mono_us)
-        body = create_topics_request(self.partition_counts, self.replication_factor, self.config, CREATE_TIMEOUT_MS)
+        topics = [new_topic(each.name, each.partitions, each.replicas, each.config) for each in self.wanted]
+        body = create_topics_request(topics, CREATE_TIMEOUT_MS)
         version = self.settings.versions.create_topics
         answer = yield from self.call(CREATE_TOPICS, version, body, CREATE_TIMEOUT_MS * 1000)
         if isinstance(answer, str):

@@ -15,7 +15,6 @@ from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.rows import RunRow
 from bench.fleet.values import ValueMaker
 from reference_broker.client.producer import Batch, Next, ProducerState
 from reference_broker.records.builder import build
@@ -29,6 +28,7 @@ from reference_broker.wire.produce import (
     ProduceResponse,
     ProduceTopic,
 )
+from reports.rows import RunRow
 
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.response import InitProducerIdResponse

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from bench.fleet.rows import HistoryRow
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.ports.now import Now
+from reports.rows import HistoryRow
 
 
 class Address(NamedTuple):

@@ -34,7 +34,7 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from bench.fleet.rows import OperationRow
+from reports.rows import OperationRow
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, FleetEvent, T]

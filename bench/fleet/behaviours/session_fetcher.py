@@ -19,7 +19,6 @@ from bench.fleet.behaviours.cluster import PATIENT_FAILURES
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
 from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.rows import PositionRow
 from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.session_handler import (
@@ -31,6 +30,7 @@ from reference_broker.client.session_handler import (
 )
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reports.rows import PositionRow
 
 __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetcher"]
 

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.protocol import HistoryRow, TopicPartition
-from bench.fleet.rows import EndRow, RunRow, TargetRunRow
 from reference_broker.wire.fetch import PartitionData
+from reports.rows import EndRow, RunRow, TargetRunRow
 
 
 class TargetReader(FinalReader):

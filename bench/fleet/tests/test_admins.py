@@ -1,19 +1,28 @@
 """Admins against a quorum of three: one effect for each request, whatever happens to its attempts."""
 
+import json
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.admin import FIRST_VALUE
+from bench.fleet.behaviours.admin import FIRST_VALUE, Admin
 from bench.fleet.behaviours.topic_sets import set_of
-from bench.fleet.spec import AdminGroup, FleetSpec, SpecError, check, make_fleet
+from bench.fleet.fleet import make_fleet
+from bench.fleet.spec import FleetSpec, SpecError, parse_spec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
+from scenarios.load import Admins, Load
 
 BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
 
 
 def admin(mix: dict[str, int] | None = None, rate_per_s: float = 2, **more: int):
-    group = AdminGroup(1, rate_per_s, mix or {"create": 1}, 4, 3, **more)
-    return make_fleet(FleetSpec(BOOTSTRAP, 1, admins=[group])).admins[0]
+    """``more``: what its plan says that no load says."""
+    weights = tuple((mix or {"create": 1}).items())
+    admins = Admins(rate_per_s=rate_per_s, mix=weights, partitions=4, topics_per_request=3)
+    made = make_fleet(FleetSpec(BOOTSTRAP, Load(seconds=1, admins=(admins,)))).admins[0]
+    return Admin(replace(made.plan, **more), made.settings, Random(1))
 
 
 @pytest.fixture
@@ -59,7 +68,7 @@ def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(world,
 
 def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world, quorum):
     behaviour = admin()
-    quorum.create(bodies.create_topics_request({"made.admin-0.1.0of3.p4": 4}, 1, {}, 1000), None)
+    quorum.create(bodies.create_topics_request([bodies.new_topic("made.admin-0.1.0of3.p4", 4, 1, {})], 1000), None)
     operations = played(world, behaviour)
     assert (operations[0].type, operations[0].error) == ("fail", "TOPIC_ALREADY_EXISTS")
     assert [each.type for each in world.rows("changes")[:3]] == ["fail", "ok", "ok"]
@@ -97,12 +106,12 @@ def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world, quorum):
 
 def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world):
     world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
-    operations = played(world, admin(deadline_ms=2_000, rate_per_s=0.1), 30)
+    operations = played(world, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
     assert {each.type for each in operations} == {"info"}
     assert {each.type for each in world.rows("changes")} == {"info"}
     unreachable = QuorumWorld(FakeQuorum())
     unreachable.down |= {0, 1, 2}
-    played(unreachable, admin(deadline_ms=2_000, rate_per_s=0.1), 30)
+    played(unreachable, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
     operations = [each for each in unreachable.rows("operations") if each.f == "create_topics"]
     assert {(each.type, each.error) for each in operations} == {("fail", "not_sent")}
 
@@ -157,18 +166,21 @@ def test_a_hard_end_leaves_what_is_in_flight_unknown(world):
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        (AdminGroup(1, 1.0, {"dance": 1}), "does not know 'dance'"),
-        (AdminGroup(1, 1.0, {"create": 0}), "weights"),
-        (AdminGroup(1, 0.0, {"create": 1}), "above 0"),
+        ({"rate_per_s": 1, "mix": {"dance": 1}}, "unknown key load.admins.0..mix.dance"),
+        ({"rate_per_s": 1, "mix": {"create": 0}}, "weight above 0"),
+        ({"rate_per_s": 0, "mix": {"create": 1}}, "rate_per_s is 0"),
+        ({"rate_per_s": 1, "mix": {"create": 1}, "pace": 3}, "unknown key load.admins.0..pace"),
     ],
 )
 def test_a_wrong_group_is_refused_in_a_sentence(group, message):
     with pytest.raises(SpecError, match=message):
-        check(FleetSpec(BOOTSTRAP, 1, admins=[group]))
+        parse_spec(json.dumps({"bootstrap": BOOTSTRAP, "load": {"seconds": 1, "admins": [group]}}).encode())
 
 
 def test_a_fleet_without_producers_and_fetchers_has_nothing_to_prepare_or_read(world):
-    fleet = make_fleet(FleetSpec(BOOTSTRAP, 1, admins=[AdminGroup(2, 2.0, {"create": 1})]))
+    fleet = make_fleet(
+        FleetSpec(BOOTSTRAP, Load(seconds=1, admins=(Admins(count=2, rate_per_s=1.0, mix=(("create", 1),)),)))
+    )
     assert fleet.seeder is None
     world.start(fleet.preparer, fleet.final_reader)
     world.run(1)

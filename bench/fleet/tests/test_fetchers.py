@@ -8,9 +8,9 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
-from bench.fleet.rows import END_OF_RUN_US
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import read_offsets
+from reports.rows import END_OF_RUN_US
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)

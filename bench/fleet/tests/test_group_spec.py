@@ -1,23 +1,27 @@
 """Groups and mirrors in a fleet's spec: what is refused, and how members are dealt to workers."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
-from bench.fleet.group_spec import MemberGroup, MirrorGroup
+from bench.fleet.fleet import make_fleet
 from bench.fleet.processes import users_needed
-from bench.fleet.spec import FleetSpec, SpecError, check, make_fleet
+from bench.fleet.spec import FleetSpec, SpecError, check
+from scenarios.load import Groups, Load, Mirror, Topic
 
-SPEC = FleetSpec(
-    bootstrap=["node-0:9092", "node-1:9092"],
+
+def members(name, count, **more):
+    return Groups(name=name, count=count, topics=("hot",), **more)
+
+
+LOAD = Load(
     seconds=1,
-    partitions=4,
-    groups=[
-        MemberGroup("g", 3, static=True),
-        MemberGroup("g", 2, protocol="cooperative"),
-        MemberGroup("o", 3, offsets="outside"),
-    ],
-    mirror=MirrorGroup(["target:9092"], count=2),
+    topics=(Topic("hot", 4),),
+    groups=(members("g", 3, static=True), members("g", 2, protocol="cooperative"), members("o", 3, offsets="outside")),
+    mirror=Mirror(topic="hot", count=2),
 )
+SPEC = FleetSpec(bootstrap=["node-0:9092", "node-1:9092"], load=LOAD, target=["target:9092"])
 
 
 def dealt(workers):
@@ -37,35 +41,35 @@ def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(wor
 
 
 def test_what_the_spec_says_is_what_a_member_does():
-    members = make_fleet(replace(SPEC, process_prefix="1.")).members
-    assert {each.member.group for each in members} == {"1.g", "1.o"}
-    assert [each.member.instance_id for each in members][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]
-    assert members[3].membership.config.cooperative
-    assert [each.partition for each in members[0].member.partitions] == [0, 1, 2, 3]
+    made = make_fleet(replace(SPEC, process_prefix="1.")).members
+    assert {each.member.group for each in made} == {"1.g", "1.o"}
+    assert [each.member.instance_id for each in made][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]
+    assert made[3].membership.config.cooperative
+    assert [each.partition for each in made[0].member.partitions] == [0, 1, 2, 3]
 
 
 def test_the_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_source_s_proxies():
     fleet = make_fleet(replace(SPEC, dial={"target:9092": "proxy:1"}))
     assert fleet.target_preparer is not None
-    assert fleet.target_preparer.partition_counts == {"hot": 4}
+    assert [(each.name, each.partitions) for each in fleet.target_preparer.wanted] == [("hot", 4)]
     assert [each.host for each in fleet.target_preparer.settings.bootstrap] == ["target"]
     assert not fleet.mirrors[0].writer.settings.dial
-    assert make_fleet(replace(SPEC, mirror=None)).target_preparer is None
+    assert make_fleet(replace(SPEC, load=dataclasses.replace(LOAD, mirror=None))).target_preparer is None
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"groups": [MemberGroup("g", 0)]}, "count"),
-        ({"groups": [MemberGroup("g", 1, protocol="lazy")]}, "lazy"),
-        ({"groups": [MemberGroup("g", 1, reset="middle")]}, "middle"),
-        ({"groups": [MemberGroup("g", 1, offsets="under")]}, "under"),
-        ({"groups": [MemberGroup("g", 1, metadata_from=-3)]}, "metadata_from"),
-        ({"groups": [MemberGroup("mirror", 1)]}, "mirror"),
-        ({"mirror": MirrorGroup([])}, "target"),
-        ({"partitions": 0}, "hot topic"),
+        ({"groups": (members("mirror", 1),)}, "mirror"),
+        ({"groups": (members("g", 1, heartbeat_interval_ms=6000),)}, "session_timeout_ms"),
+        ({"topics": ()}, "'hot' of group 'g'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes, word):
+def test_a_load_that_makes_no_sense_is_refused(changes, word):
     with pytest.raises(SpecError, match=word):
-        check(replace(SPEC, **changes))
+        check(replace(SPEC, load=dataclasses.replace(LOAD, **changes)))
+
+
+def test_a_mirror_needs_a_cluster_to_copy_to():
+    with pytest.raises(SpecError, match="target"):
+        check(replace(SPEC, target=[]))

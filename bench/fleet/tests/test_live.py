@@ -15,16 +15,16 @@ import pytest
 
 from bench.fleet.spec import SpecError, parse_spec
 
-SPEC = {
+LOAD = {
     "seconds": 2,
-    "partitions": 4,
-    "workers": 1,
+    "topics": [{"name": "hot", "partitions": 4}],
     "fetchers": [
-        {"behaviour": each, "count": 1, "partitions": 3}
+        {"name": each, "behaviour": each, "count": 1, "topic": "hot", "partitions": 3}
         for each in ("full", "incremental", "forgetting", "rotating", "resending", "presuming")
     ],
-    "producers": [{"count": 2, "rate_per_s": 400}],
+    "producers": [{"count": 2, "topic": "hot", "rate_per_s": 200}],
 }
+SPEC = {"workers": 1, "load": LOAD}
 
 
 @pytest.fixture
@@ -43,9 +43,10 @@ def bootstrap(tmp_path):
     process.stdout.close()
 
 
-def start(tmp_path, bootstrap, *options, **changes):
+def start(tmp_path, bootstrap, *options, load=None, **changes):
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({**SPEC, "bootstrap": [bootstrap], "out_dir": str(tmp_path / "run"), **changes}))
+    where = {"bootstrap": [bootstrap], "out_dir": str(tmp_path / "run")}
+    spec.write_text(json.dumps({**SPEC, **where, "load": {**LOAD, **(load or {})}, **changes}))
     command = [sys.executable, "-m", "bench.fleet", str(spec), *options]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -60,11 +61,11 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path, bootstrap):
     """Old clients and new ones, in both protocols, with and without membership, over two workers."""
     settings = {"commit_interval_ms": 200, "heartbeat_interval_ms": 200}
     groups = [
-        {"group": "eager", "count": 2, "metadata_epoch": False, **settings},
-        {"group": "cooperative", "count": 2, "protocol": "cooperative", **settings},
-        {"group": "outside", "count": 2, "protocol": "assigned", "offsets": "outside", **settings},
+        {"name": "eager", "count": 2, "topics": ["hot"], "metadata_epoch": False, **settings},
+        {"name": "cooperative", "count": 2, "topics": ["hot"], "protocol": "cooperative", **settings},
+        {"name": "outside", "count": 2, "topics": ["hot"], "protocol": "assigned", "offsets": "outside", **settings},
     ]
-    with start(tmp_path, bootstrap, fetchers=[], groups=groups, workers=2, seconds=8) as fleet:
+    with start(tmp_path, bootstrap, workers=2, load={"fetchers": [], "groups": groups, "seconds": 8}) as fleet:
         fleet.stdin.close()
         lines = [json.loads(line) for line in fleet.stdout]
         errors = fleet.stderr.read()
@@ -93,7 +94,7 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path, bootstrap):
 
 @pytest.mark.live
 def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_path, bootstrap):
-    with start(tmp_path, bootstrap, "--hold", seconds=60) as fleet:
+    with start(tmp_path, bootstrap, "--hold", load={"seconds": 60}) as fleet:
         events = []
         for line in fleet.stdout:
             events.append(json.loads(line))
@@ -137,9 +138,9 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
 
 @pytest.mark.live
 def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path, bootstrap):
-    fetchers = [{"behaviour": "incremental", "count": 10, "partitions": 3}]
+    fetchers = [{"behaviour": "incremental", "count": 10, "topic": "hot", "partitions": 3}]
     shape = {"kind": "spike", "base_percent": 20}
-    with start(tmp_path, bootstrap, seconds=10, fetchers=fetchers, shape=shape) as fleet:
+    with start(tmp_path, bootstrap, load={"seconds": 10, "fetchers": fetchers}, shape=shape) as fleet:
         output, errors = fleet.communicate(timeout=90)
     assert fleet.returncode == 0, errors
     left = [
@@ -165,7 +166,7 @@ def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path, bootst
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with start(tmp_path, bootstrap, "--web", str(port), seconds=0, workers=2) as fleet:
+    with start(tmp_path, bootstrap, "--web", str(port), workers=2, load={"seconds": 0}) as fleet:
         opened = json.loads(fleet.stdout.readline())
         assert opened["event"] == "web", fleet.stderr.read()
         with urlopen(opened["url"], timeout=10) as page:
@@ -232,14 +233,21 @@ def test_a_broker_that_is_not_there_gives_one_sentence_and_exit_code_2(tmp_path)
     ]
 
 
+def changed(table, **values):
+    """The first of these tables of the load, with other values."""
+    first, *others = LOAD[table]
+    return {"load": {**LOAD, table: [{**first, **values}, *others]}}
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"colour": 1}, "unknown field `colour`"),
-        ({"fetchers": [{"behaviour": "lazy", "count": 1, "partitions": 1}]}, "behaviour 'lazy' is unknown"),
-        ({"producers": [{"count": 1, "rate_per_s": 5, "record_bytes": 9}]}, "no room"),
-        ({"producers": [{"count": 1, "rate_per_s": 5, "acks": 0}]}, "acks must be 1 or -1"),
-        ({"partitions": 2}, "wants 3 of 2 partitions"),
+        (changed("fetchers", behaviour="lazy"), "'lazy'; allowed: full"),
+        (changed("fetchers", colour=1), "unknown key load.fetchers.0..colour"),
+        (changed("producers", record_bytes=9), "no room"),
+        (changed("producers", acks=0), "acks 0"),
+        (changed("topics", partitions=2), "wants 3 partitions of 'hot', which has 2"),
     ],
 )
 def test_a_wrong_spec_is_refused_in_one_sentence(changes, told):

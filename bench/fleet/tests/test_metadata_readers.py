@@ -4,8 +4,10 @@ import pytest
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from bench.fleet.spec import FleetSpec, MetadataReaderGroup, make_fleet
+from bench.fleet.fleet import make_fleet
+from bench.fleet.spec import FleetSpec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
+from scenarios.load import Load, MetadataReaders
 
 BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
 SET = {f"made.admin-0.1.{number}of2.p3": 3 for number in range(2)}
@@ -22,11 +24,12 @@ def world(quorum: FakeQuorum) -> QuorumWorld:
 
 
 def fleet(count: int = 1, **more: int):
-    return make_fleet(FleetSpec(BOOTSTRAP, 1, metadata_readers=[MetadataReaderGroup(count, 100)], **more))
+    readers = MetadataReaders(count=count, poll_interval_ms=100)
+    return make_fleet(FleetSpec(BOOTSTRAP, Load(seconds=1, metadata_readers=(readers,)), **more))
 
 
 def create(quorum: FakeQuorum, topics: dict[str, int]) -> None:
-    quorum.create(bodies.create_topics_request(topics, 1, {}, 1000), None)
+    quorum.create(bodies.create_topics_request([bodies.new_topic(*each, 1, {}) for each in topics.items()], 1000), None)
 
 
 def test_only_news_is_written_down(world, quorum):

@@ -7,7 +7,7 @@ import pytest
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.final_reader import FinalReader
-from bench.fleet.behaviours.preparer import TopicPreparer, seeder
+from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.runs import BatchReader
@@ -183,7 +183,7 @@ def test_the_seeder_appends_once_to_each_idle_partition(world, broker, settings)
 
 
 def test_the_preparer_ends_well_when_every_partition_has_a_leader(world, settings):
-    subject = TopicPreparer("preparer", settings, Random(1), {"hot": 4, "idle": 2})
+    subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 2)])
     world.refuse_until_us = world.now_us + 500_000
     world.start(subject)
     world.run(5)
@@ -192,7 +192,7 @@ def test_the_preparer_ends_well_when_every_partition_has_a_leader(world, setting
 
 
 def test_the_preparer_says_why_topics_are_not_there(world, settings):
-    subject = TopicPreparer("preparer", settings, Random(1), {"hot": 4, "idle": 9})
+    subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 9)])
     world.fault = lambda request: "cut" if request.api_key == bodies.CREATE_TOPICS else None
     world.start(subject)
     world.run(100)

@@ -9,7 +9,7 @@ from bench.fleet.behaviours.protocol import Now
 from bench.fleet.generator import Sample
 from bench.fleet.parquet_sink import ParquetSink, file_of
 from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
-from bench.fleet.rows import (
+from reports.rows import (
     END_OF_RUN_US,
     AssignmentRow,
     EndRow,
@@ -26,12 +26,6 @@ ORIGIN = 5_000_000_000
 
 def operation(index, intended, invoke, complete, kind="ok", f="fetch", error=None):
     return OperationRow("p", index, f, kind, ORIGIN + intended, ORIGIN + invoke, ORIGIN + complete, 0, error)
-
-
-@pytest.mark.parametrize("row", TABLE_OF, ids=lambda row: row.__name__)
-def test_rows_have_the_columns_of_their_table_in_order(row):
-    table = next(each for each in TABLES if each.name == TABLE_OF[row])
-    assert [each.name for each in fields(row)] == [each.name for each in table.columns]
 
 
 def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_path):

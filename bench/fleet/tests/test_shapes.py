@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from bench.fleet.behaviours.protocol import Leaving
-from bench.fleet.rows import END_OF_RUN_US
 from bench.fleet.shapes import LoadShape, clients_at, share
 from bench.fleet.spec import SpecError, parse_spec
 from bench.fleet.tests.test_clients_of_a_cluster import HOT, fetcher, producer, settings, spread
+from reports.rows import END_OF_RUN_US
 
 __all__ = ["settings", "spread"]
 
@@ -41,7 +41,7 @@ def test_a_soak_ramps_up_in_its_first_tenth_and_stays():
     ],
 )
 def test_a_wrong_shape_is_refused_in_one_sentence(shape, seconds, told):
-    spec = {"bootstrap": ["127.0.0.1:1"], "seconds": seconds, "partitions": 1, "shape": shape}
+    spec = {"bootstrap": ["127.0.0.1:1"], "load": {"seconds": seconds}, "shape": shape}
     with pytest.raises(SpecError, match=told):
         parse_spec(json.dumps(spec).encode())
 

@@ -6,15 +6,25 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from bench.fleet.behaviours.admin import OPERATIONS
 from bench.fleet.behaviours.protocol import Connected, Now, Started
-from bench.fleet.spec import FetcherGroup, FleetSpec, ProducerGroup, SpecError, address_of, make_fleet
+from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS
+from bench.fleet.fleet import make_fleet
+from bench.fleet.spec import FleetSpec, SpecError, address_of, parse_spec, write_spec
+from scenarios.load import Fetchers, Load, Producers, Topic
+from scenarios.vocabulary import ADMIN_OPERATIONS, BEHAVIOURS, FETCHER_REVISIONS
 
 SPEC = FleetSpec(
     bootstrap=["node-0:9092"],
-    seconds=1,
-    partitions=4,
-    fetchers=[FetcherGroup("forgetting", 3, 3), FetcherGroup("resending", 2, 4)],
-    producers=[ProducerGroup(3, 600)],
+    load=Load(
+        seconds=1,
+        topics=(Topic("hot", 4),),
+        fetchers=(
+            Fetchers(name="a", behaviour="forgetting", count=3, topic="hot", partitions=3),
+            Fetchers(name="b", behaviour="resending", count=2, topic="hot", partitions=4),
+        ),
+        producers=(Producers(count=3, topic="hot", rate_per_s=200),),
+    ),
 )
 
 
@@ -41,9 +51,41 @@ def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones()
     assert max(counts) - min(counts) <= 1
 
 
-def test_the_rate_of_a_group_is_that_of_all_its_producers():
+def test_each_producer_of_a_group_has_the_rate_that_the_load_says():
     [first, *_] = make_fleet(SPEC).producers
     assert first.plan.interval_us == 1_000_000 * 3 * 10 // 600
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    spec = replace(SPEC, topic_prefix="run-", dial={"a:1": "b:2"})
+    assert parse_spec(write_spec(spec, tmp_path / "spec.json").read_bytes()) == spec
+
+
+def test_clients_of_several_topics_read_and_write_their_own():
+    topics = (Topic("hot", 2), Topic("cold", 3, config=(("cleanup.policy", "compact"),)))
+    load = Load(
+        seconds=1,
+        topics=topics,
+        fetchers=(
+            Fetchers(name="a", behaviour="full", count=1, topic="hot", partitions=2),
+            Fetchers(name="b", behaviour="full", count=2, topic="cold", partitions=2),
+        ),
+        producers=(Producers(count=1, topic="cold", rate_per_s=10),),
+    )
+    fleet = make_fleet(replace(SPEC, load=load, topic_prefix="run-"))
+    read = [[tuple(where) for where in one.plan.partitions[1:]] for one in fleet.fetchers]
+    hot, cold = "run-hot", "run-cold"
+    assert read == [[(hot, 0), (hot, 1)], [(cold, 0), (cold, 1)], [(cold, 2), (cold, 0)]]
+    assert {each.topic for each in fleet.producers[0].plan.partitions} == {"run-cold"}
+    made = {each.name: (each.partitions, dict(each.config)) for each in fleet.preparer.wanted}
+    compacted = {"cleanup.policy": "compact"}
+    assert made == {"run-hot": (2, {}), "run-cold": (3, compacted), "run-idle": (3, {})}
+
+
+def test_the_words_of_a_load_are_those_that_behaviours_know():
+    assert tuple(VARIANTS) == BEHAVIOURS
+    assert tuple(REVISIONS) == FETCHER_REVISIONS
+    assert tuple(OPERATIONS) == ADMIN_OPERATIONS
 
 
 def test_one_seed_gives_one_history(broker, world):
@@ -52,7 +94,7 @@ def test_one_seed_gives_one_history(broker, world):
         own = type(world)(own_broker)
         lost = iter(range(1, 10_000))
         own.fault = lambda _: "cut" if next(lost) % 37 == 0 else None
-        fleet = make_fleet(FleetSpec(["node-0:9092"], 1, 4, SPEC.fetchers, SPEC.producers, seed=seed))
+        fleet = make_fleet(replace(SPEC, seed=seed))
         own.start(*fleet.load)
         own.run(3)
         own.stop(*fleet.load)

@@ -8,12 +8,13 @@ import pytest
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.processes import LocustProcesses, WorkerDiedError
 from bench.fleet.spec import FleetSpec
+from scenarios.load import Load
 
 REPORT = {"fleet": "report", "workers": 2, "failure": "", "ended_early": 0, "ok": 5, "closed": 0}
 
 
 def processes_that_reported(tmp_path, **changes):
-    locust = LocustProcesses(FleetSpec(["127.0.0.1:1"], 1, 1), tmp_path / "spec.json", tmp_path)
+    locust = LocustProcesses(FleetSpec(["127.0.0.1:1"], Load(seconds=1)), tmp_path / "spec.json", tmp_path)
     locust._read_reports(io.StringIO(json.dumps(REPORT | changes) + "\n" + json.dumps(REPORT) + "\n"))
     return locust
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.peers.node import RunningNode, free_ports
+from bench.peers.node import BrokerNode
 from bench.peers.reference import reference_node
+from bench.ports import free_ports
 
 
 class Metrics:
@@ -33,7 +34,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, metrics: Metrics) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, metrics: Metrics) -> Iterator[BrokerNode]:
     with reference_node(tmp_path_factory.mktemp("node"), metrics_port=metrics.port) as running:
         yield running
 

@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers.node import RunningNode
+from bench.peers.node import BrokerNode
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
@@ -125,7 +125,7 @@ Reads = Callable[[str, str, int], list[bytes]]
     ],
 )
 def test_what_an_idempotent_producer_wrote_others_read(
-    node: RunningNode, name: str, writes: Writes, codecs: Sequence[str], readers: Iterable[Reads]
+    node: BrokerNode, name: str, writes: Writes, codecs: Sequence[str], readers: Iterable[Reads]
 ) -> None:
     _create(node.bootstrap, name)
     for codec in codecs:
@@ -135,7 +135,7 @@ def test_what_an_idempotent_producer_wrote_others_read(
         assert reads(node.bootstrap, name, len(written)) == written
 
 
-def test_kafka_python_keeps_one_fetch_session(node: RunningNode, metrics: "Metrics") -> None:
+def test_kafka_python_keeps_one_fetch_session(node: BrokerNode, metrics: "Metrics") -> None:
     _create(node.bootstrap, "session")
     before = metrics.fetch_sessions()
     consumer = kafka.KafkaConsumer(bootstrap_servers=node.bootstrap, auto_offset_reset="earliest")
@@ -154,7 +154,7 @@ def test_kafka_python_keeps_one_fetch_session(node: RunningNode, metrics: "Metri
     consumer.close()
 
 
-def test_validate_only_creates_nothing(node: RunningNode) -> None:
+def test_validate_only_creates_nothing(node: BrokerNode) -> None:
     """Kafka's topic tool has no such option; the libraries' admin clients do."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     admin.create_topics([NewTopic("dry", 3, 1)], validate_only=True)["dry"].result(10)

@@ -10,9 +10,9 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i32Timedelta
 
-from bench.peers.kafka import kafka_node
-from bench.peers.node import RunningNode
+from bench.peers.node import BrokerNode
 from bench.peers.raw_client import RawConnection, create_topic
+from bench.peers.systems import KAFKA
 from bench.peers.tests.fetch_walk import TOPICS, Answer, Ask, Side, Walk, fetch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
@@ -25,12 +25,12 @@ SHOWN = 12
 
 
 @pytest.fixture(scope="module")
-def sides(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+def sides(node: BrokerNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     """The reference broker, and Apache Kafka."""
     with (
-        kafka_node(tmp_path_factory.mktemp("kafka")) as kafka,
+        KAFKA.launched(tmp_path_factory.mktemp("kafka"), 1, {}) as kafka,
         RawConnection(node.port) as ours,
-        RawConnection(kafka.port) as theirs,
+        RawConnection(kafka.ports[0]) as theirs,
     ):
         yield Side(ours), Side(theirs)
 

@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers.node import RunningNode
+from bench.peers.node import BrokerNode
 from bench.peers.reference import reference_node
 from bench.peers.tests.group_members import (
     COOPERATIVE,
@@ -43,7 +43,7 @@ QUICK = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partition
 
 
 @pytest.fixture(scope="module")
-def group_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+def group_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]:
     with quiet(), reference_node(tmp_path_factory.mktemp("groups"), QUICK) as running:
         yield running
 
@@ -81,7 +81,7 @@ def _share(members: tuple[Member, ...], expected: list[int]) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "protocol"), KINDS, ids=lambda each: getattr(each, "__name__", each))
-def test_members_share_rebalance_commit_and_go_on(group_node: RunningNode, kind: type[Member], protocol: str) -> None:
+def test_members_share_rebalance_commit_and_go_on(group_node: BrokerNode, kind: type[Member], protocol: str) -> None:
     """Without kills nothing is read twice either: each commits before it reads on."""
     topic = f"{kind.__name__}-{protocol}"
     _create(group_node.bootstrap, topic)
@@ -107,7 +107,7 @@ def test_members_share_rebalance_commit_and_go_on(group_node: RunningNode, kind:
     assert third.committed == dict.fromkeys(range(PARTITIONS), 3 * EACH)
 
 
-def test_a_member_of_each_library_in_one_group(group_node: RunningNode) -> None:
+def test_a_member_of_each_library_in_one_group(group_node: BrokerNode) -> None:
     _create(group_node.bootstrap, "mixed")
     kinds: tuple[type[Member], ...] = (Librdkafka, KafkaPython, Aiokafka, Reference)
     members = tuple(kind(group_node.bootstrap, "mixed", "mixed", EAGER, kind.__name__) for kind in kinds)

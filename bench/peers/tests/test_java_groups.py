@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.java_tools import JavaTools, ToolError, console_member, dump_segments
-from bench.peers.node import RunningNode
+from bench.peers.node import BrokerNode
 from bench.peers.reference import reference_node
 from bench.peers.tests.group_members import Aiokafka, KafkaPython, Librdkafka, Member, Reference, quiet, until
 from reference_broker.blocking.consumer import BlockingConsumer
@@ -33,19 +33,19 @@ LIMIT_S = 60.0
 
 
 @contextmanager
-def _node(folder: Path, config: Mapping[str, str] = QUICK) -> Iterator[RunningNode]:
+def _node(folder: Path, config: Mapping[str, str] = QUICK) -> Iterator[BrokerNode]:
     with quiet(), reference_node(folder, config) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def group_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+def group_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]:
     with _node(tmp_path_factory.mktemp("groups")) as running:
         yield running
 
 
 @pytest.fixture
-def tools(group_node: RunningNode) -> JavaTools:
+def tools(group_node: BrokerNode) -> JavaTools:
     return JavaTools(group_node.bootstrap)
 
 
@@ -89,7 +89,7 @@ def test_groups_are_listed_described_reset_and_deleted(tools: JavaTools) -> None
 
 
 def test_members_are_shown_and_a_group_in_use_is_neither_reset_nor_deleted(
-    tools: JavaTools, group_node: RunningNode
+    tools: JavaTools, group_node: BrokerNode
 ) -> None:
     tools.create_topic("busy", "--partitions", "2")
     member = Librdkafka(group_node.bootstrap, "busy", "busy", "eager", "somebody")
@@ -107,7 +107,7 @@ def test_members_are_shown_and_a_group_in_use_is_neither_reset_nor_deleted(
         member.stop()
 
 
-def test_java_and_every_library_in_one_group(tools: JavaTools, group_node: RunningNode) -> None:
+def test_java_and_every_library_in_one_group(tools: JavaTools, group_node: BrokerNode) -> None:
     tools.create_topic("mixed", "--partitions", "5")
     kinds: tuple[type[Member], ...] = (Librdkafka, KafkaPython, Aiokafka, Reference)
     members = tuple(kind(group_node.bootstrap, "mixed", "mixed", "eager", kind.__name__) for kind in kinds)
@@ -137,7 +137,7 @@ def _collect(java: "subprocess.Popen[str]", lines: list[str]) -> None:
     lines.extend(iter(java.stdout.readline, ""))
 
 
-def _commit(node: RunningNode, group: str, offset: int, metadata_epoch: int) -> None:
+def _commit(node: BrokerNode, group: str, offset: int, metadata_epoch: int) -> None:
     address = NodeAddress(-1, "127.0.0.1", node.port)
     where = TopicPartition("dumped", 0)
     with BlockingConsumer(ConsumerConfig((address,), GroupConfig(group, ()))) as consumer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.peers.java_tools import FEATURES, JavaTools, ToolError, dump_segments, run_tool
-from bench.peers.node import RunningNode
+from bench.peers.node import BrokerNode
 from bench.peers.perf_tools import producer_perf
 from bench.peers.reference import reference_node
 from reference_broker.apis.registry import apis
@@ -30,7 +30,7 @@ DUMP_COMPLAINTS = re.compile(
 
 
 @pytest.fixture
-def tools(node: RunningNode) -> JavaTools:
+def tools(node: BrokerNode) -> JavaTools:
     return JavaTools(node.bootstrap)
 
 

@@ -29,9 +29,7 @@ def test_three_nodes_lose_one_take_it_back_and_end_with_the_block(tmp_path: Path
             killed.strike(signal.SIGKILL)
             assert client.acknowledged("kept", 0, batch_of(100), LIMIT_S) == 2
             assert client.led("kept", 0, LIMIT_S).leader != killed.node_id
-            killed.reap()
-            killed.launch()
-            killed.await_ready()
+            killed.back()
             client.await_replicas("kept", NODES, NODES, LIMIT_S)
         assert cluster.cpu_s() > 0
         pids += [member.process.pid for member in cluster.members if member.process]

@@ -11,19 +11,20 @@ import pytest
 
 from bench.peers.java_tools import DescribedReplica, JavaTools, ToolError
 from bench.peers.metadata_dump import dump_metadata
-from bench.reference_cluster import ClusterNode, reference_cluster
+from bench.peers.node import BrokerNode
+from bench.peers.systems import REFERENCE
 
 pytestmark = pytest.mark.peer
 
 NODES = (0, 1, 2)
 METADATA_FOLDER = "__cluster_metadata-0"
-Cluster: TypeAlias = Sequence[ClusterNode]
+Cluster: TypeAlias = Sequence[BrokerNode]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with reference_cluster(tmp_path, len(NODES)) as nodes:
-        yield nodes
+    with REFERENCE.launched(tmp_path, len(NODES), {}) as nodes:
+        yield nodes.members
 
 
 def status(cluster: Cluster, node: int) -> dict[str, str]:

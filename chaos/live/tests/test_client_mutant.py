@@ -11,6 +11,7 @@ from chaos.live.run_folder import RunFolder
 from chaos.mutants import mutant
 from chaos.mutants.mutant import Mutant
 from reference_broker.client import offset_commits
+from scenarios.load import Load
 
 NO_WAIT = Mutant(
     "waits_for_nothing",
@@ -20,7 +21,7 @@ NO_WAIT = Mutant(
     ("metadata_epoch", "min_metadata_epoch"),
     lambda original: lambda metadata_epoch, min_metadata_epoch: True,  # noqa: ARG005
 )
-SPEC = FleetSpec(["node-0:1"], 1)
+SPEC = FleetSpec(["node-0:1"], Load(seconds=1))
 
 
 def test_a_process_that_makes_clients_changes_them_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

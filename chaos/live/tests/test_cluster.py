@@ -14,8 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.fleet.behaviours.bodies import ALL_TOPICS, CREATE_TOPICS, METADATA, create_topics_request, metadata_request
-from chaos.live.ports import free_port
+from bench.fleet.behaviours.bodies import (
+    ALL_TOPICS,
+    CREATE_TOPICS,
+    METADATA,
+    create_topics_request,
+    metadata_request,
+    new_topic,
+)
+from bench.ports import free_port
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.errors import Error
@@ -91,7 +98,7 @@ class Admin:
                 found = self._controller(address)
                 if found is None:
                     continue
-                body = create_topics_request({topic: 1}, 1, {}, 1000)
+                body = create_topics_request([new_topic(topic, 1, 1, {})], 1000)
                 answer = ask(found[1], CREATE_TOPICS, 7, body)
                 if answer is not None and answer.topics[0].error_code in (Error.NONE, Error.TOPIC_ALREADY_EXISTS):
                     return found[0]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 
-from chaos.live.fetch_costs import FetchCost, FetchCosts, measure_waiting
+from chaos.live.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from reference_broker.apis.records.fetch_waiting import Fetch
@@ -27,6 +27,7 @@ from reference_broker.wire.fetch import (
 )
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.tags import Tag
+from reports.rows import FetchCost
 from reports.schema import FETCH_COSTS
 
 NOW = Now(0, 0)
@@ -208,9 +209,9 @@ def test_the_rows_become_their_table(tmp_path: Path) -> None:
     folder.make()
     spool = TraceSpool(costs_beside(folder.spools / "node-2-1.jsonl"))
     row = FetchCost(77, 2, "fetcher-1", "final", False, 60, 500, 2, 2, 70, 113)
-    spool.add(row)
+    spool.add(row.values())
     spool.close()
     assert folder.collect_trace() == 0
     table = pq.read_table(folder.path / "trace" / "fetch_costs-2-1.parquet")
     assert table.column_names == [column.name for column in FETCH_COSTS.columns]
-    assert tuple(table.to_pylist()[0].values()) == row
+    assert tuple(table.to_pylist()[0].values()) == row.values()

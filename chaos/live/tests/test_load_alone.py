@@ -7,9 +7,9 @@ import pytest
 from chaos.live import load_alone
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.load_alone import LoadPlan, drive, sized
+from reports.guarantees import SeenFrom, names_seen_from
 from reports.manifest import read_manifest
 from scenarios.loader import find
-from scenarios.model import FROM_WITHIN
 
 
 @pytest.mark.parametrize("clients", [1000, 17, 3])
@@ -40,7 +40,7 @@ def test_a_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.Monke
     assert (manifest.target, manifest.seed, manifest.crash) == ("there:1", 5, "")
     assert manifest.expectations.faults == ()
     assert manifest.expectations.guarantees
-    assert not set(manifest.expectations.guarantees) & set(FROM_WITHIN)
+    assert not set(manifest.expectations.guarantees) - set(names_seen_from(SeenFrom.CLIENTS))
     assert "fetch-gap" in manifest.expectations.guarantees
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from chaos.evidence import FaultRow
 from chaos.live.errors import SetupError
 from chaos.live.run_folder import RunFolder
-from chaos.live.sampler import Sample, read_exposition
+from chaos.live.sampler import read_exposition
 from chaos.live.trace_spool import TraceSpool
-from chaos.trace import TraceRow
+from reports.rows import BrokerSample, FaultRow, TraceRow
 from reports.schema import BROKER, FAULTS, TRACE
 
 
@@ -46,7 +45,7 @@ def test_a_run_without_faults_still_has_the_table(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.make()
     folder.write_faults([])
-    folder.write_samples([Sample(0, 1, "process_rss_bytes", 2)])
+    folder.write_samples([BrokerSample(0, 1, "process_rss_bytes", 2)])
     assert pq.read_table(folder.path / "faults.parquet").num_rows == 0
     samples = pq.read_table(folder.path / "trace" / "broker.parquet")
     assert samples.column_names == [column.name for column in BROKER.columns]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from chaos.evidence import FaultRow
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import End, Ended, Place
 from chaos.live.links import Links
 from chaos.live.strikes import NOBODY_LIMIT_S, Strikes
 from chaos.live.targets import Roles, Target
+from reports.rows import FaultRow
 from scenarios.model import Fault
 
 SECOND_US = 1_000_000

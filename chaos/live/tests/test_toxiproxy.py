@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from chaos.faults.registry import LIVE
 from chaos.live.errors import SetupError
 from chaos.live.links import Link, Links
-from chaos.live.ports import free_port
 from chaos.live.probe import probe
 from chaos.live.processes import Child
 from chaos.live.target import behind_proxies, parse_target

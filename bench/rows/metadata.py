@@ -1,4 +1,4 @@
-"""``crucible bench --metadata``: large changes of the metadata, its snapshots, and starting from them.
+"""Large changes of the metadata, its snapshots, and starting from them.
 
 A topic of 10,000 partitions goes out as one transaction of a three-node quorum. Then, in one process and on real files,
 a metadata log of 10,000 partitions and 100,000 changes of settings is loaded again and again, in alternation with the
@@ -6,9 +6,8 @@ snapshot that replaces it, with everything up to the published image, and nothin
 """
 
 import shutil
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kio.schema.incremental_alter_configs.v1.request import (
@@ -19,12 +18,12 @@ from kio.schema.incremental_alter_configs.v1.request import (
 from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
 from kio.static.primitive import i8
 
-from bench.fleet.behaviours.bodies import METADATA, metadata_request
 from bench.micro.node import NOW, MemoryNode
-from bench.peers.errors import PeerError
-from bench.peers.raw_client import RawConnection, create_topic
-from bench.reference_cluster import ClusterNode, reference_cluster
+from bench.options import Options, Sizes
+from bench.peers.cluster import System
+from bench.peers.retrying_client import RetryingClient
 from bench.results import Figure, Results, Row, better_lower
+from bench.rows.context import LIMIT_S, Progress
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
@@ -35,61 +34,42 @@ from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.wire.apis import ApiKey
 
-Progress = Callable[[str], None]
-
-PARTITIONS = 10_000
-CREATIONS = 7
-CHANGES = 100_000
+VOTERS = 3
 CHANGES_PER_REQUEST = 5_000
-LOADS = 7
 TOPIC = "large"
 NEVER = str(2**62)
 TOPIC_RESOURCE = 2
-METADATA_VERSION = 12
 
 
-def run(progress: Progress) -> Results:
-    """Raises bench.peers.errors.PeerError when the cluster does not come up."""
-    results = Results(None)
-    with tempfile.TemporaryDirectory(prefix="crucible-metadata-") as scratch:
-        folder = Path(scratch)
-        _creation(results, folder / "cluster", progress)
-        _loading(results, folder, progress)
-    return results
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    """Of the reference broker alone: the logs are loaded in this process."""
+    if VOTERS in options.nodes:
+        _creation(results, systems[0], folder / "cluster", options.sizes, progress)
+    _loading(results, folder, options.sizes, progress)
 
 
-def _creation(results: Results, folder: Path, progress: Progress) -> None:
+def _creation(results: Results, system: System, folder: Path, sizes: Sizes, progress: Progress) -> None:
     between = {"metadata.log.max.record.bytes.between.snapshots": str(2**16)}
-    with reference_cluster(folder, 3, between) as nodes:
+    partitions, creations = sizes.metadata_partitions, sizes.metadata_creations
+    with system.launched(folder, VOTERS, between) as cluster, RetryingClient(cluster.ports) as client:
         taken = []
-        for number in range(CREATIONS):
-            progress(f"a topic of {PARTITIONS:,} partitions, {number + 1} of {CREATIONS}")
-            with RawConnection(_controller_port(nodes[0])) as connection:
-                began = time.perf_counter()
-                create_topic(connection, f"{TOPIC}-{number}", PARTITIONS)
-                taken.append(time.perf_counter() - began)
+        for number in range(creations):
+            progress(f"a topic of {partitions:,} partitions, {number + 1} of {creations}")
+            began = time.perf_counter()
+            client.create_topic(f"{TOPIC}-{number}", partitions, 1, LIMIT_S)
+            taken.append(time.perf_counter() - began)
         time.sleep(2.0)
-        sizes = [max((each.stat().st_size for each in folder.glob("*/*/*.checkpoint")), default=0)]
-    per_topic = Figure(tuple(size / CREATIONS / 2**10 for size in sizes), "KiB")
-    results.rows.append(Row(f"topic of {PARTITIONS:,} partitions created, 3 voters", Figure(tuple(taken), "s")))
-    results.rows.append(Row(f"snapshot, for each {PARTITIONS:,} partitions", per_topic))
+        size = max((each.stat().st_size for each in folder.glob("*/*/*.checkpoint")), default=0)
+    per_topic = Figure((size / creations / 2**10,), "KiB")
+    results.rows.append(Row(f"topic of {partitions:,} partitions created, {VOTERS} voters", Figure(tuple(taken), "s")))
+    results.rows.append(Row(f"snapshot, for each {partitions:,} partitions", per_topic))
 
 
-def _controller_port(node: ClusterNode) -> int:
-    """As ``node`` names it."""
-    with RawConnection(node.port) as connection:
-        answer = connection.call(METADATA, METADATA_VERSION, metadata_request([]))
-    ports = {int(one.node_id): int(one.port) for one in answer.brokers}  # type: ignore[attr-defined]
-    controller = int(answer.controller_id)  # type: ignore[attr-defined]
-    if controller not in ports:
-        raise PeerError("the cluster has no controller")
-    return ports[controller]
-
-
-def _loading(results: Results, folder: Path, progress: Progress) -> None:
-    progress(f"a log of {PARTITIONS:,} partitions and {CHANGES:,} changes")
+def _loading(results: Results, folder: Path, sizes: Sizes, progress: Progress) -> None:
+    what = f"{sizes.metadata_partitions:,} partitions, {sizes.metadata_changes:,} changes"
+    progress(f"a log of {what}")
     log = folder / "log"
-    _fill(log, {"metadata.log.max.record.bytes.between.snapshots": NEVER})
+    _fill(log, sizes, {"metadata.log.max.record.bytes.between.snapshots": NEVER})
     snapshot = folder / "snapshot"
     shutil.copytree(log, snapshot)
     disk = FileDisk(snapshot, 64)
@@ -98,22 +78,21 @@ def _loading(results: Results, folder: Path, progress: Progress) -> None:
     node.create_topic("the-last-change", 1)
     disk.close()
     times: dict[Path, list[float]] = {log: [], snapshot: []}
-    for number in range(LOADS):
+    for number in range(sizes.metadata_loads):
         for place, taken in times.items():
-            progress(f"load of the {place.name}, {number + 1} of {LOADS}")
+            progress(f"load of the {place.name}, {number + 1} of {sizes.metadata_loads}")
             taken.append(_load_s(place))
     replayed, loaded = Figure(tuple(times[log]), "s"), Figure(tuple(times[snapshot]), "s")
-    what = f"{PARTITIONS:,} partitions, {CHANGES:,} changes"
     results.rows.append(Row(f"replay of the metadata log, {what}", replayed))
     results.rows.append(Row("load of the snapshot that replaces it", loaded))
     results.rows.append(Row("snapshot against replay", better_lower(loaded, replayed)))
 
 
-def _fill(folder: Path, config: dict[str, str]) -> None:
+def _fill(folder: Path, sizes: Sizes, config: dict[str, str]) -> None:
     disk = FileDisk(folder, 64)
     node = MemoryNode(disk, config)
-    node.create_topic(TOPIC, PARTITIONS)
-    for first in range(0, CHANGES, CHANGES_PER_REQUEST):
+    node.create_topic(TOPIC, sizes.metadata_partitions)
+    for first in range(0, sizes.metadata_changes, CHANGES_PER_REQUEST):
         changes = range(first, first + CHANGES_PER_REQUEST)
         for each in range(0, CHANGES_PER_REQUEST, 10):
             answer = node.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, _altering(changes[each : each + 10]))

@@ -2,8 +2,8 @@
 
 import socket
 
-from chaos.live import ports
-from chaos.live.ports import FIRST, LAST, free_port, free_ports
+from bench import ports
+from bench.ports import FIRST, LAST, free_port, free_ports
 
 
 def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_get() -> None:

@@ -1,0 +1,173 @@
+"""The behaviours of a fleet, made from its spec. Both worlds call ``make_fleet``, so that they run the same ones."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from bench.fleet.behaviours.admin import Admin
+from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader
+from bench.fleet.behaviours.mirror import Mirror
+from bench.fleet.behaviours.outside_offsets import OutsideStore
+from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
+from bench.fleet.behaviours.producers import KeyedProducer
+from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
+from bench.fleet.behaviours.session_fetcher import SessionFetcher
+from bench.fleet.behaviours.target_reader import TargetReader
+from bench.fleet.plans import (
+    admin_plans,
+    dealt,
+    fetcher_plans,
+    member_plans,
+    metadata_reader_plans,
+    mirror_plans,
+    producer_plans,
+)
+from bench.fleet.runs import BatchReader
+from bench.fleet.spec import FleetSpec, address_of, settings_of
+
+REPLICAS_OF_TARGET = 1
+"""The second cluster has one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The behaviours in the order of a run: ``preparer`` and ``target_preparer`` (of the cluster that a mirror copies
+    to), then ``seeder``, then ``load`` (``writers`` and ``readers``, together, until Stopping), then ``final_reader``,
+    ``target_reader`` and ``final_describer``. Writers get Stopping first; readers when those have finished.
+    None where there is nothing to do.
+    """
+
+    preparer: TopicPreparer
+    seeder: KeyedProducer | None
+    fetchers: tuple[SessionFetcher, ...]
+    producers: tuple[KeyedProducer, ...]
+    final_reader: FinalReader
+    admins: tuple[Admin, ...] = ()
+    metadata_readers: tuple[MetadataReader, ...] = ()
+    final_describer: FinalDescriber | None = None
+    members: tuple[GroupMember, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
+    target_preparer: TopicPreparer | None = None
+    target_reader: TargetReader | None = None
+
+    @property
+    def writers(self) -> tuple[Behaviour, ...]:
+        return (*self.producers, *self.admins)
+
+    @property
+    def readers(self) -> tuple[Behaviour, ...]:
+        return (*self.fetchers, *self.members, *self.mirrors, *self.metadata_readers)
+
+    @property
+    def load(self) -> tuple[Behaviour, ...]:
+        return (*self.writers, *self.readers)
+
+
+def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
+    """``share`` (k, n): only each n-th client of a kind from the k-th on, with the same names as in the whole."""
+    return _Maker(spec, share).fleet()
+
+
+class _Maker:
+    """Clients of one worker read batches through one reader."""
+
+    def __init__(self, spec: FleetSpec, share: tuple[int, int]) -> None:
+        self._spec = spec
+        self._share = share
+        self._settings = settings_of(spec)
+        self._reader = BatchReader()
+
+    def fleet(self) -> Fleet:
+        spec, settings, reader = self._spec, self._settings, self._reader
+        first, step = self._share
+        return Fleet(
+            preparer=self._preparer(),
+            seeder=self._seeder(),
+            fetchers=tuple(
+                SessionFetcher(plan, settings, self._random(plan.process), reader)
+                for plan in list(fetcher_plans(spec))[first::step]
+            ),
+            producers=tuple(
+                KeyedProducer(plan, settings, self._random(plan.process))
+                for plan in list(producer_plans(spec))[first::step]
+            ),
+            final_reader=self._final_reader(),
+            admins=tuple(
+                Admin(plan, settings, self._random(plan.process)) for plan in list(admin_plans(spec))[first::step]
+            ),
+            metadata_readers=tuple(
+                MetadataReader(plan, settings, self._random(plan.process))
+                for plan in list(metadata_reader_plans(spec))[first::step]
+            ),
+            final_describer=self._final_describer(),
+            members=tuple(self._members()),
+            mirrors=tuple(
+                Mirror(plan, settings, self._random(plan.member.process), reader)
+                for plan in list(mirror_plans(spec, self._target_settings()))[first::step]
+            ),
+            target_preparer=self._target_preparer(),
+            target_reader=self._target_reader(),
+        )
+
+    def _random(self, process: str) -> Random:
+        """One generator for each process, so that adding one changes no other's choices."""
+        return Random(f"{self._spec.seed}:{process}")
+
+    def _named(self, name: str) -> str:
+        return f"{self._spec.process_prefix}{name}"
+
+    def _members(self) -> Iterator[GroupMember]:
+        stores: dict[str, OutsideStore] = {}
+        for plan in dealt(list(member_plans(self._spec)), self._share):
+            store = stores.setdefault(plan.store, OutsideStore())
+            yield GroupMember(plan, self._settings, self._random(plan.process), self._reader, store)
+
+    def _preparer(self) -> TopicPreparer:
+        """Idle partitions are configured as the first topic is."""
+        spec, name = self._spec, self._named("preparer")
+        topics = [
+            NewTopic(f"{spec.topic_prefix}{one.name}", one.partitions, one.replicas, dict(one.config))
+            for one in spec.load.topics
+        ]
+        if spec.idle_partitions:
+            topics.append(replace(topics[0], name=spec.idle_topic, partitions=len(spec.idle_partitions)))
+        return TopicPreparer(name, self._settings, self._random(name), topics)
+
+    def _seeder(self) -> KeyedProducer | None:
+        name, idle = self._named("seeder"), self._spec.idle_partitions
+        return seeder(name, self._settings, self._random(name), idle) if idle else None
+
+    def _final_reader(self) -> FinalReader:
+        spec, name = self._spec, self._named("final-reader")
+        everything = [*spec.load_partitions, *spec.idle_partitions]
+        limit_us = spec.final_read_ms * 1000
+        return FinalReader(name, self._settings, self._random(name), everything, self._reader, limit_us)
+
+    def _final_describer(self) -> FinalDescriber | None:
+        spec, name = self._spec, self._named("final-describer")
+        if not spec.load.admins and not spec.load.metadata_readers:
+            return None
+        nodes, limit_us = len(spec.bootstrap), spec.final_read_ms * 1000
+        return FinalDescriber(name, spec.made_topic, self._settings, self._random(name), nodes, limit_us)
+
+    def _target_settings(self) -> ClientSettings:
+        """How the cluster is reached that a mirror copies to."""
+        bootstrap = tuple(address_of(each) for each in self._spec.target)
+        return replace(self._settings, bootstrap=bootstrap, dial={})
+
+    def _target_preparer(self) -> TopicPreparer | None:
+        spec, name = self._spec, self._named("target-preparer")
+        if spec.load.mirror is None:
+            return None
+        copied = spec.partitions_of(spec.load.mirror.topic)
+        topics = [NewTopic(copied[0].topic, len(copied), REPLICAS_OF_TARGET)]
+        return TopicPreparer(name, self._target_settings(), self._random(name), topics)
+
+    def _target_reader(self) -> TargetReader | None:
+        spec, name = self._spec, self._named("target-reader")
+        if spec.load.mirror is None:
+            return None
+        copied, limit_us = spec.partitions_of(spec.load.mirror.topic), spec.final_read_ms * 1000
+        return TargetReader(name, self._target_settings(), self._random(name), copied, BatchReader(), limit_us)

@@ -1,0 +1,173 @@
+"""From a load to what each client does: one plan for each, with names and numbers that do not depend on the workers.
+
+A plan's field takes the value of the load's field of the same name (``poll_interval_us`` that of ``poll_interval_ms``),
+so that a field of the load reaches the behaviour that reads it without being named here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from bench.fleet.behaviours.admin import AdminPlan
+from bench.fleet.behaviours.group_plans import ALTERNATING, ANY_NODE, ASSIGNED, OUTSIDE, MemberPlan, MirrorPlan
+from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
+from bench.fleet.behaviours.producers import ProducerPlan
+from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.session_fetcher import FetcherPlan
+from bench.fleet.spec import FleetSpec
+from scenarios.load import MIRROR_GROUP, Groups
+
+P = TypeVar("P")
+IDLE_WRITER = "idle-writer"
+IDLE_RECORDS = 3
+IDLE_VALUE_BYTES = 64
+
+
+def fetcher_plans(spec: FleetSpec) -> Iterator[FetcherPlan]:
+    """Fetchers of one topic share its partitions in a ring."""
+    idle, number, rings = spec.idle_partitions, 0, dict[str, int]()
+    for group in spec.load.fetchers:
+        hot = spec.partitions_of(group.topic)
+        for _ in range(group.count):
+            ring = rings.get(group.topic, 0)
+            shared = tuple(hot[(ring + each) % len(hot)] for each in range(group.partitions))
+            process = f"{spec.process_prefix}fetcher-{group.behaviour}-{number}"
+            partitions = (idle[number], *shared)
+            yield _plan(FetcherPlan, group, process=process, variant=group.behaviour, partitions=partitions)
+            number += 1
+            rings[group.topic] = ring + group.partitions
+
+
+def producer_plans(spec: FleetSpec) -> Iterator[ProducerPlan]:
+    number = 0
+    for group in spec.load.producers:
+        rate_per_s = max(1, round(group.rate_per_s * group.count))
+        for member in range(group.count):
+            yield _plan(
+                ProducerPlan,
+                group,
+                process=f"{spec.process_prefix}producer-{number}",
+                partitions=tuple(_rotated(spec.partitions_of(group.topic), member)),
+                interval_us=max(1, 1_000_000 * group.count * group.batch_records // rate_per_s),
+                records_per_request=group.batch_records,
+            )
+            number += 1
+
+
+def idle_writer_plan(spec: FleetSpec) -> ProducerPlan | None:
+    """Who appends once to each idle partition while the load runs; None if that is done before the load."""
+    partitions, over_us = tuple(spec.idle_partitions), int(spec.load.idle_appends_s * 1_000_000)
+    if not over_us or not partitions:
+        return None
+    return ProducerPlan(
+        IDLE_WRITER,
+        partitions,
+        interval_us=over_us // len(partitions),
+        records_per_request=IDLE_RECORDS,
+        record_bytes=IDLE_VALUE_BYTES,
+        keys=1,
+        max_slots=len(partitions),
+    )
+
+
+def admin_plans(spec: FleetSpec) -> Iterator[AdminPlan]:
+    number = 0
+    for group in spec.load.admins:
+        for _ in range(group.count):
+            yield _plan(
+                AdminPlan,
+                group,
+                process=f"{spec.process_prefix}admin-{number}",
+                base=spec.made_topic,
+                weights=dict(group.mix),
+                interval_us=max(1, round(1_000_000 / group.rate_per_s)),
+                topics=group.topics_per_request,
+                replication_factor=spec.replicas,
+            )
+            number += 1
+
+
+def metadata_reader_plans(spec: FleetSpec) -> Iterator[MetadataReaderPlan]:
+    number = 0
+    for group in spec.load.metadata_readers:
+        for _ in range(group.count):
+            process = f"{spec.process_prefix}metadata-reader-{number}"
+            yield _plan(MetadataReaderPlan, group, process=process, base=spec.made_topic, number=number)
+            number += 1
+
+
+def member_plans(spec: FleetSpec) -> Iterator[MemberPlan]:
+    """Process names and group IDs are a run's own."""
+    number = 0
+    for group in spec.load.groups:
+        for _ in range(group.count):
+            process = f"{spec.process_prefix}member-{number}"
+            yield _plan(
+                MemberPlan,
+                group,
+                process=process,
+                group=f"{spec.process_prefix}{group.name}",
+                partitions=tuple(spec.partitions_of(*group.topics)),
+                instance_id=process if group.static and group.protocol != ASSIGNED else "",
+                metadata_from=_source(group.metadata_from),
+                stay_us=int(group.stay_s * 1000) * 1000,
+            )
+            number += 1
+
+
+def mirror_plans(spec: FleetSpec, target: ClientSettings) -> Iterator[MirrorPlan]:
+    """``target``: how the other cluster is reached."""
+    mirror = spec.load.mirror
+    if mirror is None:
+        return
+    for number in range(mirror.count):
+        member = _plan(
+            MemberPlan,
+            mirror,
+            process=f"{spec.process_prefix}mirror-{number}",
+            group=f"{spec.process_prefix}{MIRROR_GROUP}",
+            partitions=tuple(spec.partitions_of(mirror.topic)),
+            metadata_from=_source(mirror.metadata_from),
+        )
+        yield MirrorPlan(member, target)
+
+
+def split_by_offsets(groups: Sequence[Groups]) -> tuple[list[Groups], list[Groups]]:
+    """(kept in Kafka, kept outside)"""
+    outside = [each for each in groups if each.offsets == OUTSIDE]
+    return [each for each in groups if each.offsets != OUTSIDE], outside
+
+
+def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPlan]:
+    """A worker's: each n-th, but of members whose offsets are outside the first worker has all, so that they share
+    them."""
+    first, step = share
+    inside = [each for each in plans if each.offsets != OUTSIDE]
+    outside = [each for each in plans if each.offsets == OUTSIDE]
+    return [*inside[first::step], *(outside if first == 0 else [])]
+
+
+def _plan(kind: type[P], table: object, **given: object) -> P:
+    """A plan with what is ``given``, and the table's fields for the rest. What the table has not keeps its default."""
+    values: dict[str, Any] = dict(given)
+    for field in fields(kind):  # type: ignore[arg-type]
+        told_in_ms = f"{field.name.removesuffix('_us')}_ms" if field.name.endswith("_us") else ""
+        if field.name in given:
+            continue
+        if hasattr(table, field.name):
+            values[field.name] = getattr(table, field.name)
+        elif told_in_ms and hasattr(table, told_in_ms):
+            values[field.name] = getattr(table, told_in_ms) * 1000
+    return kind(**values)
+
+
+def _source(metadata_from: int | str) -> int:
+    """As behaviours count them: a node's number, or below 0 any and alternating ones."""
+    if isinstance(metadata_from, int):
+        return metadata_from
+    return ALTERNATING if metadata_from == "alternating" else ANY_NODE
+
+
+def _rotated(partitions: Sequence[TopicPartition], by: int) -> list[TopicPartition]:
+    by %= len(partitions)
+    return [*partitions[by:], *partitions[:by]]

@@ -1,0 +1,119 @@
+"""A cluster without a controller that takes orders: how long until the next topic is created.
+
+Three nodes with default settings. Again and again the active controller is killed (SIGKILL: its links close) or paused
+(SIGSTOP: nobody hears of it but by silence), and a client that retries creates its next topic. Measured is the time
+from the signal to the answer that the topic exists. Only the reference broker names its controller in its metadata.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.options import Options
+from bench.peers.cluster import Cluster, System, until
+from bench.peers.errors import PeerError
+from bench.peers.node import BrokerNode
+from bench.peers.retrying_client import RetryingClient
+from bench.results import Figure, Results, Row
+from bench.rows.context import Progress
+
+NODES = 3
+GOAL_S = 2.0
+TRY_S = 0.3
+"""How long the client waits for one answer before it asks elsewhere."""
+SUSPECT_S = 0.5
+"""How long it leaves a node alone that did not answer in time, though others still name it as the controller."""
+ROUND_LIMIT_S = 30.0
+SETTLE_S = 0.5
+"""Quiet time between two rounds."""
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    if NODES not in options.nodes:
+        return
+    rounds = options.sizes.failovers
+    results.settings |= {"one try of the client": f"{TRY_S} s"}
+    with systems[0].launched(folder / "failover", NODES, {}) as cluster:
+        course = Course(cluster)
+        course.create()  # Everybody's code is loaded before anything is measured.
+        killed = Figure(tuple(_rounds("killed", course.kill, rounds, progress)), "s")
+        paused = Figure(tuple(_rounds("paused", course.pause, rounds, progress)), "s")
+    results.rows.append(_row("controller killed", killed, GOAL_S))
+    results.rows.append(_row("controller paused", paused))
+
+
+def _rounds(what: str, strike: Callable[[], float], rounds: int, progress: Progress) -> list[float]:
+    taken = []
+    for number in range(rounds):
+        taken.append(strike())
+        progress(f"controller {what} {number + 1} of {rounds}: a topic after {taken[-1]:.2f} s")
+    return taken
+
+
+def _row(what: str, figure: Figure, goal_s: float | None = None) -> Row:
+    """The goal is for the worst."""
+    work = f"{what}: next topic created"
+    if goal_s is None:
+        return Row(work, figure)
+    return Row(work, figure, goal=f"within {goal_s:g} s", reached=max(figure.values) <= goal_s)
+
+
+class Course:
+    """Strikes the controller of one cluster and brings it back."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._topics = 0
+
+    def create(self) -> None:
+        """Raises PeerError."""
+        with self._client() as client:
+            self._create(client)
+
+    def kill(self) -> float:
+        """Seconds from the signal to the topic."""
+        node, taken_s = self._strike(signal.SIGKILL)
+        node.back()
+        return taken_s
+
+    def pause(self) -> float:
+        """Seconds from the signal to the topic."""
+        node, taken_s = self._strike(signal.SIGSTOP)
+        node.strike(signal.SIGCONT)
+        return taken_s
+
+    def _strike(self, number: signal.Signals) -> tuple[BrokerNode, float]:
+        """The node struck. What is stopped is ended with the cluster, if no topic can be had."""
+        self._await_agreement()
+        with self._client() as client:
+            controller = client.named_controller()
+            if controller is None:
+                raise PeerError("the controller has gone while nothing was done to it")
+            node = self._cluster.member(controller)
+            began = time.perf_counter()
+            node.strike(number)
+            self._create(client)
+            return node, time.perf_counter() - began
+
+    def _create(self, client: RetryingClient) -> None:
+        self._topics += 1
+        client.create_topic(f"failover-{self._topics}", 1, 1, ROUND_LIMIT_S)
+
+    def _await_agreement(self) -> None:
+        """All nodes answer and name the same controller."""
+        witnesses = [RetryingClient([port], TRY_S) for port in self._cluster.ports]
+        try:
+            until(lambda: _agree(witnesses), ROUND_LIMIT_S, "agreement on a controller", every_s=0.02)
+        finally:
+            for witness in witnesses:
+                witness.close()
+        time.sleep(SETTLE_S)
+
+    def _client(self) -> RetryingClient:
+        return RetryingClient(self._cluster.ports, TRY_S, SUSPECT_S)
+
+
+def _agree(witnesses: Sequence[RetryingClient]) -> bool:
+    named = [witness.named_controller() for witness in witnesses]
+    return None not in named and len(set(named)) == 1

@@ -1,0 +1,34 @@
+"""What checks are made from: the cluster's settings, and the views of its nodes that several checks share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.values import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the checks must know of the cluster. ``settled_us``: a voter that has heard of its leader for so long does
+    not seek another; ``session_us``: a broker that is well is not fenced after so long; ``in_sync_us``: a follower that
+    is well is in sync after so long; ``min_eviction_ms``: of the first revision's sessions."""
+
+    session_slots: int
+    first_session_epoch: int = 1
+    settled_us: int = 6_000_000
+    session_us: int = 12_000_000
+    in_sync_us: int = 45_000_000
+    min_eviction_ms: int = 120_000
+    subscribed: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+    """by group: the partitions that its members share"""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """``alone``: the check runs inside one node's process and sees no other node."""
+
+    settings: Settings
+    quorum: QuorumView
+    replicas: ReplicaView
+    alone: bool = False

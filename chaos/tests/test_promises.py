@@ -1,0 +1,34 @@
+"""What scenarios promise, and who judges it: each name has one home, and somebody who judges it."""
+
+from dataclasses import replace
+
+import pytest
+
+from chaos.checks.all_checks import check_kinds
+from chaos.promises import checked, promised_to_clients
+from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
+from scenarios import loader
+from scenarios.fields import ScenarioError
+
+DEMO = loader.find("demo")
+
+
+def test_every_scenario_promises_only_guarantees_that_there_are() -> None:
+    for scenario in loader.load_all():
+        assert checked(scenario) is scenario
+
+
+def test_an_unknown_guarantee_is_refused_in_a_sentence_that_names_the_known_ones() -> None:
+    with pytest.raises(ScenarioError, match=r"has 'duplicates'; allowed: .*lost-write"):
+        checked(replace(DEMO, guarantees=("duplicates",)))
+
+
+def test_every_guarantee_but_the_foreign_values_has_a_check_in_the_simulator() -> None:
+    judged = {each.guarantee for each in check_kinds()}
+    assert set(GUARANTEES) - judged == {"corrupt-value"}
+
+
+def test_of_a_foreign_broker_only_what_clients_see_is_promised() -> None:
+    scenario = replace(DEMO, guarantees=("lost-write", "session-lost", "isr-honest"))
+    assert promised_to_clients(scenario) == ("lost-write",)
+    assert "session-lost" in names_seen_from(SeenFrom.TRACE)

@@ -1,0 +1,90 @@
+"""How a class of rows is a table of the history: its fields are the columns, each with its type and its meaning.
+
+    @table("ends", "history/ends*.parquet")
+    @dataclass(slots=True)
+    class EndRow(Row):
+        topic: str
+        high_watermark: Annotated[int, "once all was quiet"]
+
+A field is declared once: the recorder, the Parquet files and the Spark jobs' schemas all follow from it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+R = TypeVar("R", bound="type[Row]")
+Kind = Literal["int64", "string", "bool"]
+_KINDS: dict[object, Kind] = {int: "int64", str: "string", bool: "bool"}
+
+
+class Moment(str):
+    """The meaning of a column that is a time. A row holds what its writer's clock showed; the file holds microseconds
+    since the run's start."""
+
+    __slots__ = ()
+
+
+class Later(str):
+    """The meaning of a column that runs of older versions lack; it is null there."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    kind: Kind
+    doc: str
+    nullable: bool = False
+    is_moment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``path``: glob below the run folder; several writers add files of their own to it."""
+
+    name: str
+    path: str
+    doc: str
+    columns: tuple[Column, ...]
+
+
+class Row:
+    """Base of all rows."""
+
+    __slots__ = ()
+
+    def values(self) -> tuple[Any, ...]:
+        """In the order of the columns."""
+        return _GETTERS[type(self)](self)
+
+
+ROW_TABLES: dict[type[Row], Table] = {}
+"""Each class of rows and its table, in the order of their declaration."""
+_GETTERS: dict[type[Row], Callable[[Row], tuple[Any, ...]]] = {}
+
+
+def table(name: str, path: str) -> Callable[[R], R]:
+    """Makes a dataclass of rows a table of the history."""
+
+    def declared(row: R) -> R:
+        columns = tuple(_columns(row))
+        ROW_TABLES[row] = Table(name, path, (row.__doc__ or "").strip(), columns)
+        _GETTERS[row] = attrgetter(*(column.name for column in columns))
+        return row
+
+    return declared
+
+
+def _columns(row: type[Row]) -> Iterator[Column]:
+    hints = get_type_hints(row, include_extras=True)
+    for field in fields(row):  # type: ignore[arg-type]
+        hint = hints[field.name]
+        told = getattr(hint, "__metadata__", ("",))[0]
+        plain = getattr(hint, "__origin__", hint)
+        kinds = [each for each in get_args(plain) if each is not NoneType] or [plain]
+        nullable = NoneType in get_args(plain) or isinstance(told, Later)
+        yield Column(field.name, _KINDS[kinds[0]], str(told), nullable, isinstance(told, Moment))

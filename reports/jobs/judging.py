@@ -1,0 +1,54 @@
+"""How a Spark job judges one guarantee: what it needs, how much it looked at, and the frame of its breaches.
+
+A job's file ends with one or two ``Judging`` values. ``all_judgings`` finds them in the files of this folder, so that
+a new file is all that a new job takes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from pyspark.sql import DataFrame
+
+from reports import jobs
+from reports.guarantees import GUARANTEES, Guarantee
+from reports.jobs.config import JobConfig
+from reports.read_tables import Tables
+
+REPLICATION = ("F-22",)
+"""The clause that runs with replicated partitions exercise."""
+LOG = ("operations", "runs")
+POLL = ("operations", "runs", "assignments")
+ADMIN = ("operations", "changes")
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """``needs``: tables without which the guarantee is not judged. ``evidence``: the fact that says how much was looked
+    at, counted in ``unit``. ``found_in``: a table in which every breach has a row; where it is absent there is no
+    breach, and nothing to compute. ``about``: a run that exercises none of these clauses may leave nothing to judge;
+    empty: every run must."""
+
+    name: str
+    needs: tuple[str, ...]
+    evidence: str
+    unit: str
+    find: Callable[[Tables, JobConfig], DataFrame]
+    about: tuple[str, ...] = ()
+    found_in: str = ""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return GUARANTEES[self.name]
+
+
+@cache
+def all_judgings() -> tuple[Judging, ...]:
+    """One for each guarantee that the history can judge, in the order of the guarantees."""
+    modules = [import_module(f"{jobs.__name__}.{each.name}") for each in iter_modules(jobs.__path__)]
+    found = {one.name: one for module in modules for one in vars(module).values() if isinstance(one, Judging)}
+    unknown = [name for name in found if name not in GUARANTEES]
+    assert not unknown, f"a job judges {unknown}, which reports/guarantees.py does not name"
+    return tuple(found[name] for name in GUARANTEES if name in found)

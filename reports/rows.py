@@ -1,0 +1,368 @@
+"""The rows of a run's history, one class a table: the one home of the columns' names, types and meanings.
+
+All numbers are int64 with the unit in the name. Times are microseconds from one clock for the whole machine. Rows that
+the fleet records are written once and never changed; they are not frozen only because that doubles the cost of making
+one.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from reports.columns import Later, Moment, Row, table
+
+END_OF_RUN_US = 2**63 - 1
+"""``AssignmentRow.until_us`` of an assignment that lasted to the end; never shifted."""
+
+
+@table("operations", "history/operations*.parquet")
+@dataclass(slots=True)
+class OperationRow(Row):
+    """One client operation: Jepsen's invocation and completion in one row."""
+
+    process: Annotated[str, "who did it; one logical client, one operation at a time"]
+    index: Annotated[int, "number of the operation within its process, from 0"]
+    f: Annotated[str, "fetch, produce, final_read, metadata, connect, create_topics, metadata_read, ..."]
+    type: Annotated[str, "ok: it happened; fail: it did not; info: unknown (timeout, lost connection, no end)"]
+    intended_us: Annotated[int, Moment("when the open-loop schedule wanted it sent; = invoke_us if unscheduled")]
+    invoke_us: Annotated[int, Moment("when it was sent")]
+    complete_us: Annotated[int, Moment("when its end was known; for info: when the client gave up")]
+    node: Annotated[int, "node ID it was sent to, -1 unknown"] = -1
+    error: Annotated[str | None, "Kafka's error name, or timeout / disconnected / refused; null if none"] = None
+    session_id: Annotated[int, "fetch: session ID in the request, else 0"] = 0
+    session_epoch: Annotated[int, "fetch: session epoch in the request, else -1"] = -1
+    answered_session_id: Annotated[int, "fetch: session ID in the response, -1 if none came"] = -1
+    partitions_sent: Annotated[int, "partitions named in the request"] = 0
+    partitions_answered: Annotated[int, "partitions in the response, -1 if none came"] = -1
+    request_bytes: Annotated[int, "size of the request frame"] = 0
+    response_bytes: Annotated[int, "size of the response frame, 0 if none came"] = 0
+
+
+@table("runs", "history/runs*.parquet")
+@dataclass(slots=True)
+class RunRow(Row):
+    """Records sent or read, as runs of consecutive offsets *and* sequences of one writer; broken at any irregularity.
+
+    A record value is (writer, sequence, CRC); see bench/fleet/values.py."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation it belongs to"]
+    position: Annotated[int, "order of the run within its operation, from 0"]
+    kind: Annotated[str, "send or read"]
+    topic: str
+    partition: int
+    first_offset: Annotated[int, "of the run's first record; send: -1 if unknown (not acknowledged)"]
+    count: Annotated[int, "records in the run, >= 1"]
+    producer_id: Annotated[int, "read: from the batch; send: used by the writer; -1 none"]
+    writer: Annotated[str, "who made the values; empty: not a value of ours (foreign or corrupt)"]
+    first_sequence: Annotated[int, "the writer's number of the first value; rises by one along the run"]
+    valid: Annotated[bool, "every value's CRC was right"]
+    acks: Annotated[int, Later("send: as the request asked, -1 all in-sync replicas, 1 the leader; read: 0")] = 0
+
+
+@table("positions", "history/positions*.parquet")
+@dataclass(slots=True)
+class PositionRow(Row):
+    """What a fetch response said of one partition (only partitions in the response)."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation it belongs to"]
+    topic: str
+    partition: int
+    fetch_offset: Annotated[int, "the fetcher's position when the response came"]
+    next_offset: Annotated[int, "its position after the response"]
+    high_watermark: Annotated[int, "as answered, -1 none"]
+    log_start_offset: Annotated[int, "as answered, -1 none"]
+    error: Annotated[str | None, "partition's error name, null if none"]
+
+
+@table("assignments", "history/assignments*.parquet")
+@dataclass(slots=True)
+class AssignmentRow(Row):
+    """What a fetcher was asked to read, from when to when. A seek ends one assignment and begins another."""
+
+    process: Annotated[str, "as in operations"]
+    topic: str
+    partition: int
+    from_us: Annotated[int, Moment("assigned from")]
+    until_us: Annotated[int, Moment("until (a forget was acknowledged), or 2^63-1 for the end of the run")]
+    from_offset: Annotated[int, "the position it started at (or -1: the log's start)"]
+
+
+@table("ends", "history/ends*.parquet")
+@dataclass(slots=True)
+class EndRow(Row):
+    """Each partition once all was quiet: the judge's idea of the log's bounds (from the final read)."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    end_us: Annotated[int, Moment("when it was read")]
+
+
+@table("changes", "history/changes*.parquet")
+@dataclass(slots=True)
+class ChangeRow(Row):
+    """What admin requests asked, one row a topic, and what came of it. The topics of one create request are a set: they
+    are changed and deleted together, and no name is used twice."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation it belongs to: create_topics, delete_topics or alter_configs"]
+    change: Annotated[str, "create, delete or configure"]
+    topic: str
+    topic_set: Annotated[str, "the topics that were created by the same request have the same one"]
+    topics_wanted: Annotated[int, "topics in the set"]
+    partitions_wanted: Annotated[int, "partitions of the topic"]
+    value: Annotated[int, "configure: the value asked for (retention.ms), else -1"]
+    type: Annotated[str, "ok, fail or info, as in operations, for this topic"]
+    attempts: Annotated[int, "how often the request was sent"]
+    error: Annotated[str | None, "the topic's error name in the last answer; null if none"]
+
+
+@table("metadata_reads", "history/metadata_reads*.parquet")
+@dataclass(slots=True)
+class MetadataReadRow(Row):
+    """What Metadata answers said of the admins' topics: a row where a topic differs from the reader's last answer of
+    that node, and at the end each topic at each node once."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation it belongs to: metadata_read or final_describe"]
+    node: Annotated[int, "who answered"]
+    topic: str
+    topic_set: Annotated[str, "as in changes; told by the topic's name"]
+    topics_wanted: Annotated[int, "topics in the set"]
+    partitions_wanted: Annotated[int, "partitions that the topic was asked to have"]
+    partitions_seen: Annotated[int, "partitions in the answer"]
+    present: Annotated[bool, "the topic was in the answer"]
+    topic_id: Annotated[str, "its ID, as Kafka writes UUIDs in hex; empty if absent"]
+    value: Annotated[int, "final: retention.ms as that node describes it if an admin set it, else -1"] = -1
+    final: Annotated[bool, "read once all was quiet"] = False
+
+
+@table("commits", "history/commits*.parquet")
+@dataclass(slots=True)
+class CommitRow(Row):
+    """Committed offsets as a group's members wrote and read them: one row a partition of each OffsetCommit and
+    OffsetFetch answer. Without the group protocol the generation is -1 and the member ID empty."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation it belongs to"]
+    kind: Annotated[str, "commit, fetched: to and from the coordinator; stored, loaded: kept outside"]
+    group: Annotated[str, "the group's ID"]
+    generation: Annotated[int, "commit: in the request; fetched: the member's own; -1 none"]
+    member_id: Annotated[str, "as generation; empty: none"]
+    topic: str
+    partition: int
+    offset: Annotated[int, "the next offset to read; fetched: -1 if nothing is committed"]
+    leader_epoch: Annotated[int, "as sent or answered, -1 none"]
+    metadata_epoch: Annotated[int, "as sent or answered, -1 none (always in versions without the field)"]
+    draft: Annotated[bool, "a draft version, which has the field metadata_epoch"]
+    error: Annotated[str | None, "the partition's error name, or timeout / disconnected; null if none"]
+    at_us: Annotated[int, Moment("when the answer came; without one, when the client gave up")]
+
+
+@table("memberships", "history/memberships*.parquet")
+@dataclass(slots=True)
+class MembershipRow(Row):
+    """What members of groups lived through: a row a join, a row a partition that was given or taken away."""
+
+    process: Annotated[str, "as in operations"]
+    group: Annotated[str, "the group's ID"]
+    member_id: Annotated[str, "as the coordinator gave it"]
+    generation: Annotated[int, "joined, assigned: the new one; others: the one that it was in"]
+    event: Annotated[
+        str,
+        "joined: in the generation with its part known; assigned; revoked: given up as the protocol asks; lost: taken "
+        "without that; left: what it does from then on, it does as a new client",
+    ]
+    topic: Annotated[str, "assigned, revoked, lost: of the partition; else empty"]
+    partition: Annotated[int, "assigned, revoked, lost; else -1"]
+    at_us: Annotated[int, Moment("when the member knew it")]
+    since_us: Annotated[
+        int, Moment("joined: when it began to ask; revoked, lost: when the partition was assigned; else = at_us")
+    ]
+
+
+@table("metadata_epochs", "history/metadata_epochs*.parquet")
+@dataclass(slots=True)
+class MetadataEpochRow(Row):
+    """The metadata epochs that Metadata answers of draft versions carried, and whether the client took the answer."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation it belongs to"]
+    node: Annotated[int, "who answered"]
+    metadata_epoch: Annotated[int, "as answered; -1: the node has had no update yet"]
+    accepted: Annotated[bool, "false: dropped whole, since an answer before it had a greater one"]
+    at_us: Annotated[int, Moment("when the answer came")]
+
+
+@table("resets", "history/resets*.parquet")
+@dataclass(slots=True)
+class ResetRow(Row):
+    """Positions that moved without a record read: where a fetcher was and where it went on."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation whose answer led to it"]
+    topic: str
+    partition: int
+    from_offset: Annotated[int, "the position before, -1 none"]
+    to_offset: Annotated[int, "the position after; -1: not known yet"]
+    reason: Annotated[
+        str,
+        "what led to it: OFFSET_OUT_OF_RANGE; truncated: the leader's log ends below it (KIP-320); no_offset: nothing "
+        "was committed",
+    ]
+    metadata_epoch: Annotated[int, "of the last accepted metadata, -1 none"]
+    at_us: Annotated[int, Moment("when the position was moved")]
+
+
+@table("copies", "history/copies*.parquet")
+@dataclass(slots=True)
+class CopyRow(Row):
+    """What a mirror wrote to the target cluster: runs of consecutive source offsets and of one writer's sequences,
+    acknowledged by the target at consecutive offsets."""
+
+    process: Annotated[str, "as in operations"]
+    index: Annotated[int, "the operation that wrote it"]
+    topic: Annotated[str, "of the source"]
+    partition: Annotated[int, "of the source, and of the target"]
+    source_offset: Annotated[int, "of the run's first record"]
+    count: Annotated[int, "records in the run, >= 1"]
+    target_offset: Annotated[int, "where the first was written; -1 if not acknowledged"]
+    writer: Annotated[str, "who made the values, as in runs"]
+    first_sequence: Annotated[int, "that writer's number of the first value"]
+    at_us: Annotated[int, Moment("when it was acknowledged")]
+
+
+@table("target_runs", "history/target_runs*.parquet")
+@dataclass(slots=True)
+class TargetRunRow(Row):
+    """What the cluster that a mirror copied to holds at the end: runs of consecutive offsets and of one writer's
+    sequences."""
+
+    topic: Annotated[str, "of both clusters"]
+    partition: Annotated[int, "of both clusters"]
+    first_offset: Annotated[int, "of the run, in the target"]
+    count: Annotated[int, "records in the run; 0: the partition was read to its end, which is first_offset"]
+    writer: Annotated[str, "who made the values, as in runs"]
+    first_sequence: Annotated[int, "that writer's number of the first value"]
+
+
+@table("faults", "faults.parquet")
+@dataclass(frozen=True, slots=True)
+class FaultRow(Row):
+    """Each fault (or preset) with the state at which it fired. A fault that never fired has no row here."""
+
+    name: Annotated[str, "the fault's name in the scenario"]
+    kind: Annotated[str, "place + effect, e.g. response_dropped, node_killed, link_cut"]
+    at_us: Annotated[int, Moment("when it began")]
+    until_us: Annotated[int, Moment("when it ended (healed, restarted); = at_us for a momentary one")]
+    target: Annotated[str, "node-0, link client-node-0, client fetcher-3, ..."]
+    hit: Annotated[int, "1 for the first time this rule fired, 2 for the second, ..."]
+    client_id: Annotated[str, "of the frame that was hit, or empty"] = ""
+    api_key: Annotated[int, "of the frame that was hit, or -1"] = -1
+    session_id: Annotated[int, "of the frame that was hit, or 0"] = 0
+    session_epoch: Annotated[int, "of the frame that was hit, or -1"] = -1
+    detail: Annotated[str, "anything more that shows that it happened"] = ""
+
+
+@table("trace", "trace/node*.parquet")
+@dataclass(frozen=True, slots=True)
+class TraceRow(Row):
+    """What the nodes did, in order: requests, replies and notes that the checks of the mechanisms need."""
+
+    node: Annotated[int, "node ID"]
+    incarnation: Annotated[int, "0 for the first start of the node's process, 1 after one restart, ..."]
+    seq: Annotated[int, "order within (node, incarnation)"]
+    at_us: Annotated[int, Moment("of the event")]
+    what: Annotated[str, "request, reply, or a note's name: session_created, session_closed, ..."]
+    connection: Annotated[int, "-1 if none"] = -1
+    client_id: str = ""
+    api_key: Annotated[int, "-1 if none"] = -1
+    api_version: Annotated[int, "-1 if none"] = -1
+    session_id: Annotated[int, "0 if none; of the request, for a reply too"] = 0
+    session_epoch: Annotated[int, "-1 if none; of the request, for a reply too"] = -1
+    answered_session_id: Annotated[int, "reply to a fetch: the session ID answered, else 0"] = 0
+    error: Annotated[int, "reply: top-level error code, else 0"] = 0
+    detail: Annotated[str, "notes: their fields as JSON with sorted keys, else empty"] = ""
+
+
+@table("latency", "latency/*.parquet")
+@dataclass(slots=True)
+class LatencyRow(Row):
+    """Lossless histograms: how many operations of a worker's second fell in a bucket (width <= 1 %,
+    bench/fleet/histogram.py)."""
+
+    operation: Annotated[str, "as operations.f"]
+    measure: Annotated[str, "service (from the send) or response (from the intended send)"]
+    worker: str
+    second: Annotated[int, "of completion, since the run's start"]
+    bucket: Annotated[int, "bucket number; bounds in report columns low_us, high_us"]
+    low_us: Annotated[int, "the bucket's lower bound, inclusive"]
+    high_us: Annotated[int, "its upper bound, exclusive"]
+    count: int
+
+
+@table("load", "history/load*.parquet")
+@dataclass(slots=True)
+class LoadRow(Row):
+    """What each worker offered and managed, second by second."""
+
+    worker: str
+    second: Annotated[int, "since the run's start"]
+    offered: Annotated[int, "operations whose intended time lay in it"]
+    sent: Annotated[int, "operations sent in it"]
+    completed: Annotated[int, "operations ended ok in it"]
+    failed: Annotated[int, "operations ended fail or info in it"]
+    max_slip_us: Annotated[int, "worst invoke - intended of an operation sent in it"]
+    cpu_permille: Annotated[int, "worker process's processor time, 1000 = one core busy"]
+    wanted_permille: Annotated[int, Later("its loop's processor time and waiting for one, 1000 = never asleep")] = 0
+    lag_us: Annotated[int, Later("how late its own timer was at worst")] = 0
+
+
+@table("fetch_costs", "trace/fetch_costs*.parquet")
+@dataclass(frozen=True, slots=True)
+class FetchCost(Row):
+    """What each fetch cost the node that served it: one row an answer, followers' fetches too. The comparison of the
+    session's revisions lays them side by side."""
+
+    at_us: Annotated[int, Moment("when the answer was handed to the connection")]
+    node: Annotated[int, "who served it"]
+    client_id: Annotated[str, "who asked; node-N for a follower, as it names itself"]
+    revision: Annotated[str, "final: Fetch with 32-bit epochs; first: with 64-bit sequences; none: no session"]
+    full: Annotated[bool, "the request named all that is wanted (it opened a session, or there is none)"]
+    request_bytes: Annotated[int, "size of the request frame with its length"]
+    response_bytes: Annotated[int, "size of the response frame with its length, records included"]
+    named: Annotated[int, "partitions named in the request; forgotten ones not counted"]
+    sent: Annotated[int, "partitions in the response"]
+    record_bytes: Annotated[int, "bytes of record batches in the response"]
+    service_us: Annotated[int, "the node's time for it (decode, look up, encode), without the wait for data"]
+
+
+@table("broker", "trace/broker*.parquet")
+@dataclass(frozen=True, slots=True)
+class BrokerSample(Row):
+    """Samples of each node's metrics and process, once a second."""
+
+    node: int
+    at_us: Annotated[int, Moment("when it was asked for")]
+    metric: Annotated[str, "Kafka's name of the metric, or process_cpu_permille, process_rss_bytes"]
+    value: int
+
+
+HistoryRow: TypeAlias = (
+    OperationRow
+    | RunRow
+    | PositionRow
+    | AssignmentRow
+    | EndRow
+    | ChangeRow
+    | MetadataReadRow
+    | CommitRow
+    | MembershipRow
+    | MetadataEpochRow
+    | ResetRow
+    | CopyRow
+    | TargetRunRow
+)
+"""What behaviours record. Latency and load are derived from operations by the recorder."""

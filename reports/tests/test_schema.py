@@ -1,0 +1,50 @@
+"""A class of rows is a table: what its fields become in the history's files."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from reports.columns import ROW_TABLES, Column, Later, Moment, Row, table
+from reports.schema import TABLES, arrow_schema
+
+
+def test_a_field_says_name_type_meaning_and_whether_it_may_be_null() -> None:
+    @table("sightings", "history/sightings*.parquet")
+    @dataclass(slots=True)
+    class SightingRow(Row):
+        """What was seen."""
+
+        who: str
+        at_us: Annotated[int, Moment("when")]
+        error: Annotated[str | None, "why not"] = None
+        sure: Annotated[bool, Later("since version 2")] = True
+
+    try:
+        made = ROW_TABLES[SightingRow]
+    finally:
+        del ROW_TABLES[SightingRow]
+    assert (made.name, made.doc) == ("sightings", "What was seen.")
+    assert made.columns == (
+        Column("who", "string", ""),
+        Column("at_us", "int64", "when", is_moment=True),
+        Column("error", "string", "why not", nullable=True),
+        Column("sure", "bool", "since version 2", nullable=True),
+    )
+    assert SightingRow("a", 7).values() == ("a", 7, None, True)
+    assert [str(each) for each in arrow_schema(made)] == [
+        "pyarrow.Field<who: string not null>",
+        "pyarrow.Field<at_us: int64 not null>",
+        "pyarrow.Field<error: string>",
+        "pyarrow.Field<sure: bool>",
+    ]
+
+
+def test_no_two_tables_share_a_name_or_their_files() -> None:
+    assert len({each.name for each in TABLES}) == len({each.path for each in TABLES}) == len(TABLES)
+
+
+def test_every_time_since_the_run_began_is_told_to_be_one() -> None:
+    """The recorder takes the run's start from exactly these columns; others in microseconds are durations."""
+    ends = ("at_us", "from_us", "until_us", "end_us", "invoke_us", "intended_us", "complete_us", "since_us")
+    for each in TABLES:
+        for column in each.columns:
+            assert column.is_moment == (column.name in ends), f"{each.name}.{column.name}"

@@ -1,0 +1,205 @@
+"""The load: topics, and the clients that write and read them. The one declaration of each of its fields.
+
+The scenario file, the fleet's spec, the simulator and the live runner all read it from here. Times whose name ends in
+``_s`` are seconds. A ``sim_`` field says how the simulator differs; where it is None, the simulator does the same.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from scenarios.declared import Node, Number, Settings, Text, Texts, Weights, Whole, simulated
+from scenarios.vocabulary import (
+    ADMIN_OPERATIONS,
+    BEHAVIOURS,
+    FETCHER_REVISIONS,
+    GROUP_PROTOCOLS,
+    METADATA_SOURCES,
+    OFFSET_PLACES,
+    RESETS,
+)
+
+Count = Annotated[int, Whole(1)]
+Pause = Annotated[int, Whole(0)]
+"""A time that may be 0."""
+Rate = Annotated[float, Number(0.01)]
+Bytes = Annotated[int, Whole(1)]
+Partitions = Annotated[int, Whole(1, 100_000)]
+TopicsPerRequest = Annotated[int, Whole(1, 10_000)]
+Reset = Annotated[str, Text(RESETS)]
+MetadataFrom = Annotated[int | str, Node(METADATA_SOURCES)]
+MIRROR_GROUP = "mirror"
+"""The consumer group of a mirror's members."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """``config``: topic settings by Kafka's names. ``replicas``: replication factor."""
+
+    name: str
+    partitions: Annotated[int, Whole(1, 10_000)]
+    replicas: Annotated[int, Whole(1, 9)] = 1
+    config: Annotated[tuple[tuple[str, str], ...], Settings()] = ()
+
+    @property
+    def min_insync(self) -> int:
+        """``min.insync.replicas``, 1 unless told."""
+        return int(dict(self.config).get("min.insync.replicas", "1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetchers:
+    """A group of like fetchers. Each reads ``partitions`` partitions of ``topic`` and an idle one of its own, which is
+    appended to once. The partitions are taken in a ring, so that each is read by about the same number of fetchers.
+    Fetchers are numbered through all groups, and a client ID is ``fetcher-<behaviour>-<number>``.
+    ``revision``: of the session that it speaks.
+    """
+
+    name: str = "fetcher"
+    behaviour: Annotated[str, Text(BEHAVIOURS)]
+    count: Count
+    sim_count: Count | None = None
+    topic: str
+    partitions: Annotated[int, Whole(0)]
+    poll_interval_ms: Pause = 100
+    max_wait_ms: Pause = 500
+    min_bytes: Annotated[int, Whole(0)] = 1
+    max_bytes: Bytes = 8 << 20
+    partition_max_bytes: Bytes = 1 << 20
+    revision: Annotated[str, Text(FETCHER_REVISIONS)] = "final"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """A group of like producers, each at ``rate_per_s`` records a second (open loop), in requests of ``batch_records``,
+    over all partitions of ``topic`` in turn. Client IDs are ``producer-<number>``."""
+
+    name: str = "producer"
+    count: Count
+    sim_count: Count | None = None
+    topic: str
+    rate_per_s: Rate
+    sim_rate_per_s: Rate | None = None
+    record_bytes: Bytes = 100
+    batch_records: Count = 10
+    acks: Annotated[int, Whole(-1, 1)] = -1
+    idempotent: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admins:
+    """A group of like admins, each ``rate_per_s`` operations a second (open loop), drawn by the weights in ``mix``.
+
+    A creation asks for ``topics_per_request`` topics of ``partitions`` partitions each, with the replicas of the first
+    topic. Client IDs are ``admin-<number>``.
+    """
+
+    name: str = "admin"
+    count: Count = 1
+    sim_count: Count | None = None
+    rate_per_s: Rate
+    sim_rate_per_s: Rate | None = None
+    partitions: Partitions = 1
+    sim_partitions: Partitions | None = None
+    topics_per_request: TopicsPerRequest = 1
+    sim_topics_per_request: TopicsPerRequest | None = None
+    mix: Annotated[tuple[tuple[str, int], ...], Weights(ADMIN_OPERATIONS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataReaders:
+    """Clients that read the whole metadata again and again, each from one node (they are spread over the nodes).
+    Client IDs are ``metadata-reader-<number>``."""
+
+    name: str = "metadata-reader"
+    count: Count = 1
+    sim_count: Count | None = None
+    poll_interval_ms: Count = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Like members of the consumer group ``name``; several tables with one name are one group of mixed members. Client
+    IDs are ``member-<number>``, numbered through all tables.
+
+    ``protocol`` ``assigned``: there is no membership, each reads all partitions of ``topics`` and commits as a simple
+    consumer does. ``metadata_epoch``: draft versions, the guard and the waits of the metadata epoch, else the usual
+    versions. ``leader_epochs``: sends current leader epochs (KIP-320), else -1. ``static``: with a
+    ``group.instance.id``. ``metadata_interval_ms``: how often the metadata is asked for although nothing is wrong.
+    ``stay_s``: leaves and begins anew after so long; 0: stays.
+    """
+
+    name: str
+    count: Count
+    sim_count: Count | None = None
+    topics: Annotated[tuple[str, ...], Texts()]
+    protocol: Annotated[str, Text(GROUP_PROTOCOLS)] = "eager"
+    metadata_epoch: bool = True
+    leader_epochs: bool = False
+    reset: Reset = "earliest"
+    commit_interval_ms: Count = 500
+    static: bool = False
+    offsets: Annotated[str, Text(OFFSET_PLACES)] = "kafka"
+    metadata_from: MetadataFrom = "any"
+    metadata_interval_ms: Count = 1000
+    session_timeout_ms: Count = 6000
+    rebalance_timeout_ms: Count = 10_000
+    heartbeat_interval_ms: Count = 500
+    max_wait_ms: Pause = 100
+    poll_interval_ms: Pause = 100
+    max_bytes: Bytes = 1 << 20
+    stay_s: Annotated[float, Number(0.0)] = 0.0
+    sim_stay_s: Annotated[float, Number(0.0)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """``count`` group members that copy ``topic`` to the topic of the same name in a second cluster of one node, by an
+    idempotent producer; what they have copied they commit to the source cluster. ``reset`` and the switches as those
+    of Groups. Client IDs are ``mirror-<number>``, the group is ``mirror``."""
+
+    topic: str
+    count: Count = 1
+    sim_count: Count | None = None
+    metadata_epoch: bool = True
+    leader_epochs: bool = False
+    reset: Reset = "earliest"
+    commit_interval_ms: Count = 500
+    metadata_from: MetadataFrom = "alternating"
+    metadata_interval_ms: Count = 1000
+    session_timeout_ms: Count = 6000
+    heartbeat_interval_ms: Count = 500
+    poll_interval_ms: Pause = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """``seconds`` of load; then heal, final polls and the final read.
+
+    ``topics``: the first is the hot one; idle partitions, and the topics that admins make, have its replicas.
+    ``idle_appends_s``: over how many seconds from the load's start the idle partitions get their one append, one
+    after the other; 0: all before the load. ``request_timeout_ms``: beyond the time that a request lets the broker
+    wait.
+    """
+
+    seconds: Annotated[float, Number(0.0)]
+    sim_seconds: Annotated[float, Number(0.1)] | None = None
+    topics: tuple[Topic, ...] = ()
+    fetchers: tuple[Fetchers, ...] = ()
+    producers: tuple[Producers, ...] = ()
+    idle_appends_s: Annotated[float, Number(0.0)] = 0.0
+    sim_idle_appends_s: Annotated[float, Number(0.0)] | None = None
+    request_timeout_ms: Count = 2000
+    admins: tuple[Admins, ...] = ()
+    metadata_readers: tuple[MetadataReaders, ...] = ()
+    groups: tuple[Groups, ...] = ()
+    mirror: Mirror | None = None
+
+    @property
+    def hot(self) -> Topic:
+        """The first topic."""
+        return self.topics[0]
+
+    @property
+    def in_simulator(self) -> "Load":
+        """The load at the simulator's size and speed."""
+        return simulated(self)
