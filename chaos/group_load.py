@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.fleet.behaviours.group_plans import ALTERNATING, ANY_NODE
+from bench.fleet.behaviours.metadata_sources import ALTERNATING, ANY_NODE
 from bench.fleet.group_spec import MemberGroup, MirrorGroup
 from scenarios.model import Groups, Load, Mirror
 

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from bench.fleet.behaviours.group_plans import (
-    ALTERNATING,
     ASSIGNED,
     OFFSETS,
     OUTSIDE,
@@ -15,6 +14,7 @@ from bench.fleet.behaviours.group_plans import (
     MemberPlan,
     MirrorPlan,
 )
+from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 
 MIRROR_GROUP: Final = "mirror"

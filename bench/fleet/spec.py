@@ -310,23 +310,23 @@ def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
         tuple(admins),
         tuple(metadata_readers),
         _final_describer(spec, settings),
-        *_groups(spec, settings, reader, share),
+        *_groups(spec, settings, share),
         _target_preparer(spec, settings),
         _target_reader(spec, settings),
     )
 
 
 def _groups(
-    spec: FleetSpec, settings: ClientSettings, reader: BatchReader, share: tuple[int, int]
+    spec: FleetSpec, settings: ClientSettings, share: tuple[int, int]
 ) -> tuple[tuple[GroupMember, ...], tuple[Mirror, ...]]:
     hot, prefix, (first, step) = hot_partitions(spec), spec.process_prefix, share
     stores: dict[str, OutsideStore] = {}
     members = tuple(
-        GroupMember(plan, settings, _random(spec, plan.process), reader, stores.setdefault(plan.store, OutsideStore()))
+        GroupMember(plan, settings, _random(spec, plan.process), stores.setdefault(plan.store, OutsideStore()))
         for plan in dealt(list(member_plans(spec.groups, hot, prefix)), share)
     )
     plans = list(mirror_plans(spec.mirror, hot, prefix, _target_settings(spec, settings)))
-    mirrors = tuple(Mirror(plan, settings, _random(spec, plan.member.process), reader) for plan in plans[first::step])
+    mirrors = tuple(Mirror(plan, settings, _random(spec, plan.member.process)) for plan in plans[first::step])
     return members, mirrors
 
 

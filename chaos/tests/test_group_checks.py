@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.fleet.behaviours.member_metadata import NO_OFFSET as MEMBERS_NO_OFFSET
+from bench.fleet.behaviours.consumer_history import NO_OFFSET as MEMBERS_NO_OFFSET
 from bench.fleet.rows import (
     CommitRow,
     CopyRow,

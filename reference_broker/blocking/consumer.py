@@ -21,7 +21,7 @@ from reference_broker.client.consumer_partitions import ConsumerRecord, Position
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import Revoked
 from reference_broker.client.group_requests import name_of
-from reference_broker.client.offset_commits import Committed, has_reached
+from reference_broker.client.offset_commits import Committed
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error
@@ -153,7 +153,7 @@ class BlockingConsumer:
         deadline_us = _now_us() + timeout_ms * 1000
         self.consumer.want_epoch(min_metadata_epoch)
         try:
-            while not (reached := has_reached(self.metadata_epoch(), min_metadata_epoch)):
+            while not (reached := self.consumer.has_reached(min_metadata_epoch)):
                 if _now_us() >= deadline_us:
                     break
                 self._turn(deadline_us)
