@@ -157,7 +157,7 @@ class GroupMember:
         self.settings = settings
         self.sink = sink or Nowhere()
         self.store = store or OutsideStore()
-        self._config = consumer_config(plan, settings, random)
+        self.config = consumer_config(plan, settings, random)
         self._journal = Journal(plan.process)
         self._history = ConsumerHistory(self._journal, plan.group)
         self._lane_numbers = count(TIMER_LANE + 1)
@@ -211,7 +211,7 @@ class GroupMember:
     # -- lives --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> Life:
-        consumer = GroupConsumer(self._config, self._history)
+        consumer = GroupConsumer(self.config, self._history)
         lanes = ConsumerLanes(consumer, self._history, self._journal, self.settings, self._lane_numbers)
         offsets: OffsetKeeper = KafkaOffsets(consumer, self.sink)
         if self.member.offsets == OUTSIDE:
