@@ -271,6 +271,22 @@ class GroupConsumer:
             self.membership.leave()
             self._collect()
 
+    @property
+    def is_away(self) -> bool:
+        """It has stepped out."""
+        return self.membership is not None and self.membership.is_away
+
+    def step_out(self) -> None:
+        """The application does not poll in time: out of the group until ``come_back``, and what it owned is lost."""
+        if self.membership is not None:
+            self.membership.step_out()
+            self._collect()
+
+    def come_back(self) -> None:
+        """The application polls again."""
+        if self.membership is not None:
+            self.membership.come_back()
+
     def take_records(self, max_records: int) -> list[ConsumerRecord]:
         """Of all partitions; they count as read from now on."""
         return self.partitions.give(max_records)
@@ -309,6 +325,14 @@ class GroupConsumer:
             self._placed(now_us)  # Its time may be over.
         for node_id, request in self._fetches.next_requests(now_us):
             self._add(found, f"{_NODE_LANE}{node_id}", request)
+        return found
+
+    def next_heartbeats(self, now_us: int) -> list[LaneRequest]:
+        """As ``next_requests`` while the application is busy elsewhere: only what keeps its membership, or ends it."""
+        found: list[LaneRequest] = []
+        if self.membership is not None:
+            self._add(found, GROUP_LANE, self.membership.next_heartbeat(now_us))
+            self._collect()
         return found
 
     @property
