@@ -20,7 +20,7 @@ from bench.fleet.behaviours.preparer import TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, TopicPartition, Versions
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
-from bench.fleet.behaviours.target_reader import TargetReader
+from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.group_spec import (
     MemberGroup,
     MirrorGroup,
@@ -248,7 +248,7 @@ class Fleet:
     members: tuple[GroupMember, ...] = ()
     mirrors: tuple[Mirror, ...] = ()
     target_preparer: TopicPreparer | None = None
-    target_reader: TargetReader | None = None
+    target_reader: FinalReader | None = None
 
     @property
     def writers(self) -> tuple[Behaviour, ...]:
@@ -345,12 +345,12 @@ def _target_preparer(spec: FleetSpec, settings: ClientSettings) -> TopicPreparer
     )
 
 
-def _target_reader(spec: FleetSpec, settings: ClientSettings) -> TargetReader | None:
+def _target_reader(spec: FleetSpec, settings: ClientSettings) -> FinalReader | None:
     if spec.mirror is None:
         return None
     name, limit_us = f"{spec.process_prefix}target-reader", spec.final_read_ms * 1000
     target = _target_settings(spec, settings)
-    return TargetReader(name, target, _random(spec, name), hot_partitions(spec), BatchReader(), limit_us)
+    return target_reader(name, target, _random(spec, name), hot_partitions(spec), limit_us)
 
 
 def _final_describer(spec: FleetSpec, settings: ClientSettings) -> FinalDescriber | None:

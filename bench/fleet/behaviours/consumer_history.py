@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.fleet.behaviours.assigned import AssignmentBook
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.rows import (
     END_OF_RUN_US,
-    AssignmentRow,
     CommitRow,
     MembershipRow,
     MetadataEpochRow,
@@ -81,14 +81,6 @@ class Brought:
         return next((producer for last, producer in self.producers if offset <= last), -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Since when a broker is asked for a partition, and from which offset on."""
-
-    from_us: int
-    from_offset: int
-
-
 class ConsumerHistory(ConsumerObserver):
     """Of all consumers that one client is, one after the other. ``quiet``: how many fetches of a partition in a row
     have brought nothing and no error."""
@@ -101,7 +93,7 @@ class ConsumerHistory(ConsumerObserver):
         self._outcome: Outcome | None = None
         self._drafted = False
         self._planned: dict[int, tuple[FetchPlan, Mapping[TopicPartition, Wanted]]] = {}
-        self._assigned: dict[TopicPartition, Assignment] = {}
+        self._book = AssignmentBook(journal)
         self._brought: dict[TopicPartition, Brought] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
         self._given_at: dict[TopicPartition, int] = {}
@@ -115,7 +107,7 @@ class ConsumerHistory(ConsumerObserver):
 
     def still_open(self, until_us: int = END_OF_RUN_US) -> list[HistoryRow]:
         """Rows of what has lasted until now."""
-        return [self._assignment_row(where, until_us) for where in list(self._assigned)]
+        return self._book.end_all(until_us)
 
     def forget(self) -> None:
         """The client ends this life: what it was assigned, it is assigned no more."""
@@ -153,7 +145,7 @@ class ConsumerHistory(ConsumerObserver):
         operation.session_id, operation.session_epoch = plan.session_id, plan.session_epoch
         operation.partitions_sent = len(plan.to_send)
         for where, wanted in held.items():
-            self._assigned.setdefault(where, Assignment(self._now_us, wanted.fetch_offset))
+            self._book.begin(where, wanted.fetch_offset)
 
     def answering(self, lane: str, answer: Answered) -> None:
         """The consumer hears it now."""
@@ -251,20 +243,13 @@ class ConsumerHistory(ConsumerObserver):
             ResetRow(self.journal.process, index, *where, *moved, reason, reset.metadata_epoch, self._now_us)
         )
         self._unquiet([where])
-        if where in self._assigned:
-            self.journal.record(self._assignment_row(where, self._now_us))
-            self._assigned[where] = Assignment(self._now_us, reset.to_offset)
-
-    def _assignment_row(self, where: TopicPartition, until_us: int) -> AssignmentRow:
-        assigned = self._assigned.pop(where)
-        return AssignmentRow(self.journal.process, *where, assigned.from_us, until_us, assigned.from_offset)
+        self._book.move(where, reset.to_offset)
 
     def _read_no_more(self, partitions: Iterable[TopicPartition]) -> None:
         self._unquiet(partitions)
         for where in partitions:
             self._out_of_range.pop(where, None)
-            if where in self._assigned:
-                self.journal.record(self._assignment_row(where, self._now_us))
+            self._book.end(where)
 
     # -- offsets ------------------------------------------------------------------------------------------------
 

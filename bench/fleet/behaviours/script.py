@@ -63,7 +63,6 @@ class Script(ABC):
     """One logical client: see ``protocol`` for what it owes its driver."""
 
     def __init__(self, process: str, settings: ClientSettings, random: Chance) -> None:
-        self.process = process
         self.settings = settings
         self.random = random
         self.journal = Journal(process)
@@ -135,6 +134,10 @@ class Script(ABC):
         self._strand = before or strand
 
     # -- what scripts are made of -------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> str:
+        return self.journal.process
 
     @property
     def now(self) -> Now:

@@ -9,8 +9,7 @@ from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.mirror import Mirror, Pipe
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
-from bench.fleet.behaviours.target_reader import TargetReader
-from bench.fleet.runs import BatchReader
+from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.tests.conftest import FakeBroker
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from bench.fleet.values import read_value
@@ -140,7 +139,7 @@ def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(world,
     world.run(2)
     finish(world, load, one)
     before = {name: len(world.rows(name)) for name in ("runs", "positions", "ends")}
-    reader = TargetReader("target-reader", one.plan.target, Random(7), HOT, BatchReader())
+    reader = target_reader("target-reader", one.plan.target, Random(7), HOT, 60_000_000)
     world.start(reader)
     world.run(5)
     assert reader.unread == {}
