@@ -14,7 +14,7 @@ from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
-from bench.fleet.behaviours.target_reader import TargetReader
+from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.plans import (
     admin_plans,
     dealt,
@@ -50,7 +50,7 @@ class Fleet:
     members: tuple[GroupMember, ...] = ()
     mirrors: tuple[Mirror, ...] = ()
     target_preparer: TopicPreparer | None = None
-    target_reader: TargetReader | None = None
+    target_reader: FinalReader | None = None
 
     @property
     def writers(self) -> tuple[Behaviour, ...]:
@@ -104,7 +104,7 @@ class _Maker:
             final_describer=self._final_describer(),
             members=tuple(self._members()),
             mirrors=tuple(
-                Mirror(plan, settings, self._random(plan.member.process), reader)
+                Mirror(plan, settings, self._random(plan.member.process))
                 for plan in list(mirror_plans(spec, self._target_settings()))[first::step]
             ),
             target_preparer=self._target_preparer(),
@@ -122,7 +122,7 @@ class _Maker:
         stores: dict[str, OutsideStore] = {}
         for plan in dealt(list(member_plans(self._spec)), self._share):
             store = stores.setdefault(plan.store, OutsideStore())
-            yield GroupMember(plan, self._settings, self._random(plan.process), self._reader, store)
+            yield GroupMember(plan, self._settings, self._random(plan.process), store)
 
     def _preparer(self) -> TopicPreparer:
         """Idle partitions are configured as the first topic is."""
@@ -165,9 +165,9 @@ class _Maker:
         topics = [NewTopic(copied[0].topic, len(copied), REPLICAS_OF_TARGET)]
         return TopicPreparer(name, self._target_settings(), self._random(name), topics)
 
-    def _target_reader(self) -> TargetReader | None:
+    def _target_reader(self) -> FinalReader | None:
         spec, name = self._spec, self._named("target-reader")
         if spec.load.mirror is None:
             return None
         copied, limit_us = spec.partitions_of(spec.load.mirror.topic), spec.final_read_ms * 1000
-        return TargetReader(name, self._target_settings(), self._random(name), copied, BatchReader(), limit_us)
+        return target_reader(name, self._target_settings(), self._random(name), copied, limit_us)

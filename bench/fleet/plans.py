@@ -9,8 +9,9 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from bench.fleet.behaviours.admin import AdminPlan
-from bench.fleet.behaviours.group_plans import ALTERNATING, ANY_NODE, ASSIGNED, OUTSIDE, MemberPlan, MirrorPlan
+from bench.fleet.behaviours.group_plans import ASSIGNED, OUTSIDE, MemberPlan, MirrorPlan
 from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
+from bench.fleet.behaviours.metadata_sources import ALTERNATING, ANY_NODE
 from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.session_fetcher import FetcherPlan

@@ -35,7 +35,7 @@ def _no_wait_after_offset_fetch(original: Function) -> Function:  # noqa: ARG001
 
 
 def _no_wait_before_seek(original: Function) -> Function:  # noqa: ARG001
-    def has_reached(metadata_epoch: int, min_metadata_epoch: int) -> bool:  # noqa: ARG001
+    def has_reached(self: Any, min_metadata_epoch: int) -> bool:  # noqa: ARG001
         return True
 
     return has_reached
@@ -108,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "no_wait_after_offset_fetch",
         "a consumer goes on from a committed offset with whatever metadata it has",
         "client",
-        "reference_broker.client.offset_commits:may_consume",
+        "reference_broker.client.consumer_partitions:may_consume",
         ("metadata_epoch", "committed"),
         _no_wait_after_offset_fetch,
         ("M-10",),
@@ -117,8 +117,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "no_wait_before_seek",
         "a consumer seeks to a stored offset with whatever metadata it has",
         "client",
-        "reference_broker.client.offset_commits:has_reached",
-        ("metadata_epoch", "min_metadata_epoch"),
+        "reference_broker.client.metadata_refresher:MetadataRefresher.has_reached",
+        ("self", "min_metadata_epoch"),
         _no_wait_before_seek,
         ("M-12", "M-13"),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.member_metadata import NO_OFFSET as MEMBERS_NO_OFFSET
+from bench.fleet.behaviours.consumer_history import NO_OFFSET as MEMBERS_NO_OFFSET
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.check import Check, History
 from chaos.checks.commit_regression import CommitRegression

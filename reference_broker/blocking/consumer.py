@@ -6,22 +6,27 @@
             for record in consumer.poll(timeout_ms=1000): ...
             consumer.commit()
 
-One thread, the caller's: heartbeats go out inside these methods, so that a member that stays away for longer than the
-session timeout is out of its group. ``metadata_epoch`` and ``wait_for_metadata_update`` are KIP-232's (spec M-12).
+A member's heartbeats go out inside these methods, and between them from a thread of the consumer's own. If the
+application does not call ``poll`` for ``max.poll.interval.ms``, the member leaves its group: its partitions go to
+others, and the next ``poll`` joins again. One lock guards the consumer: a method that waits keeps it, and sends the
+heartbeats itself meanwhile. ``metadata_epoch`` and ``wait_for_metadata_update`` are KIP-232's (spec M-12).
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from types import TracebackType
-from typing import Final, Self
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
+from reference_broker.blocking.heartbeats import Heartbeats
 from reference_broker.blocking.lane_connections import LaneConnections, NoDraftError
 from reference_broker.blocking.transport import TransportError
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
-from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
 from reference_broker.client.group_events import Revoked
-from reference_broker.client.group_requests import name_of
-from reference_broker.client.offset_commits import Committed, has_reached
+from reference_broker.client.group_requests import NO_GENERATION, name_of
+from reference_broker.client.offset_commits import Committed
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error
@@ -29,6 +34,9 @@ from reference_broker.wire.errors import Error
 _IDLE_US: Final = 50_000
 """How long at most the loop waits where nothing says when something is due."""
 _CLOSE_US: Final = 5_000_000
+MAX_POLL_INTERVAL_MS: Final = 300_000
+_BEATS_PER_INTERVAL: Final = 4
+"""How often the thread looks within the shorter of the heartbeat's and the poll's interval."""
 
 
 class ConsumerError(Exception):
@@ -53,13 +61,30 @@ class InvalidMetadataEpochError(CommitError):
     """The coordinator has a commit with a newer metadata epoch (spec M-7); never retried."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _locked(
+    method: Callable[Concatenate["BlockingConsumer", P], T],
+) -> Callable[Concatenate["BlockingConsumer", P], T]:
+    """The thread of heartbeats waits until the method is done."""
+
+    @wraps(method)
+    def locked(consumer: "BlockingConsumer", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with consumer.lock:
+            return method(consumer, *args, **kwargs)
+
+    return locked
+
+
 RevocationListener = Callable[[tuple[TopicPartition, ...]], None]
 
 
 class BlockingConsumer:
     """``auto_commit_interval_ms`` None: the application commits. Else what earlier polls returned is committed at the
     beginning of a later one, before partitions are given up, and on closing. ``on_revoked``: called before partitions
-    are given up; may commit. A context manager."""
+    are given up; may commit. ``max_poll_interval_ms``: how long a member may go without ``poll``. A context manager."""
 
     def __init__(
         self,
@@ -68,8 +93,16 @@ class BlockingConsumer:
         auto_commit_interval_ms: int | None = None,
         on_revoked: RevocationListener | None = None,
         connect_timeout_ms: int = 2000,
+        max_poll_interval_ms: int = MAX_POLL_INTERVAL_MS,
     ) -> None:
         self.consumer = GroupConsumer(config)
+        self.lock = threading.RLock()
+        self._max_poll_interval_us = max_poll_interval_ms * 1000
+        self._polled_at_us = _now_us()
+        interval_us = self._max_poll_interval_us
+        if config.group is not None:
+            interval_us = min(interval_us, config.group.heartbeat_interval_us)
+        self._heartbeats = Heartbeats(self._beat, interval_us / _BEATS_PER_INTERVAL / 1e6)
         self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, self.consumer.metadata.learn_drafts)
         self._auto_commit_us = auto_commit_interval_ms * 1000 if auto_commit_interval_ms is not None else None
         self._committed_at_us = _now_us()
@@ -86,23 +119,37 @@ class BlockingConsumer:
 
     # -- what an application does -------------------------------------------------------------------------------
 
+    @_locked
     def subscribe(self, topics: Iterable[str]) -> None:
         """As a member of the group; ``poll`` joins it."""
         self.consumer.subscribe(tuple(topics))
+        self._polled_at_us = _now_us()
+        self._heartbeats.start()
 
+    @_locked
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these, as no member."""
         self.consumer.assign(partitions)
 
+    @_locked
     def assignment(self) -> tuple[TopicPartition, ...]:
         """What is assigned now."""
         return tuple(self.consumer.partitions.held)
 
+    @_locked
     def poll(self, timeout_ms: int = 1000, max_records: int = 500) -> list[ConsumerRecord]:
         """Records as soon as there are any; none when the time is over.
 
         :raises ConsumerError: the member was refused for good, or a partition cannot be read.
         """
+        if self.consumer.is_away:
+            self.consumer.come_back()
+        try:
+            return self._poll(timeout_ms, max_records)
+        finally:
+            self._polled_at_us = _now_us()
+
+    def _poll(self, timeout_ms: int, max_records: int) -> list[ConsumerRecord]:
         self._auto_commit()
         deadline_us = _now_us() + timeout_ms * 1000
         while True:
@@ -114,6 +161,7 @@ class BlockingConsumer:
                 return []
             self._turn(deadline_us, placing=True)
 
+    @_locked
     def partitions_for(self, topic: str, timeout_ms: int = 5000) -> list[TopicPartition]:
         """All partitions of a topic; none where it does not exist for so long."""
         deadline_us = _now_us() + timeout_ms * 1000
@@ -124,6 +172,7 @@ class BlockingConsumer:
                 return [TopicPartition(topic, each) for each in sorted(info.partitions)] if info is not None else []
             self._turn(deadline_us)
 
+    @_locked
     def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> None:
         """These, or what ``poll`` has returned; waits until it is done. Offsets made by hand carry whatever epoch
         they say; those of None the epoch of the last accepted metadata (M-6).
@@ -136,24 +185,28 @@ class BlockingConsumer:
         if not result.succeeded:
             raise CommitError(result)
 
+    @_locked
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from there."""
         self.consumer.seek(partition, offset)
 
+    @_locked
     def position(self, partition: TopicPartition) -> int:
         """The next offset that ``poll`` would return; -1 while that is not known."""
         return self.consumer.position(partition)
 
+    @_locked
     def metadata_epoch(self) -> int:
         """Of the last accepted metadata; -1 before any."""
         return self.consumer.metadata_epoch()
 
+    @_locked
     def wait_for_metadata_update(self, min_metadata_epoch: int, timeout_ms: int) -> bool:
         """Until metadata with at least this epoch has been accepted: True; False when the time is over."""
         deadline_us = _now_us() + timeout_ms * 1000
         self.consumer.want_epoch(min_metadata_epoch)
         try:
-            while not (reached := has_reached(self.metadata_epoch(), min_metadata_epoch)):
+            while not (reached := self.consumer.has_reached(min_metadata_epoch)):
                 if _now_us() >= deadline_us:
                     break
                 self._turn(deadline_us)
@@ -161,36 +214,50 @@ class BlockingConsumer:
             self.consumer.want_epoch(-1)
         return reached
 
+    @_locked
     def take_resets(self) -> list[PositionReset]:
         """Positions that moved by the reset policy or a truncation, since the last call."""
         return self.consumer.take_resets()
 
     def close(self) -> None:
-        """Leaves the group, committing first where that is automatic. Again: nothing."""
+        """Ends the thread, then leaves the group, committing first where that is automatic. Again: nothing."""
         if self._closed:
             return
         self._closed = True
-        try:
-            self._leave()
-        finally:
-            self._connections.close_all()
+        self._heartbeats.stop()
+        with self.lock:
+            try:
+                self._leave()
+            finally:
+                self._connections.close_all()
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _turn(self, deadline_us: int, placing: bool = False) -> None:
         """Send what is to be sent, then take what comes, not beyond the deadline. ``placing``: positions that nobody
         has set are looked up; a seek may still come otherwise."""
-        self._send(_now_us(), placing)
+        self._send(self.consumer.next_requests(_now_us(), placing))
         wake_us = self.consumer.wake_at_us
         until_us = min(deadline_us, wake_us if wake_us is not None else deadline_us, _now_us() + _IDLE_US)
+        self._receive(until_us)
+
+    def _receive(self, until_us: int) -> None:
         for outcome in self._connections.receive(until_us / 1e6):
             if outcome.body is None:
                 self.consumer.failed(outcome.lane, _now_us())
             else:
                 self.consumer.answered(outcome.lane, _now_us(), outcome.body)
 
-    def _send(self, now_us: int, placing: bool) -> None:
-        for lane, request in self.consumer.next_requests(now_us, placing):
+    def _beat(self) -> None:
+        """In the thread: what has come is heard, and the membership kept, or ended where the application is late."""
+        with self.lock:
+            self._receive(_now_us())
+            if _now_us() - self._polled_at_us >= self._max_poll_interval_us:
+                self.consumer.step_out()
+            self._send(self.consumer.next_heartbeats(_now_us()))
+
+    def _send(self, requests: Iterable[LaneRequest]) -> None:
+        for lane, request in requests:
             try:
                 self._connections.send(lane, request)
             except (TransportError, NoDraftError):
@@ -206,6 +273,8 @@ class BlockingConsumer:
                 self.consumer.release(event.partitions)
 
     def _raise_failures(self) -> None:
+        if self._heartbeats.failure is not None:
+            raise self._heartbeats.failure
         membership = self.consumer.membership
         if membership is not None and membership.failure is not None:
             raise ConsumerError(membership.failure)
@@ -224,7 +293,12 @@ class BlockingConsumer:
         self._committed_at_us = now_us
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None) -> Committed:
-        """Behind whatever commit is under way."""
+        """Behind whatever commit is under way. Who is no member any more cannot commit as one."""
+        membership = self.consumer.membership
+        if membership is not None and membership.generation == NO_GENERATION:
+            chosen = offsets or {}
+            errors = dict.fromkeys(chosen, Error.UNKNOWN_MEMBER_ID)
+            return Committed(chosen, errors, self.consumer.identity, Error.UNKNOWN_MEMBER_ID)
         begun = False
         while True:
             result = self.consumer.take_commit(_now_us())

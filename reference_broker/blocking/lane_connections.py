@@ -8,23 +8,16 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
-
-from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
 from reference_broker.blocking.transport import Connection, Sent, TransportError
+from reference_broker.client.draft_versions import (
+    API_VERSIONS,
+    API_VERSIONS_REQUEST,
+    API_VERSIONS_VERSION,
+    announces_drafts,
+)
 from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.wire.apis import DRAFTS, ApiKey
-
-if TYPE_CHECKING:
-    from kio.schema.api_versions.v4.response import ApiVersionsResponse
-
-_API_VERSIONS_VERSION: Final = 3
-_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="crucible-client", client_software_version="1")
-_NEEDED_DRAFTS: Final = tuple(
-    DRAFTS[key, DRAFT_VERSION] for key in (ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
-)
 
 
 class NoDraftError(Exception):
@@ -86,13 +79,12 @@ class LaneConnections:
         connection = Connection.open(node.host, node.port, self.connect_timeout_us)
         try:
             reply = connection.call(
-                ApiKey.API_VERSIONS, _API_VERSIONS_VERSION, self.client_id, _VERSIONS_REQUEST, self.connect_timeout_us
+                API_VERSIONS, API_VERSIONS_VERSION, self.client_id, API_VERSIONS_REQUEST, self.connect_timeout_us
             )
         except TransportError:
             connection.close()
             raise
-        offered = [each.name for each in cast("ApiVersionsResponse", reply.body).supported_features]
-        announced = all(each in offered for each in _NEEDED_DRAFTS)
+        announced = announces_drafts(reply.body)
         self.told(node, announced)
         held = self._lanes[lane] = _Lane((node.host, node.port), connection, announced)
         return held

@@ -7,18 +7,21 @@ the reset policy asks for an offset; then it is read. A seek skips to the last s
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.consumer import ConsumerState, TakenBatch
+from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.offset_commits import NO_OFFSET, may_consume
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import HeaderPair
+from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import PartitionData
 
 RESET_POLICIES: Final = ("earliest", "latest", "none")
@@ -60,7 +63,8 @@ class PositionReset:
 @dataclass(slots=True)
 class Held:
     """One assigned partition. ``given``: the offset after the last record given out; ``given_epoch``: that record's
-    leader epoch, -1 unknown. ``buffer``: fetched, not given out, each with its leader epoch."""
+    leader epoch, -1 unknown. ``buffer``: fetched, not given out, each with its leader epoch. ``committed``: the offset
+    that is known to be committed, -1 none."""
 
     phase: Phase = Phase.UNPLACED
     given: int = NO_OFFSET
@@ -69,6 +73,22 @@ class Held:
     buffer: deque[tuple[int, ConsumerRecord]] = field(default_factory=deque)
     passed: int = NO_OFFSET
     """Where ``given`` goes once the buffer is empty: batches without records for the reader move it too."""
+    committed: int = NO_OFFSET
+    is_paused: bool = False
+    is_revoked: bool = False
+    """The application has not released it yet: it may commit, but reads nothing more."""
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether anything is asked of its leader."""
+        if self.is_revoked:
+            return False
+        return self.phase is Phase.RESETTING or (self.phase is Phase.READING and not self.is_paused)
+
+    @property
+    def is_given_out(self) -> bool:
+        """Whether the application gets its records now."""
+        return self.phase is Phase.READING and not self.is_paused and not self.is_revoked
 
 
 @dataclass(slots=True)
@@ -78,6 +98,10 @@ class HeldPartitions:
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     state: ConsumerState = field(default_factory=ConsumerState)
     resets: list[PositionReset] = field(default_factory=list)
+    observer: ConsumerObserver = field(default_factory=ConsumerObserver)
+    _asked: dict[TopicPartition, Held] = field(default_factory=dict)
+    """What the fetch of committed offsets under way was begun for: a partition that has gone and come back since is
+    not placed by it."""
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -101,14 +125,38 @@ class HeldPartitions:
         """Whether a committed epoch is not known to have been reached yet."""
         return bool(self._waiting)
 
+    def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        """Those that are held neither are fetched nor give records while they are paused."""
+        for each in partitions:
+            if each in self.held:
+                self.held[each].is_paused = paused
+
+    def note_committed(self, where: TopicPartition, offset: int) -> None:
+        """A commit of it has succeeded."""
+        if where in self.held:
+            self.held[where].committed = offset
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing more is read of them; ``drop`` follows once they are released."""
+        for each in partitions:
+            if each in self.held:
+                self.held[each].is_revoked = True
+
     # -- placing ------------------------------------------------------------------------------------------------
 
+    def ask_committed(self) -> tuple[TopicPartition, ...]:
+        """Those whose committed offsets are to be fetched now; ``learn_committed`` follows."""
+        self._asked = {where: each for where, each in self.held.items() if each.phase is Phase.UNPLACED}
+        return tuple(self._asked)
+
     def learn_committed(self, committed: Mapping[TopicPartition, CommittedOffset], metadata_epoch: int) -> None:
-        """Answers for partitions that are still unplaced. ``metadata_epoch``: of the last accepted metadata."""
+        """Answers for partitions that are still as they were asked for. ``metadata_epoch``: of the last accepted
+        metadata."""
+        asked, self._asked = self._asked, {}
         for where, offset in committed.items():
             held = self.held.get(where)
-            if held is not None and held.phase is Phase.UNPLACED:
-                held.phase = Phase.WAITING
+            if held is not None and held is asked.get(where) and held.phase is Phase.UNPLACED:
+                held.phase, held.committed = Phase.WAITING, offset.offset
                 self._waiting[where] = offset
         self.learn_epoch(metadata_epoch)
 
@@ -153,46 +201,47 @@ class HeldPartitions:
         self.place(where, min(end_offset, held.given), leader_epoch)
 
     def _note(self, where: TopicPartition, from_offset: int, to_offset: int, reason: str, metadata_epoch: int) -> None:
-        self.resets.append(PositionReset(where, from_offset, to_offset, reason, metadata_epoch))
+        reset = PositionReset(where, from_offset, to_offset, reason, metadata_epoch)
+        self.resets.append(reset)
+        self.observer.position_reset(reset)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def take(self, where: TopicPartition, data: PartitionData) -> None:
-        """One partition of a Fetch answer without error.
+    def take(self, where: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
+        """One partition of a Fetch answer without error; the batches that hold news.
 
-        :raises InvalidRecords: a batch is damaged.
+        :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """
-        held = self.held[where]
-        for batch in self.state.take(where, data):
-            for record in read_records(batch.data):
-                if record.offset >= batch.from_offset:
-                    held.buffer.append(
-                        (
-                            batch.header.leader_epoch,
-                            ConsumerRecord(
-                                where.topic,
-                                where.partition,
-                                record.offset,
-                                record.timestamp_ms,
-                                record.key,
-                                record.value,
-                                record.headers,
-                            ),
-                        )
-                    )
-        held.passed = self.state.positions[where].offset
+        held, position = self.held[where], self.state.positions[where]
+        before = position.offset, position.leader_epoch
+        batches = tuple(self.state.take(where, data))
+        try:
+            records = [(batch.header.leader_epoch, each) for batch in batches for each in _records_of(where, batch)]
+        except InvalidRecords:
+            position.offset, position.leader_epoch = before
+            raise
+        held.buffer.extend(records)
+        held.passed = position.offset
         if not held.buffer:
             held.given = held.passed
+        return batches
+
+    @property
+    def has_records(self) -> bool:
+        """Whether ``give`` would give any."""
+        return any(each.buffer and each.is_given_out for each in self.held.values())
 
     def give(self, max_records: int) -> list[ConsumerRecord]:
         """Fetched records in order within each partition; these count as read from now on."""
         given: list[ConsumerRecord] = []
         for held in self.held.values():
+            if not held.is_given_out:
+                continue
             while held.buffer and len(given) < max_records:
                 held.given_epoch, record = held.buffer.popleft()
                 held.given = record.offset + 1
                 given.append(record)
-            if not held.buffer and held.phase is Phase.READING:
+            if not held.buffer:
                 held.given = held.passed
         return given
 
@@ -206,3 +255,20 @@ class HeldPartitions:
             if held is not None and held.phase is Phase.READING:
                 found[where] = OffsetToCommit(held.given, held.given_epoch, metadata_epoch)
         return found
+
+
+def _records_of(where: TopicPartition, batch: TakenBatch) -> Iterator[ConsumerRecord]:
+    """:raises InvalidRecords: the batch is damaged."""
+    if checksum(batch.data[CRC_FROM:]) != batch.header.crc:
+        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch of {where.topic}-{where.partition} fails its CRC")
+    for record in read_records(batch.data):
+        if record.offset >= batch.from_offset:
+            yield ConsumerRecord(
+                where.topic,
+                where.partition,
+                record.offset,
+                record.timestamp_ms,
+                record.key,
+                record.value,
+                record.headers,
+            )

@@ -19,8 +19,9 @@ committed (M-10).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.consumer_partitions import (
     ConsumerRecord,
     HeldPartitions,
@@ -36,15 +37,12 @@ from reference_broker.client.group_requests import (
 )
 from reference_broker.client.leader_fetches import LeaderFetches
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
-from reference_broker.client.metadata_refresher import MetadataRefresher
+from reference_broker.client.metadata_refresher import MetadataRefresher, MetadataSource
 from reference_broker.client.node_lane import FetchSettings
-from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched, has_reached
+from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error
-
-if TYPE_CHECKING:
-    pass
 
 METADATA_LANE: Final = "metadata"
 GROUP_LANE: Final = "group"
@@ -73,7 +71,8 @@ class LaneRequest(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
     """``group``: None for a consumer without one. ``metadata_epoch``: KIP-232's mechanism; ``fetch.leader_epochs``:
-    KIP-320's; each can be on without the other. ``commit_deadline_us``: how long one commit is retried."""
+    KIP-320's; each can be on without the other. ``commit_deadline_us``: how long one commit is retried.
+    ``metadata_source``: who is asked for metadata, None: nodes take turns."""
 
     bootstrap: tuple[NodeAddress, ...]
     group: GroupConfig | None = None
@@ -84,17 +83,19 @@ class ConsumerConfig:
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
     commit_deadline_us: int = 60_000_000
+    metadata_source: MetadataSource | None = None
 
 
 @dataclass(slots=True)
 class GroupConsumer:
-    """``subscribe`` or ``assign`` first."""
+    """``subscribe`` or ``assign`` first. ``observer``: hears of everything."""
 
     config: ConsumerConfig
+    observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     metadata: MetadataRefresher = field(init=False)
     coordinator: GroupCoordinator | None = field(init=False, default=None)
     membership: GroupMembership | None = field(init=False, default=None)
-    partitions: HeldPartitions = field(default_factory=HeldPartitions)
+    partitions: HeldPartitions = field(init=False)
     _fetches: LeaderFetches = field(init=False)
     _committing: CommittedOffsets | None = None
     _placing: CommittedOffsets | None = None
@@ -117,8 +118,11 @@ class GroupConsumer:
             config.backoff_us,
             config.metadata_max_age_us,
             config.request_timeout_us,
+            source=config.metadata_source,
+            observer=self.observer,
         )
-        self._fetches = LeaderFetches(config.fetch, self.partitions, self.metadata, config.backoff_us)
+        self.partitions = HeldPartitions(observer=self.observer)
+        self._fetches = LeaderFetches(config.fetch, self.partitions, self.metadata, config.backoff_us, self.observer)
         if config.group is not None:
             self.coordinator = GroupCoordinator(
                 config.group.group_id, config.group.versions, config.backoff_us, config.request_timeout_us
@@ -153,14 +157,47 @@ class GroupConsumer:
         self._looked_up = (*self._looked_up, topic)
         self.metadata.want_at_once()
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
-        """Read an assigned partition from there on; nothing committed is asked for."""
-        self.partitions.place(where, offset)
+    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Read an assigned partition from there on; nothing committed is asked for. ``leader_epoch``: of the record
+        before it, -1 unknown."""
+        self.partitions.place(where, offset, leader_epoch)
+
+    def seek_by_policy(self, where: TopicPartition) -> None:
+        """Read an assigned partition from where the reset policy says, as if nothing were committed of it."""
+        self.partitions.begin_reset(where, "no_offset")
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Neither fetch these nor give out their records until ``resume``; they stay assigned."""
+        self.partitions.set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions."""
+        self.partitions.set_paused(partitions, False)
+
+    @property
+    def unplaced(self) -> list[TopicPartition]:
+        """Assigned partitions for which nobody has looked up where to begin, nor sought."""
+        return self.partitions.in_phase(Phase.UNPLACED)
+
+    @property
+    def resetting(self) -> dict[TopicPartition, int]:
+        """Partitions that go on where the reset policy says (without one, where ``seek`` says), with the position that
+        they had, -1 none."""
+        return {each: self.partitions.held[each].given for each in self.partitions.in_phase(Phase.RESETTING)}
 
     def position(self, where: TopicPartition) -> int:
         """The offset after the last record given out; -1 while it is not placed."""
         held = self.partitions.held[where]
         return held.given if held.phase is Phase.READING else -1
+
+    def committed(self, where: TopicPartition) -> int:
+        """The offset that is known to be committed of an assigned partition, -1 none."""
+        return self.partitions.held[where].committed
+
+    @property
+    def has_records(self) -> bool:
+        """Whether ``take_records`` would give any."""
+        return self.partitions.has_records
 
     @property
     def identity(self) -> MemberIdentity:
@@ -173,9 +210,13 @@ class GroupConsumer:
         """Spec M-12: of the last accepted metadata, -1 before any."""
         return self.metadata.cache.metadata_epoch
 
+    def has_reached(self, min_metadata_epoch: int) -> bool:
+        """Spec M-12: whether the last accepted metadata has at least this epoch."""
+        return self.metadata.has_reached(min_metadata_epoch)
+
     def want_epoch(self, min_metadata_epoch: int) -> None:
         """Ask for metadata now, and again until its epoch has reached this one; -1: no longer."""
-        if not has_reached(self.metadata_epoch(), min_metadata_epoch):
+        if not self.has_reached(min_metadata_epoch):
             self.metadata.want_at_once()
         self.metadata.min_metadata_epoch = min_metadata_epoch
 
@@ -186,6 +227,7 @@ class GroupConsumer:
             return False
         chosen = offsets if offsets is not None else self.read_so_far(self.partitions.held)
         self._committing.commit(chosen, self.identity, now_us + self.config.commit_deadline_us)
+        self.observer.commit_begun(tuple(chosen))
         return True
 
     def read_so_far(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetToCommit]:
@@ -198,6 +240,11 @@ class GroupConsumer:
             return None
         result = self._committing.take_result()
         assert not isinstance(result, Fetched), "a fetch on the lane of commits"
+        if result is not None:
+            self.observer.committed(result)
+            for where, error in result.errors.items():
+                if not error:
+                    self.partitions.note_committed(where, result.offsets[where].offset)
         if result is not None and result.group_error and self.membership is not None:
             self.membership.told(now_us, result.group_error, result.asked_as)
             self._collect()
@@ -223,6 +270,22 @@ class GroupConsumer:
         if self.membership is not None:
             self.membership.leave()
             self._collect()
+
+    @property
+    def is_away(self) -> bool:
+        """It has stepped out."""
+        return self.membership is not None and self.membership.is_away
+
+    def step_out(self) -> None:
+        """The application does not poll in time: out of the group until ``come_back``, and what it owned is lost."""
+        if self.membership is not None:
+            self.membership.step_out()
+            self._collect()
+
+    def come_back(self) -> None:
+        """The application polls again."""
+        if self.membership is not None:
+            self.membership.come_back()
 
     def take_records(self, max_records: int) -> list[ConsumerRecord]:
         """Of all partitions; they count as read from now on."""
@@ -259,8 +322,17 @@ class GroupConsumer:
             self._begin_placing(now_us)
         if self._placing is not None:
             self._add(found, COMMITTED_LANE, self._placing.next_request(now_us))
+            self._placed(now_us)  # Its time may be over.
         for node_id, request in self._fetches.next_requests(now_us):
             self._add(found, f"{_NODE_LANE}{node_id}", request)
+        return found
+
+    def next_heartbeats(self, now_us: int) -> list[LaneRequest]:
+        """As ``next_requests`` while the application is busy elsewhere: only what keeps its membership, or ends it."""
+        found: list[LaneRequest] = []
+        if self.membership is not None:
+            self._add(found, GROUP_LANE, self.membership.next_heartbeat(now_us))
+            self._collect()
         return found
 
     @property
@@ -346,12 +418,14 @@ class GroupConsumer:
         for event in self.membership.take_events():
             if isinstance(event, Revoked):
                 self._revoked.update(dict.fromkeys(event.partitions))
+                self.partitions.revoke(event.partitions)
             elif isinstance(event, Assigned):
                 self._forget([each for each in event.partitions if each in self._revoked])
                 self.partitions.add(event.partitions)
             elif isinstance(event, Lost):
                 self._forget(event.partitions)
             self._events.append(event)
+            self.observer.group_event(event)
         if self.membership.wanted_topics and not self.metadata.stale:
             self.metadata.want_at_once()
 
@@ -361,18 +435,20 @@ class GroupConsumer:
             self._revoked.pop(each, None)
 
     def _begin_placing(self, now_us: int) -> None:
-        unplaced = self.partitions.in_phase(Phase.UNPLACED)
         if self._placing is None:
-            for where in unplaced:
-                self.partitions.begin_reset(where, "no_offset")
-        elif unplaced and not self._placing.busy:
-            self._placing.fetch(unplaced, self.identity, now_us + self.config.commit_deadline_us)
+            for where in self.unplaced:
+                self.seek_by_policy(where)
+        elif self.unplaced and not self._placing.busy:
+            asked = self.partitions.ask_committed()
+            self._placing.fetch(asked, self.identity, now_us + self.config.commit_deadline_us)
+            self.observer.offsets_wanted(asked)
 
     def _placed(self, now_us: int) -> None:
         assert self._placing is not None, "no group"
         result = self._placing.take_result()
         if not isinstance(result, Fetched):
             return
+        self.observer.offsets_fetched(result)
         if result.error:
             if self.membership is not None:
                 self.membership.told(now_us, result.error, result.asked_as)

@@ -21,8 +21,8 @@ One request is in flight at a time. FindCoordinator is asked through the shared 
 Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1): eager members give everything up
 before they join again, cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names and
 join once more then. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION lose what was owned. A static member keeps silent when it
-leaves. Unlike there, no thread sends heartbeats behind the driver's back: who does not come here within the session
-timeout is out.
+leaves. While the application is busy elsewhere the driver asks ``next_heartbeat`` instead of ``next_request``: it keeps
+the membership and begins no rebalance. An application that stays away for too long is made to ``step_out``.
 """
 
 from collections.abc import Mapping
@@ -93,6 +93,7 @@ class GroupMembership:
     _joined: requests.Joined | None = None
     _leader: GroupLeader = field(default_factory=GroupLeader)
     _leaving: bool = False
+    _away: bool = False
 
     # -- what a driver asks -------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class GroupMembership:
     @property
     def wake_at_us(self) -> int | None:
         """When ``next_request`` will have something by the passing of time alone; None: it waits for something else."""
-        if self._in_flight is not None or self.is_over:
+        if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
             return None if self.coordinator.asking else self.coordinator.retry_at_us
@@ -131,6 +132,16 @@ class GroupMembership:
         if self.state is MemberState.RELEASING:
             return max(self._heartbeat_at_us, self._retry_at_us) if self.generation != NO_GENERATION else None
         return self._retry_at_us
+
+    @property
+    def is_away(self) -> bool:
+        """It has stepped out, and has not been told to come back."""
+        return self._away
+
+    @property
+    def _is_dormant(self) -> bool:
+        """It has stepped out and left."""
+        return self._away and self.state is MemberState.OUT
 
     def take_events(self) -> list[GroupEvent]:
         """Those since the last call, in order."""
@@ -171,6 +182,20 @@ class GroupMembership:
         if self.state is not MemberState.RELEASING:
             self._give_up(self.assignment, MemberState.LEAVING)
 
+    def step_out(self) -> None:
+        """The application does not poll in time: what it owns is lost, and LeaveGroup goes out (not for a static
+        member). Nothing follows before ``come_back``."""
+        if self.is_over or self._leaving or self._away:
+            return
+        if self.assignment:
+            self._events.append(Lost(self.assignment, self.generation))
+        self.assignment = ()
+        self._away, self.state = True, MemberState.LEAVING
+
+    def come_back(self) -> None:
+        """The application polls again: join as a new member."""
+        self._away, self._rejoin = False, True
+
     def told(self, now_us: int, error: Error | int, asked_as: MemberIdentity) -> None:
         """What an answer to OffsetCommit or OffsetFetch says of the membership. ``asked_as``: whom the request named;
         what concerns an earlier generation is past."""
@@ -189,7 +214,7 @@ class GroupMembership:
 
     def next_request(self, now_us: int) -> GroupRequest | None:
         """What to send now, if anything; exactly one of ``answered`` and ``failed`` must follow it."""
-        if self._in_flight is not None or self.is_over:
+        if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
             return self._find_coordinator(now_us)
@@ -206,8 +231,19 @@ class GroupMembership:
             return self._heartbeat(now_us)
         return None
 
+    def next_heartbeat(self, now_us: int) -> GroupRequest | None:
+        """As ``next_request``, but only what keeps the membership or ends it."""
+        is_member = self.state in (MemberState.STABLE, MemberState.RELEASING) and self.generation != NO_GENERATION
+        if self._in_flight is not None or not (is_member or self.state is MemberState.LEAVING):
+            return None
+        if self.coordinator.node is None:
+            return self._find_coordinator(now_us)
+        if now_us < self._retry_at_us:
+            return None
+        return self._leave() if self.state is MemberState.LEAVING else self._heartbeat(now_us)
+
     def _find_coordinator(self, now_us: int) -> GroupRequest | None:
-        if self._leaving and self.state is not MemberState.RELEASING:
+        if self.state is MemberState.LEAVING:
             self._leave_silently()
             return None
         if self.coordinator.failure is not None:
@@ -317,7 +353,7 @@ class GroupMembership:
     def _join_answered(self, now_us: int, joined: requests.Joined) -> None:
         if not joined.error or joined.error is Error.MEMBER_ID_REQUIRED:
             self.member_id = joined.member_id
-        if self._leaving:
+        if self._leaving or self.state is MemberState.LEAVING:
             return
         if joined.error is Error.MEMBER_ID_REQUIRED:
             self._back_out()
@@ -342,7 +378,7 @@ class GroupMembership:
         error = error_of(answer.error_code)
         joined = self._joined
         assert joined is not None, "an answer to no SyncGroup"
-        if self._leaving:
+        if self._leaving or self.state is MemberState.LEAVING:
             return
         if error:
             self._refused(now_us, error)
@@ -405,6 +441,8 @@ class GroupMembership:
         """To before JoinGroup."""
         self._joined = None
         self._leader.wanted_topics = ()
+        if self.state is MemberState.LEAVING:
+            return
         if self.state is not MemberState.RELEASING or not self.assignment:
             self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
 
@@ -428,6 +466,8 @@ class GroupMembership:
         self.state = MemberState.FAILED
 
     def _leave_silently(self) -> None:
-        self._events.append(Left(self.generation))
+        """For good, or until the application is back."""
+        if self._leaving:
+            self._events.append(Left(self.generation))
         self.generation, self.member_id, self.assignment = NO_GENERATION, "", ()
-        self.state = MemberState.LEFT
+        self.state = MemberState.LEFT if self._leaving else MemberState.OUT

@@ -1,15 +1,20 @@
 """A consumer's requests to the leaders of its partitions, and what their answers do to positions; without I/O."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import Held, HeldPartitions, Phase
 from reference_broker.client.consumer_requests import LIST_OFFSETS
 from reference_broker.client.fetch_plan import Wanted
 from reference_broker.client.group_requests import GroupRequest, error_of
 from reference_broker.client.metadata_refresher import MetadataRefresher
 from reference_broker.client.node_lane import FetchSettings, NodeLane
+from reference_broker.client.offset_commits import NO_OFFSET
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 
@@ -37,6 +42,7 @@ class LeaderFetches:
     partitions: HeldPartitions
     metadata: MetadataRefresher
     backoff_us: int
+    observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     failures: list[Error | int] = field(default_factory=list)
     _lanes: dict[int, NodeLane] = field(default_factory=dict)
 
@@ -64,7 +70,7 @@ class LeaderFetches:
         if lane.in_flight == LIST_OFFSETS:
             self._listed(now_us, lane, body)
         else:
-            self._fetched(now_us, lane, cast(FetchResponse, body))
+            self._fetched(now_us, node_id, cast(FetchResponse, body))
 
     def failed(self, node_id: int, now_us: int) -> None:
         """That node's request has no answer."""
@@ -74,7 +80,7 @@ class LeaderFetches:
     def _by_leader(self) -> dict[int, list[tuple[TopicPartition, Held]]]:
         found: dict[int, list[tuple[TopicPartition, Held]]] = {}
         for where, held in self.partitions.held.items():
-            if held.phase in (Phase.READING, Phase.RESETTING):
+            if held.is_fetchable:
                 leader = self.metadata.cache.leader_of(where)
                 if leader is not None:
                     found.setdefault(leader.node_id, []).append((where, held))
@@ -94,7 +100,10 @@ class LeaderFetches:
             return lane.list_offsets(node, resetting)
         if any(held.buffer for _, held in partitions):
             return None
-        return lane.fetch(node, {where: self._wanted(where) for where, _ in partitions})
+        wanted = {where: self._wanted(where) for where, _ in partitions}
+        request, plan = lane.fetch(node, wanted)
+        self.observer.fetching(node_id, plan, wanted)
+        return request
 
     def _leader_epoch(self, where: TopicPartition) -> int:
         info = self.metadata.cache.partition(where)
@@ -117,37 +126,64 @@ class LeaderFetches:
             else:
                 self.partitions.reset(where, offset, leader_epoch, self.metadata.cache.metadata_epoch)
 
-    def _fetched(self, now_us: int, lane: NodeLane, response: FetchResponse) -> None:
+    def _fetched(self, now_us: int, node_id: int, response: FetchResponse) -> None:
+        lane = self._lanes[node_id]
         asked = lane.asked
-        problem, answers = lane.fetched(response)
+        handled = lane.fetched(response)
         lane.retry_at_us = 0
-        if problem is not None:
+        if handled.problem is not None:
             self._back_off(now_us, lane)
-        for where, data in answers:
-            held = self.partitions.held.get(where)
-            if held is None or held.phase is not Phase.READING:
-                continue
-            if self.partitions.state.positions[where].offset == asked.get(where):
+            taken = [self._refused(where, data) for where, data in handled.partitions]
+        else:
+            taken = [
                 self._take(now_us, lane, where, data)
+                for where, data in handled.partitions
+                if self._is_awaited(where, asked)
+            ]
+        count = len(handled.partitions)
+        self.observer.fetched(FetchAnswer(node_id, response, handled.problem, count, tuple(taken)))
 
-    def _take(self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData) -> None:
-        error = error_of(data.error_code)
+    def _is_awaited(self, where: TopicPartition, asked: Mapping[TopicPartition, int]) -> bool:
+        """An answer that is late for a partition (its position has moved, or it has been given up) is not used."""
+        held = self.partitions.held.get(where)
+        if held is None or held.phase is not Phase.READING or held.is_revoked:
+            return False
+        return self.partitions.state.positions[where].offset == asked.get(where)
+
+    def _refused(self, where: TopicPartition, data: PartitionData) -> FetchedPartition:
+        """Part of an answer that does not fit: it moves nothing."""
+        position = self.partitions.state.positions.get(where)
+        at = position.offset if position is not None else NO_OFFSET
+        return FetchedPartition(where, data, at, at, error_of(data.error_code))
+
+    def _take(self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData) -> FetchedPartition:
+        position = self.partitions.state.positions[where]
+        before, error = position.offset, error_of(data.error_code)
+        batches: tuple[TakenBatch, ...] = ()
         diverging = data.diverging_epoch
         if error is Error.NONE and diverging is not None and diverging.epoch >= 0:
             metadata_epoch = self.metadata.cache.metadata_epoch
             self.partitions.truncated(where, diverging.epoch, diverging.end_offset, metadata_epoch)
         elif error is Error.NONE:
-            self.partitions.take(where, data)
-        elif error is Error.OFFSET_OUT_OF_RANGE:
+            try:
+                batches = self.partitions.take(where, data)
+            except InvalidRecords:
+                error = Error.CORRUPT_MESSAGE
+        if error is not Error.NONE:
+            self._take_error(now_us, lane, where, data, error)
+        return FetchedPartition(where, data, before, position.offset, error, batches)
+
+    def _take_error(
+        self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData, error: Error | int
+    ) -> None:
+        if error is Error.OFFSET_OUT_OF_RANGE:
             self.partitions.begin_reset(where, "out_of_range")
-        elif error in _STALE_METADATA:
-            leader = data.current_leader
-            if leader is not None:
-                self.metadata.cache = self.metadata.cache.learn_leader(where, leader.leader_id, leader.leader_epoch)
-            self._back_off(now_us, lane)
-        else:
+            return
+        if error not in _STALE_METADATA:
             self.failures.append(error)
-            self._back_off(now_us, lane)
+        elif (leader := data.current_leader) is not None:
+            self.metadata.cache = self.metadata.cache.learn_leader(where, leader.leader_id, leader.leader_epoch)
+        self._back_off(now_us, lane)
 
     def _back_off(self, now_us: int, lane: NodeLane) -> None:
         lane.retry_at_us = now_us + self.backoff_us

@@ -1,27 +1,33 @@
 """When to ask whom for metadata, and whether to believe the answer; without I/O. For consumers, producers and admins.
 
-One Metadata is in flight at a time. After no answer, or one that the cache refuses (spec M-5: its epoch is smaller than
-the last accepted one's), or while a wanted epoch is not reached, it is asked again after the backoff, and of the next
-node. Known nodes take turns, then the bootstrap addresses. With ``metadata_epoch`` nodes that announce the draft of
-Metadata are asked in it; what they announce is assumed until ``learn_drafts`` says otherwise. Times are microseconds.
+One Metadata is in flight at a time. It is asked again after the backoff, and of the next node, in three cases: no
+answer came; the cache refused the answer (spec M-5: its epoch is smaller than the last accepted one's); a wanted epoch
+is not reached. Known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses. With
+``metadata_epoch`` nodes that announce the draft of Metadata are asked in it; they are assumed to announce it until
+``learn_drafts`` says otherwise. Times are microseconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.consumer_requests import METADATA, metadata_request
 from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH, MetadataCache, MetadataUpdate, NodeAddress
-from reference_broker.client.offset_commits import has_reached
 
 if TYPE_CHECKING:
     from kio.schema.metadata.v13.response import MetadataResponse
 
 
+MetadataSource: TypeAlias = Callable[[tuple[NodeAddress, ...], tuple[NodeAddress, ...]], NodeAddress]
+"""Chooses who is asked next from the known nodes (none before the first answer) and the bootstrap addresses."""
+
+
 @dataclass(slots=True)
 class MetadataRefresher:
-    """``refused``: answers dropped by the epoch guard so far. ``due_at_us``: when the next is asked for."""
+    """``refused``: answers dropped by the epoch guard so far. ``due_at_us``: when the next is asked for. ``source``:
+    who is asked; None: known nodes and bootstrap addresses take turns."""
 
     bootstrap: tuple[NodeAddress, ...]
     cache: MetadataCache
@@ -36,6 +42,8 @@ class MetadataRefresher:
     due_at_us: int = 0
     min_metadata_epoch: int = NO_METADATA_EPOCH
     """Asked again until this epoch is reached."""
+    source: MetadataSource | None = None
+    observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _once_more: bool = False
     _turn: int = 0
     _drafts: dict[tuple[str, int], bool] = field(default_factory=dict)
@@ -47,6 +55,10 @@ class MetadataRefresher:
     def speaks_drafts(self, node: NodeAddress) -> bool:
         """Whether to ask that node in drafts."""
         return self.metadata_epoch and self._drafts.get((node.host, node.port), True)
+
+    def has_reached(self, min_metadata_epoch: int) -> bool:
+        """Spec M-12: whether the last accepted metadata has at least this epoch."""
+        return self.cache.metadata_epoch >= min_metadata_epoch
 
     def any_node(self) -> NodeAddress:
         """Whoever's turn it is."""
@@ -73,7 +85,7 @@ class MetadataRefresher:
         if self.asking or now_us < self.due_at_us:
             return None
         self.asking, self._once_more = True, False
-        node = self.any_node()
+        node = self.any_node() if self.source is None else self.source(tuple(self.cache.nodes.values()), self.bootstrap)
         version = DRAFT_VERSION if self.speaks_drafts(node) else self.version
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
@@ -83,6 +95,7 @@ class MetadataRefresher:
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
         self.refused += not accepted
+        self.observer.metadata_answered(update, accepted)
         if not accepted or not update.nodes:
             self._again(now_us)
             return False
@@ -93,7 +106,7 @@ class MetadataRefresher:
         """``enough``: the owner found in it what it needs; else it is asked for again elsewhere."""
         if self._once_more:
             self.stale, self.due_at_us = True, now_us
-        elif enough and has_reached(self.cache.metadata_epoch, self.min_metadata_epoch):
+        elif enough and self.has_reached(self.min_metadata_epoch):
             self.stale, self.due_at_us = False, now_us + self.max_age_us
         else:
             self._again(now_us)

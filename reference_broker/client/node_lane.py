@@ -12,13 +12,13 @@ from reference_broker.client.consumer_requests import (
     list_offsets_request,
     listed_offsets,
 )
-from reference_broker.client.fetch_plan import SessionHandler, Wanted
+from reference_broker.client.fetch_plan import FetchPlan, Handled, SessionHandler, Wanted
 from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import FetchSessionHandler
 from reference_broker.wire.errors import Error
-from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reference_broker.wire.fetch import FetchResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NodeLane:
         body = list_offsets_request(partitions, timestamp_ms, settings.request_timeout_us)
         return GroupRequest(LIST_OFFSETS, settings.list_offsets_version, body, settings.request_timeout_us, node)
 
-    def fetch(self, node: NodeAddress, wanted: Mapping[TopicPartition, Wanted]) -> GroupRequest:
+    def fetch(self, node: NodeAddress, wanted: Mapping[TopicPartition, Wanted]) -> tuple[GroupRequest, FetchPlan]:
         """For exactly these partitions."""
         settings = self.settings
         self.in_flight = FETCH
@@ -65,20 +65,17 @@ class NodeLane:
         version = plan.version(settings.fetch_version)
         body = plan.request(version, settings.max_wait_ms, settings.min_bytes, settings.max_bytes)
         timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
-        return GroupRequest(FETCH, version, body, timeout_us, node)
+        return GroupRequest(FETCH, version, body, timeout_us, node), plan
 
     def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
         """The answer to ListOffsets: error, offset and leader epoch by partition."""
         self.in_flight = None
         return listed_offsets(body)
 
-    def fetched(self, response: FetchResponse) -> tuple[str | None, list[tuple[TopicPartition, PartitionData]]]:
-        """The answer to Fetch: why it cannot be used as a whole, if so, and its partitions."""
+    def fetched(self, response: FetchResponse) -> Handled:
+        """The answer to Fetch."""
         self.in_flight = None
-        handled = self.handler.handle_response(response)
-        if handled.problem is not None:
-            return handled.problem, []
-        return None, list(handled.partitions)
+        return self.handler.handle_response(response)
 
     def failed(self, retry_at_us: int) -> None:
         """No answer came."""

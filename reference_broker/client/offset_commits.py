@@ -16,7 +16,7 @@ Retries inside the operation: a coordinator that moved or loads, a lost answer. 
 
 With OffsetCommit and OffsetFetch 1000 (``GroupVersions.with_metadata_epoch``) the epoch of the last accepted metadata
 goes along (M-6) and comes back (M-9). ``may_consume`` is M-10's wait: no fetch before the metadata has reached every
-partition's epoch; ``has_reached`` is M-12's.
+partition's epoch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,6 +43,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error
 
 NO_OFFSET: Final = -1
+NOT_SENT: Final = -1
 _MOVED: Final = (Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE)
 _AGAIN: Final = (
     Error.COORDINATOR_LOAD_IN_PROGRESS,
@@ -67,12 +68,14 @@ _OF_THE_GROUP: Final = (
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The end of a commit. ``errors``: by partition, NONE where it is committed; REQUEST_TIMED_OUT where that is not
-    known (no answer until the deadline). ``group_error``: the first that speaks of the membership, else NONE."""
+    known (no answer until the deadline). ``group_error``: the first that speaks of the membership, else NONE.
+    ``version``: of the last request, -1 where none was sent."""
 
     offsets: Mapping[TopicPartition, OffsetToCommit]
     errors: Mapping[TopicPartition, Error | int]
     asked_as: MemberIdentity
     group_error: Error | int
+    version: int = NOT_SENT
 
     @property
     def refused(self) -> tuple[TopicPartition, ...]:
@@ -87,11 +90,13 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The end of a fetch of offsets. ``error`` NONE: ``offsets`` has every partition asked for."""
+    """The end of a fetch of offsets. ``error`` NONE: ``offsets`` has every partition asked for. ``version``: as
+    Committed's."""
 
     offsets: Mapping[TopicPartition, CommittedOffset]
     error: Error | int
     asked_as: MemberIdentity
+    version: int = NOT_SENT
 
     @property
     def group_error(self) -> Error | int:
@@ -102,14 +107,9 @@ class Fetched:
 Result: TypeAlias = Committed | Fetched
 
 
-def has_reached(metadata_epoch: int, min_metadata_epoch: int) -> bool:
-    """Spec M-12: whether a client whose last accepted metadata has the first epoch waits no longer for the other."""
-    return metadata_epoch >= min_metadata_epoch
-
-
 def may_consume(metadata_epoch: int, committed: Iterable[CommittedOffset]) -> bool:
     """Spec M-10: whether the metadata is new enough for all of these; -1 there is smaller than any epoch (M-11)."""
-    return all(has_reached(metadata_epoch, each.metadata_epoch) for each in committed)
+    return all(metadata_epoch >= each.metadata_epoch for each in committed)
 
 
 @dataclass(slots=True)
@@ -128,6 +128,7 @@ class CommittedOffsets:
     _finding: bool = False
     _sent_to: NodeAddress | None = None
     _result: Result | None = None
+    _version: int = NOT_SENT
 
     @property
     def busy(self) -> bool:
@@ -150,6 +151,7 @@ class CommittedOffsets:
         assert not self.busy, "two operations on committed offsets at once"
         self._commit, self._left, self._ended = dict(offsets), dict(offsets), {}
         self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
+        self._version = NOT_SENT
         if not offsets:
             self._end_commit()
 
@@ -158,6 +160,7 @@ class CommittedOffsets:
         assert not self.busy, "two operations on committed offsets at once"
         self._fetch = tuple(partitions)
         self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
+        self._version = NOT_SENT
         if not self._fetch:
             self._end_fetch({}, Error.NONE)
 
@@ -185,9 +188,11 @@ class CommittedOffsets:
     def _request(self, node: NodeAddress) -> GroupRequest:
         versions, timeout_us = self.coordinator.versions, self.coordinator.request_timeout_us
         if self._commit is not None:
+            self._version = versions.offset_commit
             body = commit_request(self._left, self._identity, versions.offset_commit)
             return GroupRequest(OFFSET_COMMIT, versions.offset_commit, body, timeout_us, node)
         assert self._fetch is not None, "no operation"
+        self._version = versions.offset_fetch
         asked = fetch_request(self._fetch, self._identity, versions.offset_fetch)
         return GroupRequest(OFFSET_FETCH, versions.offset_fetch, asked, timeout_us, node)
 
@@ -247,9 +252,9 @@ class CommittedOffsets:
     def _end_commit(self) -> None:
         assert self._commit is not None, "no commit to end"
         of_the_group = next((each for each in self._ended.values() if each in _OF_THE_GROUP), Error.NONE)
-        self._result = Committed(self._commit, dict(self._ended), self._identity, of_the_group)
+        self._result = Committed(self._commit, dict(self._ended), self._identity, of_the_group, self._version)
         self._commit = None
 
     def _end_fetch(self, offsets: Mapping[TopicPartition, CommittedOffset], error: Error | int) -> None:
-        self._result = Fetched(offsets, error, self._identity)
+        self._result = Fetched(offsets, error, self._identity, self._version)
         self._fetch = None

@@ -1,7 +1,7 @@
 """Reads everything once all is quiet: the history's own idea of what the logs hold and where they begin and end."""
 
-from collections.abc import Sequence
-from typing import ClassVar, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 from bench.fleet.behaviours.bodies import FETCH
 from bench.fleet.behaviours.chance import Chance
@@ -26,11 +26,11 @@ MAX_WAIT_MS: Final = 100
 class FinalReader(ClusterScript):
     """Reads each partition from its log's start to its high watermark, outside any session; one EndRow for each.
 
-    ``unread``: partitions not read to their end, once it has ended (after ``limit_us`` at the latest).
+    ``unread``: partitions not read to their end, once it has ended (after ``limit_us`` at the latest). ``operation``:
+    what the history calls its reads. ``told``: makes of each read's rows those that are written down.
     """
 
     KEEPS_CONNECTIONS = True
-    OPERATION: ClassVar[str] = "final_read"
 
     def __init__(
         self,
@@ -40,11 +40,15 @@ class FinalReader(ClusterScript):
         partitions: Sequence[TopicPartition],
         reader: BatchReader,
         limit_us: int = 60_000_000,
+        operation: str = "final_read",
+        told: Callable[[Sequence[HistoryRow]], list[HistoryRow]] = list,
     ) -> None:
         super().__init__(process, settings, random, [each.topic for each in partitions])
         self.partitions = tuple(partitions)
         self.reader = reader
         self.limit_us = limit_us
+        self._operation = operation
+        self._told = told
         self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
         self.consumer = ConsumerState()
         self._deadline_us = 0
@@ -91,7 +95,7 @@ class FinalReader(ClusterScript):
         wanted = {each: self._wanted(each) for each in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
-        operation = self.begin(self.OPERATION, self.now.mono_us)
+        operation = self.begin(self._operation, self.now.mono_us)
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
         version = plan.version(self.settings.versions.fetch)
         request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES)
@@ -107,7 +111,7 @@ class FinalReader(ClusterScript):
             for where, data in handled.partitions:
                 error = self._take(operation.index, where, data, rows) or error
         count = len(handled.partitions)
-        self.end(operation, "fail" if error else "ok", error, answer, body.session_id, count, tuple(rows))
+        self.end(operation, "fail" if error else "ok", error, answer, body.session_id, count, tuple(self._told(rows)))
         return error is None
 
     def _wanted(self, where: TopicPartition) -> Wanted:

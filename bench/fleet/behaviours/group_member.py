@@ -1,268 +1,387 @@
-"""A member of a consumer group: joins, reads what it is given, commits how far it came, and writes down all of it.
+"""A member of a consumer group: the reference client's consumer at work, and all of it written down.
 
-Four kinds of strands: metadata (member_metadata.py), offsets (member_offsets.py), membership (here, with a connection
-to the coordinator of its own, since JoinGroup's answer may take long), and one for each node that leads something it
-reads (session_fetcher.py). What a membership says is carried out at once: what is revoked is read no more and committed
-before the member joins again.
+What a member does is put together from parts: ``GroupConsumer`` of the reference client decides everything about the
+group, metadata, positions and fetches; ``ConsumerLanes`` carries its requests; ``ConsumerHistory`` listens; an
+``OffsetKeeper`` says when what is committed; a ``Sink`` takes what was read. This file is the application: it polls at
+intervals, commits, gives up what is revoked, comes and goes.
 
 Once the load is over a member goes on until it has caught up, commits, and falls silent without leaving, so that the
 others do not take over what has been read. Only one that leaves while others stay says so to its coordinator.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
 
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.group_plans import ASSIGNED, MemberPlan
-from bench.fleet.behaviours.member_offsets import OFFSETS_LANE, MemberOffsets
+from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
+from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
+from bench.fleet.behaviours.group_plans import ASSIGNED, OUTSIDE, MemberPlan
+from bench.fleet.behaviours.journal import Journal
+from bench.fleet.behaviours.metadata_sources import metadata_source
+from bench.fleet.behaviours.offset_keepers import KafkaOffsets, OffsetKeeper, OutsideOffsets
 from bench.fleet.behaviours.outside_offsets import OutsideStore
-from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
-from bench.fleet.behaviours.script import Steps
-from bench.fleet.runs import BatchReader
+from bench.fleet.behaviours.protocol import (
+    ClientSettings,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Started,
+    Stopping,
+    Wake,
+)
+from bench.fleet.behaviours.sinks import Nowhere, Sink
+from reference_broker.client.consumer_partitions import PositionReset
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import (
     COOPERATIVE_PROTOCOLS,
     EAGER_PROTOCOLS,
-    Assigned,
     Failed,
     GroupConfig,
-    GroupEvent,
-    Joined,
-    Left,
     Lost,
     MemberState,
     Revoked,
 )
-from reference_broker.client.group_membership import GroupMembership
-from reference_broker.client.group_requests import JOIN_GROUP, GroupRequest, MemberIdentity, error_of, name_of
-from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched
-from reference_broker.wire.apis import api_name
-from reports.rows import MembershipRow
+from reference_broker.client.group_requests import GroupVersions
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.node_lane import FetchSettings
+from reference_broker.wire.errors import Error
+from reports.rows import END_OF_RUN_US
 
-MEMBERSHIP_LANE = Address("", 3)
-"""Stands for the connection to the coordinator on which the member joins and sends heartbeats."""
-AWAY_US = 300_000
+TIMER_LANE: Final = 0
+"""On which the client is woken; it has no connection."""
+QUIET_FETCHES: Final = 3
+"""Of a partition in a row without data or error, after which a member has caught up with it."""
+AWAY_US: Final = 300_000
 """How long a member that left stays away, or one that cannot be a member waits before it tries again."""
+SOON_US: Final = 5_000
+IDLE_US: Final = 200_000
+"""A client looks around neither sooner nor, if it waits for nothing else, later than that."""
+MAX_POLL_RECORDS: Final = 500
 
 
-class GroupMember(MemberOffsets):
-    """Ends after Stopping, once it has caught up with all that it was given. ``reader`` and ``store`` may be shared."""
+def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) -> ConsumerConfig:
+    """The reference client's, as the plan says."""
+    told = settings.versions
+    versions = GroupVersions(
+        told.find_coordinator,
+        told.join_group,
+        told.sync_group,
+        told.heartbeat,
+        told.leave_group,
+        told.offset_commit,
+        told.offset_fetch,
+    )
+    group = GroupConfig(
+        plan.group,
+        plan.topics,
+        COOPERATIVE_PROTOCOLS if plan.protocol == "cooperative" else EAGER_PROTOCOLS,
+        plan.instance_id or None,
+        plan.session_timeout_ms * 1000,
+        plan.rebalance_timeout_ms * 1000,
+        plan.heartbeat_interval_ms * 1000,
+        settings.backoff_us,
+        settings.request_timeout_us,
+        versions,
+    )
+    fetch = FetchSettings(
+        told.fetch,
+        told.list_offsets,
+        plan.max_wait_ms,
+        plan.min_bytes,
+        plan.max_bytes,
+        plan.partition_max_bytes,
+        plan.reset,
+        plan.leader_epochs,
+        settings.request_timeout_us,
+    )
+    return ConsumerConfig(
+        tuple(NodeAddress(number, each.host, each.port) for number, each in enumerate(settings.bootstrap)),
+        group,
+        plan.metadata_epoch,
+        fetch,
+        told.metadata,
+        plan.metadata_interval_us,
+        settings.backoff_us,
+        settings.request_timeout_us,
+        settings.request_timeout_us,
+        metadata_source(plan.metadata_from, random),
+    )
+
+
+@dataclass(slots=True)
+class Life:
+    """From a client's start to its end; the next one knows nothing of it.
+
+    ``revoked``: what is being given up; what has been read of it is dealt with (until ``revoked_by_us``) and committed
+    first. ``ending_by_us``: when its end must be over, -1 before it has begun; ``leaves``: it leaves the group then;
+    ``returns``: another life follows. ``committed_last``: the commit has begun that the giving up, or the end, needs.
+    """
+
+    consumer: GroupConsumer
+    lanes: ConsumerLanes
+    offsets: OffsetKeeper
+    came_us: int
+    commit_at_us: int
+    poll_at_us: int = 0
+    revoked: deque[Revoked] = field(default_factory=deque)
+    revoked_by_us: int = 0
+    ending_by_us: int = -1
+    leaves: bool = False
+    returns: bool = False
+    committed_last: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """It is no member any more."""
+        membership = self.consumer.membership
+        return membership is None or membership.is_over
+
+
+class GroupMember:
+    """Ends after Stopping, once it has caught up with all that it was given. ``store`` may be shared."""
 
     def __init__(
         self,
         plan: MemberPlan,
         settings: ClientSettings,
         random: Chance,
-        reader: BatchReader,
         store: OutsideStore | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        super().__init__(plan, settings, random, reader, store)
-        self.membership = self._new_membership()
-        self._given_at: dict[TopicPartition, int] = {}
-        self._join_began_us = -1
-        self._came_us = 0
+        self.member = plan
+        self.settings = settings
+        self.sink = sink or Nowhere()
+        self.store = store or OutsideStore()
+        self.config = consumer_config(plan, settings, random)
+        self._journal = Journal(plan.process)
+        self._history = ConsumerHistory(self._journal, plan.group)
+        self._lane_numbers = count(TIMER_LANE + 1)
+        self._life: Life | None = None
+        self._back_at_us = 0
+        self._woken_at_us = 0
+        self._stopping_at_us = -1
+        self._leaving = False
+        self._finished = False
 
-    def _new_membership(self) -> GroupMembership:
-        plan = self.member
-        config = GroupConfig(
-            plan.group,
-            plan.topics,
-            COOPERATIVE_PROTOCOLS if plan.protocol == "cooperative" else EAGER_PROTOCOLS,
-            plan.instance_id or None,
-            plan.session_timeout_ms * 1000,
-            plan.rebalance_timeout_ms * 1000,
-            plan.heartbeat_interval_ms * 1000,
-            self.settings.backoff_us,
-            self.settings.request_timeout_us,
-            self.coordinator.versions,
-        )
-        return GroupMembership(config, self.coordinator)
+    @property
+    def process(self) -> str:
+        return self.member.process
 
     @property
     def belongs(self) -> bool:
         """It takes part in the group protocol."""
         return self.member.protocol != ASSIGNED
 
-    def run(self) -> Steps[None]:
-        self._came_us = self._first_poll_us = self.now.mono_us
-        self.beside(self._keep_offsets(), self.lane_of(OFFSETS_LANE))
-        self.beside(self._belong(), self.lane_of(MEMBERSHIP_LANE))
-        yield from self._keep_metadata()
+    # -- what a driver calls ------------------------------------------------------------------------------------
 
-    def identity(self) -> MemberIdentity:
-        return self.membership.identity if self.belongs else super().identity()
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        self._journal.now = now
+        if self._finished:
+            return []
+        if isinstance(event, Started):
+            self._life = self._begin()
+        elif isinstance(event, Stopping | Leaving):
+            self._stopping_at_us, self._leaving = now.mono_us, isinstance(event, Leaving)
+            self._history.quiet.clear()
+        elif self._life is not None:
+            self._life.lanes.handle(event)
+        self._go_on()
+        return self._journal.take_actions()
 
-    def _told_of_group(self, result: Committed | Fetched) -> None:
-        if result.group_error and self.belongs:
-            self.membership.told(self.now.mono_us, result.group_error, result.asked_as)
-            self.hurry(self.lane_of(MEMBERSHIP_LANE))
+    def close(self, now: Now) -> list[HistoryRow]:
+        self._journal.now, self._finished = now, True
+        return self._journal.end_all("unfinished") + self._still_open()
 
-    def _metadata_came(self) -> None:
-        super()._metadata_came()
-        counts = {name: len(topic.partitions) for name, topic in self.metadata.topics.items()}
-        if counts and self.belongs:
-            self.membership.learn_partitions(counts)
-            self.hurry(self.lane_of(MEMBERSHIP_LANE))
+    def _still_open(self) -> list[HistoryRow]:
+        return self._history.still_open(self._now_us if self._leaving else END_OF_RUN_US)
 
-    def _settled(self) -> bool:
-        return super()._settled() and (not self.belongs or self.membership.state is MemberState.STABLE)
+    @property
+    def _now_us(self) -> int:
+        return self._journal.now.mono_us
 
-    # -- membership ---------------------------------------------------------------------------------------------
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping_at_us >= 0
 
-    def _belong(self) -> Steps[None]:
-        """The strand, as long as the client lives."""
-        if not self.belongs:
-            self._given(self.member.partitions)
-        while not self._done():
-            if self.member.stay_us and self.now.mono_us - self._came_us >= self.member.stay_us and not self.stopping:
-                yield from self._begin_anew()
-            elif self.belongs:
-                yield from self._take_part()
-            else:
-                yield from self.nap_until(None)
-        if self.leaving and self.belongs:
-            yield from self._leave()
+    # -- lives --------------------------------------------------------------------------------------------------
 
-    def _take_part(self) -> Steps[None]:
-        """One request, or a wait for the next."""
-        membership = self.membership
-        request = membership.next_request(self.now.mono_us)
-        yield from self._carry_out_events()
-        if request is not None:
-            yield from self._ask_coordinator(membership, request)
-            yield from self._carry_out_events()
-        elif membership.wanted_topics and self.metadata.topics:
-            self._metadata_came()
-        elif membership is self.membership:
-            yield from self.nap_until(membership.wake_at_us)
-
-    def _ask_coordinator(self, membership: GroupMembership, request: GroupRequest) -> Steps[None]:
-        if request.api_key == JOIN_GROUP and self._join_began_us < 0:
-            self._join_began_us = self.now.mono_us
-        operation = self.begin(_snake(api_name(request.api_key)), self.now.mono_us)
-        operation.node = -1 if request.to is None else request.to.node_id
-        answer = yield from self._send(request)
-        if answer is None:
-            self.end(operation, "info", "disconnected")
-            membership.failed(self.now.mono_us)
-            return
-        code = error_of(getattr(answer, "error_code", 0))
-        self.end(operation, "fail" if code else "ok", name_of(code) if code else None)
-        membership.answered(self.now.mono_us, answer)
-
-    def _leave(self) -> Steps[None]:
-        """Out of the group, in order; as far as that is possible within a request's time."""
-        membership, end_us = self.membership, self.now.mono_us + self.settings.request_timeout_us
-        membership.leave()
-        while not membership.is_over and self.now.mono_us < end_us:
-            yield from self._take_part()
-
-    def _begin_anew(self) -> Steps[None]:
-        """As a client that ended and was started again: nothing is known but what was committed or stored."""
+    def _begin(self) -> Life:
+        consumer = GroupConsumer(self.config, self._history)
+        lanes = ConsumerLanes(consumer, self._history, self._journal, self.settings, self._lane_numbers)
+        offsets: OffsetKeeper = KafkaOffsets(consumer, self.sink)
+        if self.member.offsets == OUTSIDE:
+            offsets = OutsideOffsets(consumer, self.sink, self._history, self.store, self.member.metadata_epoch)
         if self.belongs:
-            yield from self._leave()
+            consumer.subscribe(self.member.topics)
         else:
-            yield from self._commit_now(self.reading)
-        if not self.membership.is_over:
-            self._left(-1)
-        self._forget(self.reading)
-        self.starting.clear()
-        yield from self._other_ends()
-        self._start_over()
-        yield from self.sleep_until(self.now.mono_us + AWAY_US)
-        self._came_us = self.now.mono_us
-        self._want_metadata()
-        if not self.belongs:
-            self._given(self.member.partitions)
+            consumer.assign(self.member.partitions)
+        return Life(consumer, lanes, offsets, self._now_us, self._now_us + self.member.commit_interval_us)
 
-    def _start_over(self) -> None:
-        """A new member, which knows no coordinator."""
-        self.coordinator = self.new_coordinator()
-        self.offsets = CommittedOffsets(self.coordinator)
-        self.membership = self._new_membership()
-        self._join_began_us = -1
+    def _begin_end(self, life: Life) -> None:
+        life.ending_by_us = self._now_us + self.settings.request_timeout_us
+        life.returns = not self._is_stopping
+        life.leaves = self.belongs and (life.returns or self._leaving)
+        if life.leaves:
+            life.consumer.leave()
 
-    # -- what a membership says ---------------------------------------------------------------------------------
+    def _has_ended(self, life: Life) -> bool:
+        if life.offsets.busy:
+            return False
+        if self._now_us >= life.ending_by_us:
+            return True
+        if life.leaves:
+            return life.is_over
+        if not life.committed_last:
+            life.committed_last = True
+            life.offsets.commit(self._now_us, life.consumer.partitions.held)
+        return not life.offsets.busy
 
-    def _carry_out_events(self) -> Steps[None]:
-        for event in self.membership.take_events():
-            yield from self._carry_out(event)
+    def _end(self, life: Life) -> None:
+        """Who returns knows nothing then but what was committed or stored."""
+        self._life = None
+        if not life.returns:
+            self._finish()
+            return
+        membership = life.consumer.membership
+        if membership is None or membership.state is not MemberState.LEFT:
+            self._history.cut_off()
+        self.sink.drop(life.consumer.partitions.held)
+        life.lanes.close()
+        self._history.forget()
+        self._back_at_us = self._now_us + AWAY_US
 
-    def _carry_out(self, event: GroupEvent) -> Steps[None]:
-        match event:
-            case Joined():
-                since_us = self._join_began_us if self._join_began_us >= 0 else self.now.mono_us
-                self._join_began_us = -1
-                self._record_membership("joined", event.generation, since_us=since_us)
-            case Assigned():
-                for where in event.partitions:
-                    self._given_at[where] = self.now.mono_us
-                    self._record_membership("assigned", event.generation, where)
-                self._given(event.partitions)
-            case Revoked():
-                yield from self._give_up(event)
-            case Lost():
-                self._take_away(event.partitions, "lost", event.generation)
-            case Left():
-                self._left(event.generation)
-            case Failed():
-                yield from self.sleep_until(self.now.mono_us + AWAY_US)
-                yield from self._other_ends()
-                self._start_over()
+    def _finish(self) -> None:
+        self._finished = True
+        self._journal.record(*self._still_open())
+        self._journal.actions.append(Finished())
 
-    def _left(self, generation: int) -> None:
-        """What it hears from here on, a client hears that knows nothing."""
-        self._record_membership("left", generation)
-        self.metadata = self.no_metadata()
+    # -- the application ----------------------------------------------------------------------------------------
 
-    def _give_up(self, event: Revoked) -> Steps[None]:
-        """Reads them no more, commits how far it came with them, and lets go."""
-        membership = self.membership
-        held = [each for each in event.partitions if each in self.reading]
-        read = [each for each in held if each not in self._no_offset]
-        self._read_no_more(held)
-        yield from self._before_commit(read)
-        yield from self._commit_now(read)
-        self._take_away(event.partitions, "revoked", event.generation)
-        membership.release()
+    def _go_on(self) -> None:
+        """Whatever can be done now, then a time to look around again."""
+        if self._life is None and (self._now_us >= self._back_at_us or self._is_stopping):
+            if self._leaving:
+                self._finish()
+            else:
+                self._life = self._begin()
+        if self._life is not None:
+            self._live(self._life)
+        if not self._finished:
+            self._wake_at(self._back_at_us if self._life is None else self._due_at_us(self._life))
 
-    def _before_commit(self, partitions: Sequence[TopicPartition]) -> Steps[None]:  # noqa: ARG002
-        """For those that have more to do with what they read."""
-        yield from ()
+    def _live(self, life: Life) -> None:
+        """Until nothing is left to do without waiting."""
+        going = True
+        while going:
+            life.offsets.settle(self._now_us)
+            going = self._advance(life)
+            if self._life is not life:
+                return
+            for lane, request in life.consumer.next_requests(self._now_us, life.offsets.places):
+                life.lanes.send(lane, request)
+            going = self._hear(life) or going
 
-    def _take_away(self, partitions: Sequence[TopicPartition], what: str, generation: int) -> None:
-        for where in partitions:
-            since_us = self._given_at.pop(where, self.now.mono_us)
-            self._record_membership(what, generation, where, since_us)
-        self._forget(partitions)
+    def _hear(self, life: Life) -> bool:
+        """What the membership says; whether it says anything."""
+        events = life.consumer.take_events()
+        for event in events:
+            if isinstance(event, Revoked):
+                life.revoked.append(event)
+                life.revoked_by_us = self._now_us + self.settings.request_timeout_us
+            elif isinstance(event, Lost):
+                self.sink.drop(event.partitions)
+            elif isinstance(event, Failed):
+                life.ending_by_us, life.returns = self._now_us, True
+        return bool(events)
 
-    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Reads them no more, and does not commit them either."""
-        self._read_no_more([each for each in partitions if each in self.reading])
-        for where in partitions:
-            self.starting.pop(where, None)
-            self.kept.pop(where, None)
+    def _advance(self, life: Life) -> bool:
+        """Whether something has changed that others may wait for."""
+        if life.revoked:
+            return self._give_up(life, life.revoked[0])
+        if life.ending_by_us >= 0:
+            if self._has_ended(life):
+                self._end(life)
+            return False
+        if self._is_time_to_end(life):
+            self._begin_end(life)
+            return True
+        self._work(life)
+        return False
 
-    def _record_membership(
-        self, event: str, generation: int, where: TopicPartition | None = None, since_us: int = -1
-    ) -> None:
-        topic, partition = where or ("", -1)
-        since_us = since_us if since_us >= 0 else self.now.mono_us
-        member_id = self.membership.member_id
-        self.record(
-            MembershipRow(
-                self.process,
-                self.member.group,
-                member_id,
-                generation,
-                event,
-                topic,
-                partition,
-                self.now.mono_us,
-                since_us,
-            )
-        )
+    def _give_up(self, life: Life, revoked: Revoked) -> bool:
+        """Nothing is read meanwhile."""
+        held = [each for each in revoked.partitions if each in life.consumer.partitions.held]
+        waits = self.sink.holds(held) and self._now_us < life.revoked_by_us
+        if waits or life.offsets.busy:
+            return False
+        if not life.committed_last:
+            life.committed_last = True
+            life.offsets.commit(self._now_us, held)
+        if life.offsets.busy:
+            return False
+        life.committed_last = False
+        life.revoked.popleft()
+        self.sink.drop(revoked.partitions)
+        self._history.released(revoked)
+        life.consumer.release(revoked.partitions)
+        return True
 
+    def _is_time_to_end(self, life: Life) -> bool:
+        if not self._is_stopping:
+            return 0 < self.member.stay_us <= self._now_us - life.came_us
+        late = self._now_us - self._stopping_at_us >= self.settings.drain_us
+        return self._leaving or late or self._has_caught_up(life.consumer)
 
-def _snake(name: str) -> str:
-    """JoinGroup: join_group."""
-    words = (f"_{each.lower()}" if each.isupper() and place else each.lower() for place, each in enumerate(name))
-    return "".join(words)
+    def _has_caught_up(self, consumer: GroupConsumer) -> bool:
+        held, membership = consumer.partitions.held, consumer.membership
+        if membership is not None and membership.state is not MemberState.STABLE:
+            return False
+        quiet = all(self._history.quiet.get(each, 0) >= QUIET_FETCHES for each in held)
+        return quiet and not consumer.has_records and not self.sink.holds(held)
+
+    def _work(self, life: Life) -> None:
+        consumer = life.consumer
+        life.offsets.place()
+        self._follow_policy_none(consumer)
+        full = [each for each in consumer.partitions.held if self.sink.is_full(each)]
+        consumer.resume(consumer.partitions.held)
+        consumer.pause(full)
+        if self._now_us >= life.poll_at_us and consumer.has_records:
+            records = consumer.take_records(MAX_POLL_RECORDS)
+            self._history.read(records)
+            self.sink.put(records)
+            life.poll_at_us = self._now_us + self.member.poll_interval_us
+        if self._now_us >= life.commit_at_us and not life.offsets.busy:
+            life.offsets.commit(self._now_us, consumer.partitions.held)
+            life.commit_at_us = self._now_us + self.member.commit_interval_us
+
+    def _follow_policy_none(self, consumer: GroupConsumer) -> None:
+        """Without a reset policy the application decides: it stays where it is, or begins at offset 0."""
+        if Error.OFFSET_OUT_OF_RANGE in consumer.take_failures():
+            for where, at in consumer.resetting.items():
+                if at < 0:
+                    epoch = consumer.metadata_epoch()
+                    self._history.position_reset(PositionReset(where, at, 0, NO_OFFSET, epoch))
+                consumer.seek(where, max(at, 0))
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _due_at_us(self, life: Life) -> int:
+        due = [life.commit_at_us]
+        if life.consumer.wake_at_us is not None:
+            due.append(life.consumer.wake_at_us)
+        if life.consumer.has_records:
+            due.append(life.poll_at_us)
+        return min(due)
+
+    def _wake_at(self, due_us: int) -> None:
+        """Neither at once, so that nobody turns in circles, nor late: what is waited for may come without a word."""
+        at_us = min(max(due_us, self._now_us + SOON_US), self._now_us + IDLE_US)
+        if not self._now_us < self._woken_at_us <= at_us:
+            self._woken_at_us = at_us
+            self._journal.actions.append(Wake(at_us, TIMER_LANE))

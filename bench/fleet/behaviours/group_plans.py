@@ -8,6 +8,7 @@ dropped, fetches name its leader epoch). With neither a client believes whatever
 from dataclasses import dataclass
 from typing import Final
 
+from bench.fleet.behaviours.metadata_sources import ANY_NODE
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 
 ASSIGNED: Final = "assigned"
@@ -19,8 +20,6 @@ RESETS: Final = ("earliest", "latest", "none")
 offset it begins at the log's start."""
 OUTSIDE: Final = "outside"
 OFFSETS: Final = ("kafka", OUTSIDE)
-ANY_NODE: Final = -1
-ALTERNATING: Final = -2
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Only news is recorded: a topic whose partitions, ID or presence differ from the 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
@@ -50,19 +50,19 @@ class MetadataReaderPlan:
     poll_interval_us: int = 1_000_000
 
 
-class MetadataScript(ClusterScript):
-    """Common ground: asks one node for all topics. ``nodes``: every node that an answer has ever named."""
+@dataclass(slots=True)
+class Topics:
+    """What one script learns of the admins' topics. ``base``: begins their names. ``nodes``: all that answers named."""
 
-    def __init__(self, process: str, base: str, settings: ClientSettings, random: Chance) -> None:
-        super().__init__(process, settings, random, ())
-        self.base = base
-        self.nodes: dict[int, NodeAddress] = {}
+    script: ClusterScript
+    base: str
+    nodes: dict[int, NodeAddress] = field(default_factory=dict)
 
     def meet(self) -> Steps[bool]:
         """One attempt to learn which nodes there are."""
-        if not (yield from self.refresh()):
+        if not (yield from self.script.refresh()):
             return False
-        self._add_nodes(self.metadata.nodes.values())
+        self._add_nodes(self.script.metadata.nodes.values())
         return bool(self.nodes)
 
     def _add_nodes(self, found: Iterable[NodeAddress]) -> None:
@@ -71,11 +71,11 @@ class MetadataScript(ClusterScript):
 
     def ask(self, f: str, intended_us: int, node: NodeAddress) -> Steps[tuple[Operation, Answered, View] | None]:
         """None: no answer, and the operation is recorded; else whoever asked ends it."""
-        operation = self.begin(f, intended_us)
+        operation = self.script.begin(f, intended_us)
         operation.node = node.node_id
-        answer = yield from self.call(bodies.METADATA, self.settings.versions.metadata, bodies.ALL_TOPICS)
+        answer = yield from self.script.call(bodies.METADATA, self.script.settings.versions.metadata, bodies.ALL_TOPICS)
         if isinstance(answer, str):
-            self.end(operation, "fail", answer)
+            self.script.end(operation, "fail", answer)
             return None
         body = cast("MetadataResponse", answer.body)
         self._add_nodes(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in body.brokers)
@@ -92,7 +92,7 @@ class MetadataScript(ClusterScript):
     def row(self, operation: Operation, topic: str, seen: Seen | None, *, final: bool = False) -> MetadataReadRow:
         asked = set_of(self.base, topic)
         assert asked is not None, f"{topic} was recognised as an admin's topic before"
-        where = (self.process, operation.index, operation.node)
+        where = (self.script.process, operation.index, operation.node)
         if seen is None:
             return MetadataReadRow(*where, topic, *_wanted(asked), 0, False, "", NO_VALUE, final)
         return MetadataReadRow(*where, topic, *_wanted(asked), seen.partitions, True, seen.topic_id, seen.value, final)
@@ -102,11 +102,12 @@ def _wanted(asked: TopicSet) -> tuple[str, int, int]:
     return asked.name, asked.topics, asked.partitions
 
 
-class MetadataReader(MetadataScript):
+class MetadataReader(ClusterScript):
     """Polls each node in turn until Stopping; a closed loop by nature, as fetchers are."""
 
     def __init__(self, plan: MetadataReaderPlan, settings: ClientSettings, random: Chance) -> None:
-        super().__init__(plan.process, plan.base, settings, random)
+        super().__init__(plan.process, settings, random, ())
+        self.known = Topics(self, plan.base)
         self.plan = plan
         self.views: dict[int, View] = {}
         self.polls = 0
@@ -122,16 +123,16 @@ class MetadataReader(MetadataScript):
             due_us = max(due_us + interval, self.now.mono_us)
 
     def _poll(self, due_us: int) -> Steps[None]:
-        if not self.nodes and not (yield from self.meet()):
+        if not self.known.nodes and not (yield from self.known.meet()):
             yield from self.back_off()
             return
-        numbers = sorted(self.nodes)
-        node = self.nodes[numbers[(self.plan.number + self.polls // POLLS_PER_VISIT) % len(numbers)]]
+        numbers = sorted(self.known.nodes)
+        node = self.known.nodes[numbers[(self.plan.number + self.polls // POLLS_PER_VISIT) % len(numbers)]]
         self.polls += 1
         if not (yield from self.connect_to_node(node)):
             self.polls += POLLS_PER_VISIT - 1 - (self.polls - 1) % POLLS_PER_VISIT  # The next node, then.
             return
-        found = yield from self.ask("metadata_read", due_us, node)
+        found = yield from self.known.ask("metadata_read", due_us, node)
         if found is not None:
             operation, answer, view = found
             self.end(operation, "ok", None, answer, rows=tuple(self._news(operation, view)))
@@ -142,11 +143,11 @@ class MetadataReader(MetadataScript):
         self.views[operation.node] = view
         if before == view:
             return []
-        changed = [self.row(operation, topic, seen) for topic, seen in view.items() if before.get(topic) != seen]
-        return [*changed, *(self.row(operation, topic, None) for topic in before if topic not in view)]
+        changed = [self.known.row(operation, topic, seen) for topic, seen in view.items() if before.get(topic) != seen]
+        return [*changed, *(self.known.row(operation, topic, None) for topic in before if topic not in view)]
 
 
-class FinalDescriber(MetadataScript):
+class FinalDescriber(ClusterScript):
     """Asks every node for all topics and their configs until all say the same; then writes down what each said.
 
     After ``limit_us`` it writes down what they said last. ``undescribed``: how many of ``expected`` nodes said nothing.
@@ -155,7 +156,8 @@ class FinalDescriber(MetadataScript):
     def __init__(
         self, process: str, base: str, settings: ClientSettings, random: Chance, expected: int, limit_us: int
     ) -> None:
-        super().__init__(process, base, settings, random)
+        super().__init__(process, settings, random, ())
+        self.known = Topics(self, base)
         self.limit_us = limit_us
         self.expected = expected
         self.undescribed = expected
@@ -170,15 +172,15 @@ class FinalDescriber(MetadataScript):
         self._deadline_us = self.now.mono_us + self.limit_us
         last: dict[int, tuple[Operation, View]] = {}
         while not self.gives_up:
-            if (yield from self.meet()):
-                for node in [self.nodes[each] for each in sorted(self.nodes)]:
+            if (yield from self.known.meet()):
+                for node in [self.known.nodes[each] for each in sorted(self.known.nodes)]:
                     described = yield from self._describe(node)
                     if described is not None:
                         last[node.node_id] = described
                     else:
                         last.pop(node.node_id, None)
                 views = [view for _, view in last.values()]
-                self.undescribed = max(0, max(self.expected, len(self.nodes)) - len(last))
+                self.undescribed = max(0, max(self.expected, len(self.known.nodes)) - len(last))
                 self.agreed = not self.undescribed and all(each == views[0] for each in views)
                 if self.agreed:
                     break
@@ -188,7 +190,7 @@ class FinalDescriber(MetadataScript):
     def _describe(self, node: NodeAddress) -> Steps[tuple[Operation, View] | None]:
         if not (yield from self.connect_to_node(node)):
             return None
-        found = yield from self.ask("final_describe", self.now.mono_us, node)
+        found = yield from self.known.ask("final_describe", self.now.mono_us, node)
         if found is None:
             return None
         operation, answer, view = found
@@ -214,4 +216,4 @@ class FinalDescriber(MetadataScript):
 
     def _write_down(self, last: dict[int, tuple[Operation, View]]) -> None:
         for operation, view in last.values():
-            self.record(*(self.row(operation, topic, seen, final=True) for topic, seen in view.items()))
+            self.record(*(self.known.row(operation, topic, seen, final=True) for topic, seen in view.items()))

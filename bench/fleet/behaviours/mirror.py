@@ -1,24 +1,24 @@
 """Copies a topic from the cluster of its fetchers to another one, as mirroring tools do: at least once, in order.
 
-Two scripts in one client: a member of the group ``mirror`` that reads (``MirrorReader``), and an idempotent producer
-that writes the same values to the same partitions of the target (``MirrorWriter``), with a pipe between them. The
-member commits what the target has acknowledged. A position that goes back makes it copy again what is there already:
-that is the rewind of spec M-15, and its two costs, records copied twice and time lost, are what the table ``copies``
-shows.
+Two behaviours in one client: a member of the group ``mirror`` that reads, and an idempotent producer that writes the
+same values to the same partitions of the target (``MirrorWriter``), with a pipe between them. The pipe is the member's
+sink: the member commits what the target has acknowledged. A position that goes back makes it copy again what is there
+already: that is the rewind of spec M-15, and its two costs, records copied twice and time lost, are what the table
+``copies`` shows.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
 from bench.fleet.behaviours import protocol
+from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.group_plans import MirrorPlan
-from bench.fleet.behaviours.member_offsets import STEP_US
-from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, Slot
 from bench.fleet.behaviours.protocol import (
     Answered,
     ClientSettings,
@@ -33,18 +33,19 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
 )
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.runs import BatchReader, Run, compress
+from bench.fleet.runs import Run, compress
 from bench.fleet.values import read_value
-from reference_broker.client.consumer import TakenBatch
-from reference_broker.client.producer import Next
+from reference_broker.client.consumer_partitions import ConsumerRecord
+from reference_broker.client.producer import Next, ProducerState
 from reference_broker.records.builder import build
-from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
 from reports.rows import CopyRow
 
 WRITER_SUFFIX: Final = "-writer"
 WRITER_LANES: Final = 1_000
 """The writer's lanes are numbered from here on."""
+STEP_US: Final = 20_000
+"""How often the writer looks whether there is something to copy."""
 RECORDS_PER_BATCH: Final = 500
 MAX_WAITING: Final = 20_000
 """Records of a partition in the pipe; beyond that it is not read from until there is room."""
@@ -52,15 +53,31 @@ MAX_WAITING: Final = 20_000
 
 @dataclass(slots=True)
 class Pipe:
-    """``waiting``: read and not yet acknowledged, by partition. ``copied``: the source offset behind the last record
-    that the target acknowledged. ``ended``: the reader brings no more."""
+    """The reader's sink. ``waiting``: read and not yet acknowledged, by partition. ``copied``: the source offset behind
+    the last record that the target acknowledged. ``ended``: the reader brings no more."""
 
     waiting: dict[TopicPartition, deque[Record]] = field(default_factory=dict)
     copied: dict[TopicPartition, int] = field(default_factory=dict)
     ended: bool = False
 
-    def put(self, where: TopicPartition, pieces: Sequence[Record]) -> None:
-        self.waiting.setdefault(where, deque()).extend(pieces)
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        for each in records:
+            piece = Record(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
+            self.waiting.setdefault(TopicPartition(each.topic, each.partition), deque()).append(piece)
+
+    def done(self, where: TopicPartition, read: int, committed: int) -> int:
+        return self.copied.get(where, committed) if self.waiting.get(where) else read
+
+    def is_full(self, where: TopicPartition) -> bool:
+        return len(self.waiting.get(where, ())) >= MAX_WAITING
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
+        return any(self.waiting.get(each) for each in partitions)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self.waiting.pop(where, None)
+            self.copied.pop(where, None)
 
     def first(self) -> TopicPartition | None:
         """A partition of which something waits; in turn."""
@@ -85,67 +102,25 @@ class Pipe:
                 waiting.popleft()
             self.copied[where] = pieces[-1].offset + 1
 
-    def drop(self, where: TopicPartition) -> None:
-        """It is read by somebody else now, or from elsewhere."""
-        self.waiting.pop(where, None)
-        self.copied.pop(where, None)
 
-
-class MirrorReader(GroupMember):
-    """Puts what it reads into the pipe and commits what has come out of it."""
-
-    def __init__(
-        self, plan: MirrorPlan, settings: ClientSettings, random: Chance, reader: BatchReader, pipe: Pipe
-    ) -> None:
-        super().__init__(plan.member, settings, random, reader)
-        self.pipe = pipe
-
-    def _took(self, where: TopicPartition, taken: Sequence[TakenBatch]) -> None:
-        for batch in taken:
-            self.pipe.put(where, [each for each in read_records(batch.data) if each.offset >= batch.from_offset])
-
-    def _change_mind(self) -> None:
-        """Before a poll: what has too much in the pipe is left out of it."""
-        waiting = self.pipe.waiting
-        self.dropped = frozenset(each for each in self.reading if len(waiting.get(each, ())) >= MAX_WAITING)
-
-    def _progress(self, where: TopicPartition) -> tuple[int, int]:
-        offset, leader_epoch = super()._progress(where)
-        if not self.pipe.waiting.get(where):
-            return offset, leader_epoch
-        return self.pipe.copied.get(where, max(self.kept[where], 0)), leader_epoch
-
-    def _before_commit(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """What has been read of them is copied first, as long as the others wait anyhow."""
-        end_us = self.now.mono_us + self.settings.request_timeout_us
-        while self.now.mono_us < end_us and any(self.pipe.waiting.get(each) for each in partitions):
-            yield from self.sleep_until(self.now.mono_us + STEP_US)
-
-    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
-        super()._forget(partitions)
-        for where in partitions:
-            self.pipe.drop(where)
-
-    def _settled(self) -> bool:
-        return super()._settled() and self.pipe.first() is None
-
-
-class MirrorWriter(KeyedProducer):
+class MirrorWriter(ClusterScript):
     """Ends when the pipe has ended and is empty, or time is over."""
 
+    KEEPS_CONNECTIONS = True
+
     def __init__(self, plan: MirrorPlan, random: Chance, pipe: Pipe) -> None:
-        producer = ProducerPlan(
-            f"{plan.member.process}{WRITER_SUFFIX}",
-            plan.member.partitions,
-            delivery_timeout_us=plan.delivery_timeout_us,
-            request_wait_ms=plan.request_wait_ms,
-        )
-        super().__init__(producer, plan.target, random)
+        super().__init__(f"{plan.member.process}{WRITER_SUFFIX}", plan.target, random, plan.member.topics)
+        self.plan = plan
         self.pipe = pipe
+        self.delivery = BatchDelivery(self, ProducerState(), self._encode, request_wait_ms=plan.request_wait_ms)
         self._pieces: list[Record] = []
 
+    @property
+    def gives_up(self) -> bool:
+        return self.out_of_time or self.delivery.is_overdue
+
     def run(self) -> Steps[None]:
-        if not (yield from self.find_leaders(self.plan.partitions)):
+        if not (yield from self.find_leaders(self.plan.member.partitions)):
             return
         while not self.gives_up:
             where = self.pipe.first()
@@ -160,9 +135,8 @@ class MirrorWriter(KeyedProducer):
         self._pieces = self.pipe.take(where)
         operation = self.begin("copy", self.now.mono_us, sent=False)
         deadline_us = self.now.mono_us + self.plan.delivery_timeout_us
-        slot = self._pending = Slot(operation, where, 0, deadline_us, count=len(self._pieces))
-        result, error, answer = yield from self._deliver(slot)
-        self._pending = None
+        slot = Slot(operation, where, 0, deadline_us, len(self._pieces))
+        result, error, answer = yield from self.delivery.deliver(slot)
         self._settle(slot, result, error, answer)
         if result is Next.DONE:
             self.pipe.settle(where, self._pieces)
@@ -197,9 +171,7 @@ class MirrorWriter(KeyedProducer):
 
     def close(self, now: Now) -> list[HistoryRow]:
         """Hard end: what is in flight may be in the target."""
-        self.now = now
-        slot, self._pending = self._pending, None
-        rows = super().close(now)
+        slot, rows = self.delivery.pending, super().close(now)
         if slot is not None and slot.batch is not None:
             rows.extend(self._copy_rows(slot))
         return rows
@@ -219,10 +191,10 @@ class Mirror:
     """Both of them as one behaviour. Stopping goes to the reader; once it has ended the writer finishes what is in the
     pipe."""
 
-    def __init__(self, plan: MirrorPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
+    def __init__(self, plan: MirrorPlan, settings: ClientSettings, random: Chance) -> None:
         self.plan = plan
         self.pipe = Pipe()
-        self.reader = MirrorReader(plan, settings, random, reader, self.pipe)
+        self.reader = GroupMember(plan.member, settings, random, sink=self.pipe)
         self.writer = MirrorWriter(plan, random, self.pipe)
         self._open = 2
 

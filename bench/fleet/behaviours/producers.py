@@ -7,33 +7,20 @@ An idempotent producer sends a batch again, with its sequence, until it knows it
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 from zlib import crc32
 
-from bench.fleet.behaviours.bodies import INIT_PRODUCER_ID, PRODUCE, init_producer_id_request
+from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
+from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now, TopicPartition
-from bench.fleet.behaviours.script import Operation, Steps
+from bench.fleet.behaviours.script import Steps
 from bench.fleet.values import ValueMaker
 from reference_broker.client.producer import Batch, Next, ProducerState
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.wire.errors import error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import (
-    ProducePartition,
-    ProducePartitionResponse,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-)
 from reports.rows import RunRow
 
-if TYPE_CHECKING:
-    from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
-
-LAST_VERSION_BY_NAME: Final = 12
 MAX_UNSENT_RECORDED: Final = 100_000
 """Slots that were overdue but never sent when load ended: at most so many are written down."""
 
@@ -72,20 +59,6 @@ def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[Topi
     return {where: tuple(each) or (b"k",) for where, each in found.items()}
 
 
-@dataclass(slots=True)
-class Slot:
-    """One slot's records. ``batch`` None: none made yet, or an idempotent producer needs another ID first."""
-
-    operation: Operation
-    where: TopicPartition
-    first_sequence: int
-    deadline_us: int
-    batch: Batch | None = None
-    records: bytes = b""
-    count: int = 0
-    """of its records, 0: as many as the plan says"""
-
-
 class KeyedProducer(ClusterScript):
     """Ends after Stopping once the slot in flight is settled, or after ``max_slots`` slots."""
 
@@ -100,7 +73,7 @@ class KeyedProducer(ClusterScript):
         self.keys = partition_keys(plan.partitions, plan.keys)
         self.next_sequence = 0
         self.slots = 0
-        self._pending: Slot | None = None
+        self.delivery = BatchDelivery(self, self.state, self._encode, plan.acks, plan.request_wait_ms)
 
     def run(self) -> Steps[None]:
         if not (yield from self.find_leaders(self.plan.partitions)):
@@ -119,7 +92,7 @@ class KeyedProducer(ClusterScript):
 
     @property
     def gives_up(self) -> bool:
-        return self.out_of_time or (self._pending is not None and self.now.mono_us >= self._pending.deadline_us)
+        return self.out_of_time or self.delivery.is_overdue
 
     def _record_unsent(self, start_us: int, end_us: int) -> None:
         """Slots that were overdue by an interval at the end of load and never sent: offered, and failed."""
@@ -137,81 +110,11 @@ class KeyedProducer(ClusterScript):
     def _send_slot(self, due_us: int) -> Steps[None]:
         where = self.plan.partitions[(self.slots - 1) % len(self.plan.partitions)]
         operation = self.begin("produce", due_us, sent=False)
-        slot = Slot(operation, where, self.next_sequence, self.now.mono_us + self.plan.delivery_timeout_us)
-        self.next_sequence += self.plan.records_per_request
-        self._pending = slot
-        result, error, answer = yield from self._deliver(slot)
-        self._pending = None
+        deadline_us, count = self.now.mono_us + self.plan.delivery_timeout_us, self.plan.records_per_request
+        slot = Slot(operation, where, self.next_sequence, deadline_us, count)
+        self.next_sequence += count
+        result, error, answer = yield from self.delivery.deliver(slot)
         self._settle(slot, result, error, answer)
-
-    def _deliver(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
-        """Attempts until the batch's end is known, or time is over."""
-        error: str | None = "not_sent"
-        while not self.gives_up:
-            if (yield from self._ready(slot)):
-                result, error, answer = yield from self._attempt(slot)
-                if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
-                    return result, error, answer
-                if result is Next.RETRY_ELSEWHERE:
-                    if self._leads(slot.operation.node, slot.where):  # The answer did not say who else does.
-                        yield from self.back_off()
-                        yield from self.refresh()
-                    continue
-                if self.strand.failures > PATIENT_FAILURES:
-                    yield from self.refresh()  # A leader that has been replaced, and does not know, times out for ever.
-            yield from self.back_off()
-        if slot.batch is None:
-            return Next.FAILED, error, None
-        return self.state.give_up(slot.batch), error, None
-
-    def _ready(self, slot: Slot) -> Steps[bool]:
-        """A connection to the leader and a batch with a producer ID. One attempt at each leader that metadata names."""
-        leader = self.metadata.leader_of(slot.where)
-        while leader is None or not (yield from self.connect_to_node(leader)):
-            before = leader
-            if not (yield from self.refresh()):
-                return False
-            leader = self.metadata.leader_of(slot.where)
-            if leader == before:
-                return False
-        slot.operation.node = leader.node_id
-        if self.state.needs_producer_id and not (slot.batch is not None and slot.batch.maybe_written):
-            if not (yield from self._init_producer_id()):
-                yield from self.refresh()  # It may be dead behind a proxy that goes on accepting.
-                return False
-            if slot.batch is not None:
-                self.state.renew(slot.batch)
-                slot.records = self._encode(slot)
-        if slot.batch is None:
-            slot.batch = self.state.add(slot.where, slot.count or self.plan.records_per_request)
-            slot.records = self._encode(slot)
-        return True
-
-    def _leads(self, node_id: int, where: TopicPartition) -> bool:
-        leader = self.metadata.leader_of(where)
-        return leader is None or leader.node_id == node_id
-
-    def _attempt(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
-        batch = slot.batch
-        assert batch is not None, "a slot is sent before its batch is made"
-        if slot.operation.invoke_us < 0:
-            slot.operation.invoke_us = self.now.mono_us
-        slot.operation.partitions_sent = 1
-        self.state.sent(batch)
-        answer = yield from self.call(*self._request(slot), self.plan.request_wait_ms * 1000)
-        if isinstance(answer, str):
-            return self.state.lost(batch), answer, None
-        found = _partition_of(cast(ProduceResponse, answer.body))
-        if found is None:
-            return self.state.lost(batch), "INVALID_ANSWER", answer
-        result = self.state.answered(batch, found.error_code, found.base_offset)
-        if result is Next.DONE:
-            self.succeeded()
-            return result, None, answer
-        leader = found.current_leader
-        if leader is not None and leader.leader_id >= 0:
-            self.metadata = self.metadata.learn_leader(slot.where, leader.leader_id, leader.leader_epoch)
-        return result, error_name(found.error_code), answer
 
     def _settle(self, slot: Slot, result: Next, error: str | None, answer: Answered | None) -> None:
         kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
@@ -222,7 +125,7 @@ class KeyedProducer(ClusterScript):
     def close(self, now: Now) -> list[HistoryRow]:
         """Hard end: the batch in flight may be written, so its run is recorded too."""
         rows = super().close(now)
-        slot = self._pending
+        slot = self.delivery.pending
         if slot is not None and slot.batch is not None:
             rows.append(self._run_row(slot, slot.batch))
         return rows
@@ -243,8 +146,6 @@ class KeyedProducer(ClusterScript):
             self.plan.acks,
         )
 
-    # -- bytes and requests -------------------------------------------------------------------------------------
-
     def _encode(self, slot: Slot) -> bytes:
         batch = slot.batch
         assert batch is not None, "a slot is encoded before its batch is made"
@@ -259,34 +160,3 @@ class KeyedProducer(ClusterScript):
             producer_epoch=batch.producer_epoch,
             base_sequence=batch.base_sequence,
         )
-
-    def _request(self, slot: Slot) -> tuple[int, int, ProduceRequest]:
-        topic_id = self.metadata.topic_id(slot.where.topic)
-        version = self.settings.versions.produce
-        if topic_id == NO_TOPIC_ID:
-            version = min(version, LAST_VERSION_BY_NAME)
-        said = (slot.where.topic, NO_TOPIC_ID) if version <= LAST_VERSION_BY_NAME else ("", topic_id)
-        topic = ProduceTopic(*said, [ProducePartition(slot.where.partition, slot.records)])
-        return PRODUCE, version, ProduceRequest(self.plan.acks, self.plan.request_wait_ms, [topic])
-
-    def _init_producer_id(self) -> Steps[bool]:
-        operation = self.begin("init_producer_id", self.now.mono_us)
-        version = self.settings.versions.init_producer_id
-        answer = yield from self.call(INIT_PRODUCER_ID, version, init_producer_id_request())
-        if isinstance(answer, str):
-            self.end(operation, "fail", answer)
-            return False
-        body = cast("InitProducerIdResponse", answer.body)
-        code = int(body.error_code.value)
-        if code:
-            self.end(operation, "fail", error_name(code), answer)
-            return False
-        self.state.assign(int(body.producer_id), int(body.producer_epoch))
-        self.end(operation, "ok", None, answer)
-        return True
-
-
-def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
-    """A request names one partition, so its answer must too."""
-    partitions = [each for topic in body.responses for each in topic.partitions]
-    return partitions[0] if len(partitions) == 1 else None

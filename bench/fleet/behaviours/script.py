@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import (
     Address,
     Answered,
@@ -26,7 +27,6 @@ from bench.fleet.behaviours.protocol import (
     HistoryRow,
     Leaving,
     Now,
-    Record,
     Request,
     Started,
     Stopping,
@@ -34,7 +34,8 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from reports.rows import OperationRow
+
+__all__ = ["Operation", "Script", "Steps"]
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, FleetEvent, T]
@@ -58,36 +59,18 @@ class Strand:
     failures: int = 0
 
 
-@dataclass(slots=True)
-class Operation:
-    """An operation whose end is not known yet. ``invoke_us`` -1: not sent yet."""
-
-    index: int
-    f: str
-    intended_us: int
-    invoke_us: int
-    node: int = -1
-    session_id: int = 0
-    session_epoch: int = -1
-    partitions_sent: int = 0
-
-
 class Script(ABC):
     """One logical client: see ``protocol`` for what it owes its driver."""
 
     def __init__(self, process: str, settings: ClientSettings, random: Chance) -> None:
-        self.process = process
         self.settings = settings
         self.random = random
-        self.now = Now(0, 0)
+        self.journal = Journal(process)
         self.stopping_at_us: int | None = None
         self.leaving = False
         self._connected: dict[int, Address] = {}
         self._strands: list[Strand] = []
         self._strand: Strand | None = None
-        self._out: list[FleetAction] = []
-        self._open: dict[int, Operation] = {}
-        self._operations = 0
         self._finished = False
 
     @abstractmethod
@@ -107,8 +90,7 @@ class Script(ABC):
             self._begin(Strand(self.run()))
         elif not self._finished:
             self._give(event)
-        out, self._out = self._out, []
-        return out
+        return self.journal.take_actions()
 
     def _give(self, event: FleetEvent) -> None:
         if isinstance(event, Stopping | Leaving):
@@ -129,9 +111,7 @@ class Script(ABC):
     def close(self, now: Now) -> list[HistoryRow]:
         self.now = now
         self._finished = True
-        rows: list[HistoryRow] = [self._row(each, "info", "unfinished") for each in self._open.values()]
-        self._open.clear()
-        return rows + self.still_open()
+        return self.journal.end_all("unfinished") + self.still_open()
 
     def _begin(self, strand: Strand) -> None:
         self._strands.append(strand)
@@ -150,10 +130,22 @@ class Script(ABC):
             if not self._strands:
                 self._finished = True
                 self.record(*self.still_open())
-                self._out.append(Finished())
+                self.journal.actions.append(Finished())
         self._strand = before or strand
 
     # -- what scripts are made of -------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> str:
+        return self.journal.process
+
+    @property
+    def now(self) -> Now:
+        return self.journal.now
+
+    @now.setter
+    def now(self, now: Now) -> None:
+        self.journal.now = now
 
     @property
     def stopping(self) -> bool:
@@ -186,7 +178,7 @@ class Script(ABC):
         """Ends earlier when Stopping comes."""
         self.strand.wake_at_us = at_us
         self.strand.waits = "sleep"
-        self._out.append(Wake(at_us, self.strand.lane))
+        self.journal.actions.append(Wake(at_us, self.strand.lane))
         yield
 
     def hurry(self, lane: int) -> None:
@@ -194,7 +186,7 @@ class Script(ABC):
         for strand in self._strands:
             if strand.lane == lane and strand.waits == "sleep" and strand.wake_at_us > self.now.mono_us:
                 strand.wake_at_us = self.now.mono_us
-                self._out.append(Wake(self.now.mono_us, lane))
+                self.journal.actions.append(Wake(self.now.mono_us, lane))
 
     def back_off(self) -> Steps[None]:
         """Wait after a failure, longer each time until ``succeeded`` is called."""
@@ -212,7 +204,8 @@ class Script(ABC):
         operation = self.begin("connect", self.now.mono_us)
         operation.node = node
         self.strand.waits = "connect"
-        self._out.append(Connect(self.settings.dial.get(address, address), self.settings.connect_timeout_us, lane))
+        dialled = self.settings.dial.get(address, address)
+        self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, lane))
         event = yield
         if isinstance(event, ConnectFailed):
             self.end(operation, "fail", event.reason)
@@ -223,7 +216,7 @@ class Script(ABC):
 
     def disconnect(self) -> None:
         if self._connected.pop(self.strand.lane, None) is not None:
-            self._out.append(Disconnect(self.strand.lane))
+            self.journal.actions.append(Disconnect(self.strand.lane))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
         """One request; the answer, or why there is none (then there is no connection any more either).
@@ -232,7 +225,7 @@ class Script(ABC):
         """
         self.strand.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
-        self._out.append(Request(api_key, api_version, self.process, body, timeout_us, self.strand.lane))
+        self.journal.actions.append(Request(api_key, api_version, self.process, body, timeout_us, self.strand.lane))
         event = yield
         if isinstance(event, Answered):
             return event
@@ -244,10 +237,7 @@ class Script(ABC):
     # -- history ------------------------------------------------------------------------------------------------
 
     def begin(self, f: str, intended_us: int, *, sent: bool = True) -> Operation:
-        operation = Operation(self._operations, f, intended_us, self.now.mono_us if sent else -1)
-        self._operations += 1
-        self._open[operation.index] = operation
-        return operation
+        return self.journal.begin(f, intended_us, sent=sent)
 
     def end(
         self,
@@ -259,40 +249,8 @@ class Script(ABC):
         partitions_answered: int = -1,
         rows: tuple[HistoryRow, ...] = (),
     ) -> None:
-        """``kind``: ok, fail or info. ``rows``: those that belong to it."""
-        del self._open[operation.index]
-        row = self._row(operation, kind, error, answer, answered_session_id, partitions_answered)
-        self._out.append(Record((row, *rows)))
+        """As ``Journal.end``."""
+        self.journal.end(operation, kind, error, answer, answered_session_id, partitions_answered, rows)
 
     def record(self, *rows: HistoryRow) -> None:
-        if rows:
-            self._out.append(Record(rows))
-
-    def _row(
-        self,
-        operation: Operation,
-        kind: str,
-        error: str | None = None,
-        answer: Answered | None = None,
-        answered_session_id: int = -1,
-        partitions_answered: int = -1,
-    ) -> OperationRow:
-        ended_us = self.now.mono_us
-        return OperationRow(
-            self.process,
-            operation.index,
-            operation.f,
-            kind,
-            operation.intended_us,
-            operation.invoke_us if operation.invoke_us >= 0 else ended_us,
-            ended_us,
-            operation.node,
-            error,
-            operation.session_id,
-            operation.session_epoch,
-            answered_session_id,
-            operation.partitions_sent,
-            partitions_answered,
-            answer.request_bytes if answer is not None else 0,
-            answer.response_bytes if answer is not None else 0,
-        )
+        self.journal.record(*rows)

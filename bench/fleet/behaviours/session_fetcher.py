@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from bench.fleet.behaviours.assigned import AssignedScript
+from bench.fleet.behaviours.assigned import AssignmentBook, Reading
 from bench.fleet.behaviours.bodies import FETCH
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.cluster import PATIENT_FAILURES
+from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
 from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.runs import BatchReader, read_row
-from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.session_handler import (
     FetchPlan,
     Handled,
@@ -30,7 +29,7 @@ from reference_broker.client.session_handler import (
 )
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
-from reports.rows import PositionRow
+from reports.rows import END_OF_RUN_US, PositionRow
 
 __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetcher"]
 
@@ -67,32 +66,37 @@ class Answer:
     failed: bool = False
 
 
-class SessionFetcher(AssignedScript):
+class SessionFetcher(ClusterScript):
     """Ends after Stopping, once QUIET_POLLS polls in a row at each leader brought nothing. ``reader`` may be shared."""
 
     KEEPS_CONNECTIONS = True
 
     def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
-        super().__init__(plan, settings, random)
+        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        self.plan = plan
         self.reader = reader
-        self.reading: tuple[TopicPartition, ...] = plan.partitions
+        self.book = AssignmentBook(self.journal)
+        self.reading = Reading(plan, random, self.book)
         self.sessions: dict[int, NodeSession] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
         """Partitions that need another position, and the operation that said so."""
         self._stale_metadata = False
         self._looking_up = False
         self._by_leader: dict[int, list[TopicPartition]] = {}
-        self._grouped_for: tuple[object, object] = (None, None)
+        self._grouped_for: object = None
         self._leaderless = False
         self._look_again_us = 0
         self._first_poll_us = 0
         self._caught_up = False
 
+    def still_open(self) -> list[HistoryRow]:
+        return self.book.end_all(self.now.mono_us if self.leaving else END_OF_RUN_US)
+
     def run(self) -> Steps[None]:
         if not (yield from self.find_leaders(self.plan.partitions)):
             return
         for where in self.plan.partitions:
-            self.consumer.seek(where, 0)
+            self.reading.consumer.seek(where, 0)
         interval = self.plan.poll_interval_us
         self._first_poll_us = self.now.mono_us + (self.random.randrange(interval) if interval else 0)
         home = next((each for each in self._leaders() if self._address(each) == self.connected_to), None)
@@ -106,18 +110,18 @@ class SessionFetcher(AssignedScript):
     # -- leaders ------------------------------------------------------------------------------------------------
 
     def _leaders(self) -> dict[int, list[TopicPartition]]:
-        """Partitions by leader, computed again only when metadata or what is read changed."""
-        if self._grouped_for[0] is not self.metadata or self._grouped_for[1] is not self.reading:
+        """Partitions by leader, computed again only when metadata changed."""
+        if self._grouped_for is not self.metadata:
             groups: dict[int, list[TopicPartition]] = {}
-            for where in self.reading:
+            for where in self.plan.partitions:
                 node = self.metadata.leader_of(where)
                 if node is not None:
                     groups.setdefault(node.node_id, []).append(where)
             if groups != self._by_leader:
                 for session in self.sessions.values():
                     session.quiet_polls = 0
-            self._by_leader, self._grouped_for = groups, (self.metadata, self.reading)
-            self._leaderless = sum(len(group) for group in groups.values()) < len(self.reading)
+            self._by_leader, self._grouped_for = groups, self.metadata
+            self._leaderless = sum(len(group) for group in groups.values()) < len(self.plan.partitions)
         return self._by_leader
 
     def _address(self, node_id: int) -> Address:
@@ -198,7 +202,7 @@ class SessionFetcher(AssignedScript):
         if lost := [each for each in mine if each in self._out_of_range]:
             yield from self._reset_positions(lost)
         elif mine:
-            self._change_mind()
+            self.reading.change_mind(self.stopping)
             yield from self._poll(node_id, session, intended_us)
 
     def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
@@ -207,34 +211,32 @@ class SessionFetcher(AssignedScript):
         found = yield from self.bound_offsets(partitions)
         for where in partitions:
             if where in found:
-                self._seek(where, found[where])
+                self.reading.seek(where, found[where])
                 self._out_of_range.pop(where, None)
         if len(found) < len(partitions):
             self._stale_metadata = True
             yield from self.back_off()
 
-    def _leader_epoch(self, where: TopicPartition) -> int:
-        """What a fetch says of it, -1 nothing."""
-        return self.metadata.topics[where.topic].partitions[where.partition].leader_epoch
-
     def _wanted(self, node_id: int) -> dict[TopicPartition, Wanted]:
         wanted: dict[TopicPartition, Wanted] = {}
-        positions, max_bytes = self.consumer.positions, self.plan.partition_max_bytes
+        positions, max_bytes = self.reading.consumer.positions, self.plan.partition_max_bytes
         for where in self._leaders().get(node_id, ()):
-            if where in self.dropped:
+            if where in self.reading.dropped:
                 continue
-            topic_id = self.metadata.topic_id(where.topic)
-            wanted[where] = Wanted(topic_id, positions[where].offset, max_bytes, self._leader_epoch(where))
+            topic = self.metadata.topics[where.topic]
+            leader_epoch = topic.partitions[where.partition].leader_epoch
+            wanted[where] = Wanted(topic.topic_id, positions[where].offset, max_bytes, leader_epoch)
         return wanted
 
     def _poll(self, node_id: int, session: NodeSession, intended_us: int) -> Steps[None]:
         plan, session.resend = session.resend or session.handler.build(self._wanted(node_id)), None
-        self.polls += 1
+        self.reading.polls += 1
         operation = self.begin("fetch", intended_us)
         operation.node = node_id
         operation.session_id, operation.session_epoch = plan.session_id, plan.session_epoch
         operation.partitions_sent = len(plan.to_send)
-        self._assign(session.handler.partitions)
+        for where in session.handler.partitions:
+            self.book.begin(where, self.reading.consumer.positions[where].offset)
         wait_ms = self.plan.max_wait_ms
         version = plan.version(self.settings.versions.fetch)
         request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
@@ -250,9 +252,10 @@ class SessionFetcher(AssignedScript):
             yield from self.back_off()
 
     def _lost(self, session: NodeSession, plan: FetchPlan) -> None:
-        if self.habits.on_lost is OnLost.RESEND and not session.handler.retransmits:
+        on_lost = self.reading.habits.on_lost
+        if on_lost is OnLost.RESEND and not session.handler.retransmits:
             session.resend = plan
-        elif self.habits.on_lost is not OnLost.PRESUME or not session.handler.presume_processed():
+        elif on_lost is not OnLost.PRESUME or not session.handler.presume_processed():
             session.handler.handle_lost()
 
     # -- one answer ---------------------------------------------------------------------------------------------
@@ -264,7 +267,7 @@ class SessionFetcher(AssignedScript):
         held = session.handler.partitions
         for where, data in handled.partitions:
             asked = held.get(where)
-            if asked is not None and asked.fetch_offset == self.consumer.positions[where].offset:
+            if asked is not None and asked.fetch_offset == self.reading.consumer.positions[where].offset:
                 self._take_partition(where, data, found)
         self._unassign_gone()
 
@@ -290,28 +293,23 @@ class SessionFetcher(AssignedScript):
         return session.refusals == 1 and not found.failed
 
     def _take_partition(self, where: TopicPartition, data: PartitionData, found: Answer) -> None:
-        position = self.consumer.positions[where]
+        position = self.reading.consumer.positions[where]
         before = position.offset
         error: str | None = None
         if data.error_code:
             error = error_name(data.error_code)
             self._note_error(where, data, found)
         elif data.records:
-            taken = self.consumer.take(where, data)
-            self._took(where, taken)
-            for run in self.reader.read(where, taken):
+            for run in self.reader.read(where, self.reading.consumer.take(where, data)):
                 found.rows.append(read_row(self.process, found.index, found.runs, where, run))
                 found.runs += 1
         bounds = (data.high_watermark, data.log_start_offset)
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
 
-    def _took(self, where: TopicPartition, taken: Sequence[TakenBatch]) -> None:
-        """For those that do more with records than to write down that they came."""
-
     def _take_refused(self, handled: Handled, found: Answer) -> None:
         """An answer that does not fit moves nothing, but what it held is recorded for the judge."""
         for where, data in handled.partitions:
-            position = self.consumer.positions.get(where)
+            position = self.reading.consumer.positions.get(where)
             at = position.offset if position is not None else -1
             error = error_name(data.error_code) if data.error_code else None
             bounds = (data.high_watermark, data.log_start_offset)
@@ -337,6 +335,7 @@ class SessionFetcher(AssignedScript):
 
     def _unassign_gone(self) -> None:
         """A good answer acknowledges the forgetting that its request asked for."""
-        for where in [each for each in self.assigned if each in self.dropped] if self.dropped else ():
+        dropped = self.reading.dropped
+        for where in [each for each in self.book.running if each in dropped] if dropped else ():
             if all(where not in self.sessions[each].handler.partitions for each in self._leaders()):
-                self._unassign(where)
+                self.book.end(where)

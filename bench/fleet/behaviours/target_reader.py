@@ -1,25 +1,30 @@
 """Reads a mirror's target cluster once all is quiet: whether the mirror left anything out, or wrote it twice."""
 
-from typing import ClassVar
+from collections.abc import Sequence
 
+from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.final_reader import FinalReader
-from bench.fleet.behaviours.protocol import HistoryRow, TopicPartition
-from reference_broker.wire.fetch import PartitionData
+from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.runs import BatchReader
 from reports.rows import EndRow, RunRow, TargetRunRow
 
 
-class TargetReader(FinalReader):
-    """As the final reader, but the rows go to a table of their own: the topics of both clusters have the same names,
-    and a record has another offset here."""
+def target_reader(
+    process: str, settings: ClientSettings, random: Chance, partitions: Sequence[TopicPartition], limit_us: int
+) -> FinalReader:
+    """A final reader whose rows go to a table of their own: the topics of both clusters have the same names, and a
+    record has another offset here."""
+    return FinalReader(process, settings, random, partitions, BatchReader(), limit_us, "target_read", _as_target_runs)
 
-    OPERATION: ClassVar[str] = "target_read"
 
-    def _take(self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]) -> str | None:
-        told: list[HistoryRow] = []
-        error = super()._take(index, where, data, told)
-        for row in told:
-            if isinstance(row, RunRow):
-                rows.append(TargetRunRow(*where, row.first_offset, row.count, row.writer, row.first_sequence))
-            elif isinstance(row, EndRow):
-                rows.append(TargetRunRow(*where, row.high_watermark, 0, "", -1))
-        return error
+def _as_target_runs(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
+    return [row for each in rows for row in _as_target_run(each)]
+
+
+def _as_target_run(row: HistoryRow) -> list[HistoryRow]:
+    if isinstance(row, RunRow):
+        where = (row.topic, row.partition)
+        return [TargetRunRow(*where, row.first_offset, row.count, row.writer, row.first_sequence)]
+    if isinstance(row, EndRow):
+        return [TargetRunRow(row.topic, row.partition, row.high_watermark, 0, "", -1)]
+    return []

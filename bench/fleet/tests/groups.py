@@ -23,16 +23,21 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.member_metadata import DRAFT
 from bench.fleet.behaviours.protocol import Answered, Disconnected, Request, TimedOut, TopicPartition
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
+from reference_broker.client.draft_versions import NEEDED_DRAFTS
 from reference_broker.wire import drafts
+from reference_broker.wire.fetch import FetchResponse
 
 NO_WAIT = bodies.milliseconds(0)
 DRAFT_VERSION = 1000
 INVALID_METADATA_EPOCH = 10003
-REBALANCE_US = 300_000
+REBALANCE_US = 1_000_000
 """How long a rebalance waits for members that are known."""
+
+
+FETCH_WAITS_US = 20_000
+"""How long a fetch waits that brings nothing."""
 
 
 @dataclass
@@ -105,7 +110,10 @@ class GroupsBroker(FakeBroker):
             self.leaders, self.logs = leaders, logs
 
     def api_versions(self, node: int) -> ApiVersionsResponse:
-        known = (SupportedFeatureKey(name=DRAFT, min_version=0, max_version=1),) if node in self.drafts else ()
+        known = tuple(
+            SupportedFeatureKey(name=each, min_version=0, max_version=1)
+            for each in (NEEDED_DRAFTS if node in self.drafts else ())
+        )
         return ApiVersionsResponse(
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
         )
@@ -166,6 +174,14 @@ class GroupWorld(World):
                 self.at(self.now_us + self.commits_take_us, behaviour, Answered(body, 10, 20, lane))
             elif body is not None:
                 self.answer(behaviour, body, lane)
+
+    def answer(self, behaviour, body, lane=0) -> None:
+        if isinstance(body, FetchResponse) and not any(
+            each.records or each.error_code for topic in body.responses for each in topic.partitions
+        ):
+            self.at(self.now_us + FETCH_WAITS_US, behaviour, Answered(body, 10, 20, lane))
+        else:
+            super().answer(behaviour, body, lane)
 
     def run(self, seconds: float) -> None:
         """In small steps, between which rebalances may end."""

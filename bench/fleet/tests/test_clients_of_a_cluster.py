@@ -30,8 +30,8 @@ def spread(broker):
     return broker
 
 
-def fetcher(variant, settings, **changes):
-    plan = FetcherPlan(f"fetcher-{variant}", variant, (IDLE, *HOT), poll_interval_us=20_000, **changes)
+def fetcher(variant, settings, process="", **changes):
+    plan = FetcherPlan(process or f"fetcher-{variant}", variant, (IDLE, *HOT), poll_interval_us=20_000, **changes)
     return SessionFetcher(plan, settings, Random(3), BatchReader())
 
 
@@ -131,7 +131,7 @@ def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(world, spread, 
     assert first - moved < 1_500_000
     elsewhere = [each for each in operations(world, "fetch") if each.node == 1 and each.invoke_us > moved + 1_500_000]
     assert not elsewhere, "it went on asking the dead node"
-    assert subject.consumer.positions[HOT[1]].offset > 0
+    assert subject.reading.consumer.positions[HOT[1]].offset > 0
     finish(world, load, subject)
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
 
@@ -177,7 +177,7 @@ def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(world, spr
     assert subject.process in world.finished, "the fetcher never finished"
     asked = operations(world, "list_offsets")
     assert [each.type for each in asked] == ["ok"]
-    assert subject.consumer.positions[HOT[1]].offset == 6
+    assert subject.reading.consumer.positions[HOT[1]].offset == 6
 
 
 @pytest.mark.usefixtures("spread")
@@ -185,7 +185,7 @@ def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world, setti
     subject = fetcher("incremental", settings)
     world.start(subject)
     world.run(0.5)
-    before = subject.polls
+    before = subject.reading.polls
     world.stop(subject)
     world.run(20)
     assert subject.process in world.finished, "the fetcher never finished"

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from bench.fleet.behaviours.group_member import GroupMember
-from bench.fleet.behaviours.group_plans import ALTERNATING, MemberPlan
+from bench.fleet.behaviours.group_plans import MemberPlan
+from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, TopicPartition
-from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import read_offsets
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from reference_broker.client.offset_requests import OffsetToCommit
@@ -53,7 +53,7 @@ def load(settings):
 
 def member(settings, number, store=None, **changes):
     plan = replace(PLAN, process=f"member-{number}", **changes)
-    return GroupMember(plan, settings, Random(number), BatchReader(), store)
+    return GroupMember(plan, settings, Random(number), store)
 
 
 def finish(world, load, *members):
@@ -332,7 +332,7 @@ def test_without_a_committed_offset_the_policy_says_where_to_begin(world, broker
         for topic in request.body.topics
         for part in topic.partitions
     }
-    assert asked == {-1 if reset == "latest" else -2}
+    assert asked == {"earliest": {-2}, "latest": {-1}, "none": set()}[reset]
 
 
 def test_with_the_policy_none_a_position_out_of_range_is_kept(world, broker, settings, load):

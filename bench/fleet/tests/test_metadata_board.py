@@ -18,11 +18,7 @@ __all__ = ["settings", "spread"]
 
 
 def fetchers(settings, count):
-    found = []
-    for number in range(count):
-        each = fetcher("incremental", settings)
-        each.process = f"fetcher-{number}"
-        found.append(each)
+    found = [fetcher("incremental", settings, f"fetcher-{number}") for number in range(count)]
     board = MetadataBoard(found[0].topics)
     for each in found:
         each.board = board

@@ -4,17 +4,17 @@ from random import Random
 
 import pytest
 
-from bench.fleet.behaviours.group_plans import ALTERNATING, MemberPlan, MirrorPlan
+from bench.fleet.behaviours.group_plans import MemberPlan, MirrorPlan
+from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.mirror import Mirror, Pipe
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
-from bench.fleet.behaviours.target_reader import TargetReader
-from bench.fleet.runs import BatchReader
+from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.tests.conftest import FakeBroker
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from bench.fleet.values import read_value
+from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 TARGET = 3
@@ -80,7 +80,7 @@ def mirror(settings, number=0, **changes):
         **changes,
     )
     plan = MirrorPlan(member, ClientSettings((Address(f"node-{TARGET}", 9092),)))
-    return Mirror(plan, settings, Random(number), BatchReader())
+    return Mirror(plan, settings, Random(number))
 
 
 def finish(world, load, *mirrors):
@@ -139,7 +139,7 @@ def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(world,
     world.run(2)
     finish(world, load, one)
     before = {name: len(world.rows(name)) for name in ("runs", "positions", "ends")}
-    reader = TargetReader("target-reader", one.plan.target, Random(7), HOT, BatchReader())
+    reader = target_reader("target-reader", one.plan.target, Random(7), HOT, 60_000_000)
     world.start(reader)
     world.run(5)
     assert reader.unread == {}
@@ -172,12 +172,16 @@ def test_old_metadata_makes_it_copy_again_unless_it_is_guarded(world, settings, 
         assert set(world.copied(HOT[0])) == set(world.written(HOT[0]))
 
 
+def read_at(offset):
+    return ConsumerRecord(*HOT[0], offset, 1, None, b"v")
+
+
 def test_what_was_dropped_while_it_was_on_its_way_settles_nothing():
     pipe = Pipe()
-    pipe.put(HOT[0], [Record(offset=7), Record(offset=8)])
+    pipe.put([read_at(7), read_at(8)])
     batch = pipe.take(HOT[0])
-    pipe.drop(HOT[0])
-    pipe.put(HOT[0], [Record(offset=3)])
+    pipe.drop([HOT[0]])
+    pipe.put([read_at(3)])
     pipe.settle(HOT[0], batch)
     assert pipe.copied == {}
     assert [each.offset for each in pipe.take(HOT[0])] == [3]

@@ -10,22 +10,23 @@ from chaos.live import client_mutant
 from chaos.live.run_folder import RunFolder
 from chaos.mutants import mutant
 from chaos.mutants.mutant import Mutant
-from reference_broker.client import offset_commits
+from reference_broker.client.metadata_cache import MetadataCache
+from reference_broker.client.metadata_refresher import MetadataRefresher
 from scenarios.load import Load
 
 NO_WAIT = Mutant(
     "waits_for_nothing",
     "a consumer that seeks at once",
     "client",
-    "reference_broker.client.offset_commits:has_reached",
-    ("metadata_epoch", "min_metadata_epoch"),
-    lambda original: lambda metadata_epoch, min_metadata_epoch: True,  # noqa: ARG005
+    "reference_broker.client.metadata_refresher:MetadataRefresher.has_reached",
+    ("self", "min_metadata_epoch"),
+    lambda original: lambda self, min_metadata_epoch: True,  # noqa: ARG005
 )
 SPEC = FleetSpec(["node-0:1"], Load(seconds=1))
 
 
 def test_a_process_that_makes_clients_changes_them_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_commits, "has_reached", offset_commits.has_reached)  # Put back at the end.
+    monkeypatch.setattr(MetadataRefresher, "has_reached", MetadataRefresher.has_reached)  # Put back at the end.
     monkeypatch.setattr(client_mutant, "by_name", {NO_WAIT.name: NO_WAIT}.__getitem__)
     monkeypatch.setattr(client_mutant, "apply", mutant.apply)
     folder = RunFolder(tmp_path)
@@ -35,7 +36,7 @@ def test_a_process_that_makes_clients_changes_them_first(tmp_path: Path, monkeyp
     )
     call_prelude(spec)
     assert not client_mutant.reached(folder)
-    assert offset_commits.has_reached(1, 2)
+    assert MetadataRefresher((), MetadataCache(), True).has_reached(2)
     assert client_mutant.reached(folder)
 
 

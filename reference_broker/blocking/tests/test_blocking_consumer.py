@@ -7,13 +7,14 @@ import time
 
 import pytest
 
-from reference_broker.blocking.consumer import BlockingConsumer, ConsumerError, InvalidMetadataEpochError
+from reference_broker.blocking.consumer import BlockingConsumer, CommitError, ConsumerError, InvalidMetadataEpochError
 from reference_broker.blocking.examples import offsets_outside
+from reference_broker.blocking.heartbeats import THREAD_NAME
 from reference_broker.blocking.lane_connections import LaneConnections
 from reference_broker.blocking.tests.raw_topics import create_topic, produce
 from reference_broker.client import group_requests
 from reference_broker.client.consumer_partitions import Phase
-from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings
@@ -34,6 +35,7 @@ def broker(tmp_path_factory):
     settings = {
         "crucible.bootstrap.metadata.epoch": 1,
         "group.initial.rebalance.delay.ms": 0,
+        "group.min.session.timeout.ms": 1000,
         "offsets.topic.num.partitions": 2,
     }
     words = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
@@ -42,8 +44,12 @@ def broker(tmp_path_factory):
     started.kill()
 
 
-def consumer(broker, group=None, protocols=EAGER, epoch=True, reset="earliest", name="client", **more):
-    config = GroupConfig(group, (), protocols, heartbeat_interval_us=100_000) if group else None
+def consumer(broker, group=None, protocols=EAGER, epoch=True, reset="earliest", name="client", session_s=45, **more):
+    config = None
+    if group:
+        config = GroupConfig(
+            group, (), protocols, session_timeout_us=session_s * 1_000_000, heartbeat_interval_us=100_000
+        )
     settings = ConsumerConfig((broker,), config, epoch, FetchSettings(reset=reset, max_wait_ms=50))
     return BlockingConsumer(settings, name, **more)
 
@@ -105,6 +111,88 @@ def test_members_that_come_and_go_miss_nothing_and_repeat_nothing(broker, protoc
     for each in members:
         each.join(30)
     assert sorted(seen) == [(partition, offset) for partition in range(6) for offset in range(40)]
+
+
+def until(found, *polled, limit_s=30.0):
+    """Poll these until it is so."""
+    deadline = time.monotonic() + limit_s
+    while not found():
+        assert time.monotonic() < deadline, "it did not come about"
+        for each in polled:
+            each.poll(50)
+
+
+def test_heartbeats_go_on_while_the_application_is_busy(broker):
+    topic = next(names)
+    create_topic(broker, topic, 1)
+    with consumer(broker, topic, session_s=2) as one:
+        one.subscribe([topic])
+        until(one.assignment, one)
+        before = one.consumer.membership.identity
+        time.sleep(5)
+        produce(broker, topic, 0, "a")
+        assert [each.value for each in read(one, 1)] == [b"a"]
+        one.commit()
+        assert one.consumer.membership.identity == before, "it was thrown out and has joined again"
+
+
+@pytest.mark.parametrize("protocols", [EAGER, COOPERATIVE])
+def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next_poll(broker, protocols):
+    topic = next(names)
+    create_topic(broker, topic, 2)
+    with (
+        consumer(broker, topic, protocols, name="slow", max_poll_interval_ms=1000) as slow,
+        consumer(broker, topic, protocols, name="other") as other,
+    ):
+        for each in (slow, other):
+            each.subscribe([topic])
+        until(lambda: len(slow.assignment()) == len(other.assignment()) == 1, slow, other)
+        [lost] = slow.assignment()
+        until(lambda: len(other.assignment()) == 2, other)  # Long before the session of the slow one would end.
+        assert slow.assignment() == ()
+        with pytest.raises(CommitError) as raised:
+            slow.commit({lost: OffsetToCommit(1)})
+        assert raised.value.error is Error.UNKNOWN_MEMBER_ID
+        until(lambda: len(slow.assignment()) == len(other.assignment()) == 1, slow, other)
+
+
+def test_a_consumer_without_a_group_may_stay_away_and_closing_ends_the_thread(broker):
+    topic = next(names)
+    create_topic(broker, topic, 1)
+    produce(broker, topic, 0, "a", "b")
+    with consumer(broker, max_poll_interval_ms=100) as alone:
+        alone.assign([TopicPartition(topic, 0)])
+        assert len(alone.poll(20_000, max_records=1)) == 1
+        time.sleep(0.3)
+        assert [each.value for each in read(alone, 1)] == [b"b"]
+    assert not _beating()
+    with consumer(broker, topic) as member:
+        member.subscribe([topic])
+        member.subscribe([topic, "other"])
+        assert len(_beating()) == 1
+    assert not _beating()
+    member.close()
+
+
+def _beating():
+    return [each for each in threading.enumerate() if each.name == THREAD_NAME]
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(broker, monkeypatch):
+    topic = next(names)
+
+    def fails(_consumer, _now_us):
+        raise RuntimeError("a beat")
+
+    monkeypatch.setattr(GroupConsumer, "next_heartbeats", fails)
+    with consumer(broker, topic) as one:
+        one.subscribe([topic])
+        deadline = time.monotonic() + 20
+        while _beating():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(RuntimeError, match="a beat"):
+            one.poll(0)
 
 
 @pytest.mark.clause("M-7")

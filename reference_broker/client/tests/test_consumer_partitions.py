@@ -26,6 +26,7 @@ def data(first, *values, leader_epoch=3, **more):
 def held():
     partitions = HeldPartitions()
     partitions.add((T0, T1))
+    partitions.ask_committed()
     return partitions
 
 

@@ -66,6 +66,35 @@ def reading():
     return driver
 
 
+def test_offsets_that_were_asked_for_before_a_partition_was_lost_do_not_place_it_when_it_comes_back():
+    """Meanwhile another member has read on and committed."""
+    member = Member()
+    member.join(T0)
+    assert "committed" in member.sent
+    member.go(1000)
+    member.answer("group", heartbeat_answer(25))
+    member.go(100)
+    member.join(T0, generation=5)
+    member.answer("committed", fetched_offsets(17))
+    assert member.consumer.unplaced == [T0]
+    member.answer("committed", fetched_offsets(30))
+    assert member.consumer.position(T0) == 30
+
+
+def test_nothing_is_read_of_a_revoked_partition_that_is_not_released_yet():
+    member = Member()
+    member.join(T0)
+    member.answer("metadata", metadata())
+    member.answer("committed", fetched_offsets(5))
+    member.go(1000)
+    member.answer("group", heartbeat_answer(27))
+    assert [type(each) for each in member.consumer.take_events()][-1] is Revoked
+    member.answer("node-0", fetched(b"a", first=5))
+    assert member.consumer.take_records(9) == []
+    assert "node-0" not in member.go(1000)
+    assert member.consumer.read_so_far([T0])[T0].offset == 5
+
+
 def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read():
     """The application commits what was revoked; meanwhile the member is thrown out, joins anew and gets it again."""
     member = Member()

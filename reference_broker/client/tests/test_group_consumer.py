@@ -12,13 +12,17 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
+from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.consumer_partitions import PositionReset
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import Assigned, GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import found, join_answer
+from reference_broker.client.tests.test_offset_commits import committed
+from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.drafts import (
@@ -60,9 +64,10 @@ def fetched(*values, first=0, error=0, **more):
 class Driver:
     """``sent``: what is in flight, by lane."""
 
-    def __init__(self, **fetch):
+    def __init__(self, observer=None, **fetch):
         settings = FetchSettings(**{"leader_epochs": False, **fetch})
-        self.consumer = GroupConsumer(ConsumerConfig((SEED,), fetch=settings, backoff_us=100))
+        config = ConsumerConfig((SEED,), fetch=settings, backoff_us=100)
+        self.consumer = GroupConsumer(config, observer or ConsumerObserver())
         self.sent = {}
         self.now = 0
 
@@ -250,3 +255,115 @@ def test_a_member_that_leads_waits_for_the_topics_that_others_want():
     [(lane, request)] = consumer.next_requests(0)
     assert (lane, len(request.body.assignments)) == ("group", 1)
     assert not any(isinstance(each, Assigned) for each in consumer.take_events())
+
+
+class Noted(ConsumerObserver):
+    """What it heard, in order."""
+
+    def __init__(self):
+        self.heard = []
+
+    def metadata_answered(self, update, accepted):
+        self.heard.append(("metadata", update.metadata_epoch, accepted))
+
+    def offsets_wanted(self, partitions):
+        self.heard.append(("wanted", partitions))
+
+    def offsets_fetched(self, fetched):
+        self.heard.append(("found", fetched.offsets, fetched.version))
+
+    def fetching(self, node_id, plan, wanted):
+        self.heard.append(
+            ("fetching", node_id, plan.session_epoch, {each: wanted[each].fetch_offset for each in wanted})
+        )
+
+    def fetched(self, answer):
+        moved = [(each.where, each.before, each.after, each.error, len(each.batches)) for each in answer.partitions]
+        self.heard.append(("fetched", answer.node_id, answer.problem, moved))
+
+    def commit_begun(self, partitions):
+        self.heard.append(("committing", partitions))
+
+    def committed(self, committed):
+        self.heard.append(("committed", committed.succeeded))
+
+    def position_reset(self, reset):
+        self.heard.append(("reset", reset.from_offset, reset.to_offset))
+
+    def group_event(self, event):
+        self.heard.append(("event", type(event).__name__))
+
+
+def test_an_observer_hears_of_all_that_happens():
+    noted = Noted()
+    driver = Driver(observer=noted)
+    driver.consumer.assign([T0])
+    driver.consumer.seek(T0, 5)
+    driver.go()
+    driver.answer("metadata", metadata(epoch=3))
+    driver.answer("node-0", fetched(error=1))
+    driver.answer("node-0", listed(2))
+    driver.answer("node-0", fetched(b"a", first=2))
+    assert noted.heard == [
+        ("metadata", 3, True),
+        ("fetching", 0, 0, {T0: 5}),
+        ("fetched", 0, None, [(T0, 5, 5, Error.OFFSET_OUT_OF_RANGE, 0)]),
+        ("reset", 5, 2),
+        ("fetching", 0, 0, {T0: 2}),
+        ("fetched", 0, None, [(T0, 2, 3, Error.NONE, 1)]),
+    ]
+
+
+def test_an_observer_hears_of_offsets_and_of_the_group():
+    noted = Noted()
+    consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), metadata_epoch=False), noted)
+    consumer.assign([T0])
+    assert consumer.commit(0, {T0: OffsetToCommit(4)})
+    sent = {each.lane: each.request for each in consumer.next_requests(0)}
+    assert {"commit"} == set(sent) - {"metadata"}, "both lanes ask for the coordinator"
+    consumer.answered("commit", 0, found())
+    assert {each.lane for each in consumer.next_requests(0)} == {"commit", "committed"}
+    consumer.answered("commit", 0, committed(0))
+    assert consumer.take_commit(0).succeeded
+    consumer.answered("committed", 0, fetched_offsets(17))
+    assert noted.heard == [
+        ("committing", (T0,)),
+        ("wanted", (T0,)),
+        ("committed", True),
+        ("found", {T0: CommittedOffset(17, 7)}, 9),
+    ]
+
+
+def test_a_paused_partition_is_neither_fetched_nor_given_out(reading):
+    reading.answer("node-0", fetched(b"a", first=5))
+    reading.consumer.pause([T0])
+    assert (reading.consumer.take_records(9), reading.go()) == ([], {})
+    reading.consumer.resume([T0])
+    assert [each.value for each in reading.consumer.take_records(9)] == [b"a"]
+    reading.go()
+    assert reading.position() == 6
+
+
+def test_a_damaged_batch_is_an_error_and_moves_nothing(reading):
+    answer = fetched(b"a", first=5)
+    [topic] = answer.responses
+    records = bytearray(topic.partitions[0].records)
+    records[-1] ^= 1
+    topic.partitions[0].records = bytes(records)
+    reading.answer("node-0", answer)
+    assert reading.consumer.take_failures() == [Error.CORRUPT_MESSAGE]
+    assert reading.consumer.take_records(9) == []
+    reading.go(100)
+    assert reading.position() == 5
+
+
+def test_a_failed_fetch_of_offsets_is_begun_again_when_its_time_is_over():
+    noted = Noted()
+    config = ConsumerConfig((SEED,), GroupConfig("g", ()), commit_deadline_us=100)
+    consumer = GroupConsumer(config, noted)
+    consumer.assign([T0])
+    consumer.next_requests(0)
+    consumer.failed("committed", 0)
+    consumer.next_requests(200)
+    consumer.next_requests(200)
+    assert noted.heard == [("wanted", (T0,)), ("found", {}, -1), ("wanted", (T0,))]

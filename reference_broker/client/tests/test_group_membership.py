@@ -318,3 +318,76 @@ def test_in_a_cooperative_rebalance_nobody_gives_up_more_than_moves():
         world.settle()
     revoked = [each for events in world.events.values() for each in events if isinstance(each, Revoked)]
     assert sum(len(each.partitions) for each in revoked) == 4 + 3
+
+
+def beat(membership, now):
+    request = membership.next_heartbeat(now)
+    return request.api_key if request is not None else None
+
+
+def test_while_the_application_is_busy_heartbeats_go_on_and_no_rebalance_begins():
+    membership = joined_member(T0)
+    assert (beat(membership, 999), beat(membership, 1000)) == (None, requests.HEARTBEAT)
+    membership.answered(1000, heartbeat_answer(27))
+    assert beat(membership, 2000) == requests.HEARTBEAT
+    membership.answered(2000, heartbeat_answer(27))
+    assert (membership.take_events(), membership.assignment) == ([], (T0,))
+    membership.next_request(2000)
+    assert membership.take_events() == [Revoked((T0,), 1)]
+
+
+def test_a_member_that_steps_out_loses_all_leaves_and_joins_again_as_another():
+    membership = joined_member(T0)
+    membership.step_out()
+    assert membership.take_events() == [Lost((T0,), 1)]
+    assert beat(membership, 0) == requests.LEAVE_GROUP
+    membership.answered(0, leave_answer())
+    assert (beat(membership, 9000), membership.next_request(9000), membership.wake_at_us) == (None, None, None)
+    assert (membership.generation, membership.member_id, membership.take_events()) == (-1, "", [])
+    membership.come_back()
+    assert ask(membership, 9000, requests.JOIN_GROUP).body.member_id == ""
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered):
+    membership = joined_member(T0)
+    membership.step_out()
+    assert beat(membership, 0) == requests.LEAVE_GROUP
+    membership.come_back()
+    assert membership.next_request(0) is None
+    if answered:
+        membership.answered(0, leave_answer())
+    else:
+        membership.failed(0)
+        ask(membership, 100, requests.FIND_COORDINATOR)
+        membership.answered(100, found())
+    assert ask(membership, 100, requests.JOIN_GROUP).body.member_id == ""
+
+
+def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets():
+    membership = joined_member(T0)
+    membership.rejoin()
+    membership.next_request(0)
+    membership.release()
+    ask(membership, 0, requests.JOIN_GROUP)
+    membership.step_out()
+    assert beat(membership, 0) is None
+    membership.answered(0, join_answer(0, 2, "range", "leader", "me"))
+    assert membership.next_heartbeat(0).body.members[0].member_id == "me"
+
+
+def test_a_static_member_steps_out_in_silence():
+    membership = joined_member(T0, instance_id="i")
+    membership.step_out()
+    assert (beat(membership, 0), membership.state) == (None, MemberState.OUT)
+
+
+def test_a_member_that_has_stepped_out_can_leave_for_good():
+    membership = joined_member(T0)
+    membership.step_out()
+    assert beat(membership, 0) == requests.LEAVE_GROUP
+    membership.answered(0, leave_answer())
+    membership.leave()
+    membership.take_events()
+    membership.next_request(0)
+    assert (membership.take_events(), membership.state) == ([Left(-1)], MemberState.LEFT)

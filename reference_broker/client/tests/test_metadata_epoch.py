@@ -112,6 +112,33 @@ def test_a_wanted_epoch_is_asked_for_until_it_is_reached():
     assert len(dict.fromkeys(asked)) > 1
 
 
+@pytest.mark.clause("M-12")
+def test_an_equal_epoch_is_reached():
+    reached = []
+    for epoch in (-1, 4, 5, 6):
+        metadata = refresher()
+        metadata.cache = metadata.cache.apply(update(0, epoch))
+        reached.append(metadata.has_reached(5))
+    assert reached == [False, False, True, True]
+
+
+def test_a_source_chooses_who_is_asked():
+    offered = []
+
+    def choose(known, bootstrap):
+        offered.append((known, bootstrap))
+        return known[-1] if known else bootstrap[0]
+
+    metadata = refresher(source=choose)
+    asked = []
+    for _ in range(2):
+        asked.append(metadata.next_request(0, ()).to)
+        metadata.answered(0, answer(0, 1))
+        metadata.done(0, True)
+        metadata.want_at_once()
+    assert (asked, offered) == ([SEED, B], [((), (SEED,)), ((A, B), (SEED,))])
+
+
 def test_nodes_and_then_seeds_take_turns_after_failures():
     metadata = refresher()
     metadata.next_request(0, ())

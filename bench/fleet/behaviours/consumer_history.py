@@ -1,0 +1,373 @@
+"""Writes down what a consumer does: it listens to the consumer and to those who carry its requests.
+
+``sent``, ``answering`` .. ``answered`` and ``lost`` are the ends of each request; between the middle two the consumer
+says what it makes of the answer. A read is written down when the application gets the records, as belonging to the
+fetch that brought them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.fleet.behaviours.assigned import AssignmentBook
+from bench.fleet.behaviours.journal import Journal, Operation
+from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
+from bench.fleet.runs import Run, compress, read_row
+from bench.fleet.values import read_value
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
+from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
+from reference_broker.client.consumer_requests import FETCH, LIST_OFFSETS, listed_offsets
+from reference_broker.client.fetch_plan import FetchPlan, Wanted
+from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
+from reference_broker.client.group_events import Assigned, GroupEvent, Joined, Left, Lost, Revoked
+from reference_broker.client.group_requests import (
+    DRAFT_VERSION,
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    GroupRequest,
+    MemberIdentity,
+    error_of,
+    name_of,
+)
+from reference_broker.client.metadata_cache import MetadataUpdate
+from reference_broker.client.offset_commits import Committed, Fetched
+from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import Error, error_name
+from reports.rows import (
+    END_OF_RUN_US,
+    CommitRow,
+    MembershipRow,
+    MetadataEpochRow,
+    PositionRow,
+    ResetRow,
+)
+
+OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
+NO_OFFSET: Final = "no_offset"
+_REASONS: Final[Mapping[str, str]] = {"out_of_range": OUT_OF_RANGE}
+"""Of resets, as the history calls them, where that differs from the consumer's word."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one answer came to, collected while the consumer works on it."""
+
+    answer: Answered
+    operation: Operation | None
+    error: str | None = None
+    session_id: int = -1
+    partitions: int = -1
+    rows: list[HistoryRow] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Reads:
+    """The operation of one fetch, and how many runs of what it brought have been read so far."""
+
+    index: int
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class Brought:
+    """What is not read yet of a partition. ``producers``: (last offset, producer ID) of each batch."""
+
+    reads: Reads
+    producers: tuple[tuple[int, int], ...]
+
+    def producer_of(self, offset: int) -> int:
+        return next((producer for last, producer in self.producers if offset <= last), -1)
+
+
+class ConsumerHistory(ConsumerObserver):
+    """Of all consumers that one client is, one after the other. ``quiet``: how many fetches of a partition in a row
+    have brought nothing and no error."""
+
+    def __init__(self, journal: Journal, group: str) -> None:
+        self.journal = journal
+        self.group = group
+        self.quiet: dict[TopicPartition, int] = {}
+        self._sent: dict[str, Operation] = {}
+        self._outcome: Outcome | None = None
+        self._drafted = False
+        self._planned: dict[int, tuple[FetchPlan, Mapping[TopicPartition, Wanted]]] = {}
+        self._book = AssignmentBook(journal)
+        self._brought: dict[TopicPartition, Brought] = {}
+        self._out_of_range: dict[TopicPartition, int] = {}
+        self._given_at: dict[TopicPartition, int] = {}
+        self._revoked: dict[TopicPartition, None] = {}
+        self._member_id = ""
+        self._join_began_us = -1
+
+    @property
+    def _now_us(self) -> int:
+        return self.journal.now.mono_us
+
+    def still_open(self, until_us: int = END_OF_RUN_US) -> list[HistoryRow]:
+        """Rows of what has lasted until now."""
+        return self._book.end_all(until_us)
+
+    def forget(self) -> None:
+        """The client ends this life: what it was assigned, it is assigned no more."""
+        self.journal.record(*self.still_open(self._now_us))
+        for operation in self._sent.values():
+            self.journal.end(operation, "info", "closed")
+        self._sent.clear()
+        self._planned.clear()
+        self._brought.clear()
+        self._out_of_range.clear()
+        self._given_at.clear()
+        self._revoked.clear()
+        self.quiet.clear()
+        self._join_began_us = -1
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def sent(self, lane: str, request: GroupRequest) -> None:
+        """A commit, and a fetch of offsets, is one operation, however many requests it needs."""
+        node = -1 if request.to is None else request.to.node_id
+        if lane in (COMMIT_LANE, COMMITTED_LANE):
+            if lane in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
+                self._sent[lane].node = node
+            return
+        operation = self._sent[lane] = self.journal.begin(_snake(api_name(request.api_key)), self._now_us)
+        operation.node = node
+        if lane == METADATA_LANE:
+            self._drafted = request.api_version == DRAFT_VERSION
+        elif request.api_key == FETCH:
+            self._fetch_sent(operation, *self._planned[node])
+        elif request.api_key == JOIN_GROUP and self._join_began_us < 0:
+            self._join_began_us = self._now_us
+
+    def _fetch_sent(self, operation: Operation, plan: FetchPlan, held: Mapping[TopicPartition, Wanted]) -> None:
+        operation.session_id, operation.session_epoch = plan.session_id, plan.session_epoch
+        operation.partitions_sent = len(plan.to_send)
+        for where, wanted in held.items():
+            self._book.begin(where, wanted.fetch_offset)
+
+    def answering(self, lane: str, answer: Answered) -> None:
+        """The consumer hears it now."""
+        operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane)
+        self._outcome = Outcome(answer, operation)
+        if operation is not None:
+            self._outcome.error = _error_in(operation.f, answer.body)
+
+    def answered(self, lane: str) -> None:  # noqa: ARG002
+        """It has heard it."""
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None and outcome.operation is not None:
+            kind, rows = "fail" if outcome.error else "ok", tuple(outcome.rows)
+            self.journal.end(
+                outcome.operation, kind, outcome.error, outcome.answer, outcome.session_id, outcome.partitions, rows
+            )
+
+    def lost(self, lane: str, reason: str) -> None:
+        """The request has no answer."""
+        if lane in (COMMIT_LANE, COMMITTED_LANE):
+            return
+        operation = self._sent.pop(lane)
+        if operation.f == "fetch":
+            self._unquiet(self._planned[operation.node][1])
+        self.journal.end(operation, "fail" if operation.f in ("metadata", "list_offsets") else "info", reason)
+
+    def _answer_to_request(self) -> tuple[Outcome, Operation]:
+        outcome = self._outcome
+        assert outcome is not None, "the consumer hears no answer"
+        assert outcome.operation is not None, "the answer is a commit's"
+        return outcome, outcome.operation
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
+        """Only drafts have an epoch to write down."""
+        outcome, operation = self._answer_to_request()
+        if self._drafted:
+            index, node = operation.index, operation.node
+            row = MetadataEpochRow(self.journal.process, index, node, update.metadata_epoch, accepted, self._now_us)
+            outcome.rows.append(row)
+
+    # -- fetches ------------------------------------------------------------------------------------------------
+
+    def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
+        self._planned[node_id] = plan, wanted
+
+    def fetched(self, answer: FetchAnswer) -> None:
+        outcome, operation = self._answer_to_request()
+        response = answer.response
+        outcome.session_id, outcome.partitions = response.session_id, answer.answered
+        if answer.problem is not None:
+            outcome.error = error_name(response.error_code) if response.error_code else "INVALID_ANSWER"
+        reads = Reads(operation.index)
+        outcome.rows += [self._fetched(reads, each) for each in answer.partitions]
+        wanted = self._planned[answer.node_id][1]
+        restless = [each.where for each in answer.partitions if each.error or each.batches]
+        for where in wanted:
+            self.quiet[where] = self.quiet.get(where, 0) + 1
+        self._unquiet(restless if answer.problem is None else wanted)
+
+    def _unquiet(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self.quiet.pop(where, None)
+
+    def _fetched(self, reads: Reads, part: FetchedPartition) -> PositionRow:
+        if part.error is Error.OFFSET_OUT_OF_RANGE:
+            self._out_of_range[part.where] = reads.index
+        if part.batches:
+            producers = tuple((each.header.last_offset, each.header.producer_id) for each in part.batches)
+            self._brought[part.where] = Brought(reads, producers)
+        data, error = part.data, name_of(part.error) if part.error else None
+        bounds = (data.high_watermark, data.log_start_offset)
+        return PositionRow(self.journal.process, reads.index, *part.where, part.before, part.after, *bounds, error)
+
+    def read(self, records: Sequence[ConsumerRecord]) -> None:
+        """The application has got these."""
+        found: dict[TopicPartition, list[Run]] = {}
+        for each in records:
+            where, value = TopicPartition(each.topic, each.partition), read_value(each.value)
+            producer = self._brought[where].producer_of(each.offset)
+            run = Run(each.offset, 1, producer, value.writer, value.sequence, value.valid)
+            found.setdefault(where, []).append(run)
+        for where, parts in found.items():
+            reads = self._brought[where].reads
+            for run in compress(parts):
+                self.journal.record(read_row(self.journal.process, reads.index, reads.runs, where, run))
+                reads.runs += 1
+
+    def position_reset(self, reset: PositionReset) -> None:
+        where, reason = reset.partition, _REASONS.get(reset.reason, reset.reason)
+        index = self._out_of_range.pop(where, self.journal.begun - 1)
+        moved = (reset.from_offset, reset.to_offset)
+        self.journal.record(
+            ResetRow(self.journal.process, index, *where, *moved, reason, reset.metadata_epoch, self._now_us)
+        )
+        self._unquiet([where])
+        self._book.move(where, reset.to_offset)
+
+    def _read_no_more(self, partitions: Iterable[TopicPartition]) -> None:
+        self._unquiet(partitions)
+        for where in partitions:
+            self._out_of_range.pop(where, None)
+            self._book.end(where)
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:  # noqa: ARG002
+        self._sent[COMMITTED_LANE] = self.journal.begin("offset_fetch", self._now_us)
+
+    def offsets_fetched(self, fetched: Fetched) -> None:
+        operation = self._sent.pop(COMMITTED_LANE)
+        error = name_of(fetched.error) if fetched.error else None
+        self.journal.end(operation, "fail" if error else "ok", error)
+        for where, at in fetched.offsets.items():
+            draft = fetched.version == DRAFT_VERSION
+            self._record_offset("fetched", operation.index, where, at, fetched.asked_as, draft, None)
+
+    def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
+        operation = self._sent[COMMIT_LANE] = self.journal.begin("offset_commit", self._now_us)
+        operation.partitions_sent = len(partitions)
+
+    def committed(self, committed: Committed) -> None:
+        operation = self._sent.pop(COMMIT_LANE)
+        wrong = next((each for each in committed.errors.values() if each), Error.NONE)
+        kind = "ok" if not wrong else "info" if wrong is Error.REQUEST_TIMED_OUT else "fail"
+        self.journal.end(operation, kind, name_of(wrong) if wrong else None)
+        for where, error in committed.errors.items():
+            at, draft = committed.offsets[where], committed.version == DRAFT_VERSION
+            name = name_of(error) if error else None
+            self._record_offset("commit", operation.index, where, at, committed.asked_as, draft, name)
+
+    def loaded(self, where: TopicPartition, at: CommittedOffset, identity: MemberIdentity) -> None:
+        """From outside the cluster."""
+        self._record_offset("loaded", -1, where, at, identity, True, None)
+
+    def stored(self, where: TopicPartition, at: OffsetToCommit, identity: MemberIdentity, done: bool) -> None:
+        """Outside the cluster. ``done`` False: a later owner has stored something already."""
+        self._record_offset("stored", -1, where, at, identity, True, None if done else "FENCED")
+
+    def _record_offset(
+        self,
+        kind: str,
+        index: int,
+        where: TopicPartition,
+        at: CommittedOffset | OffsetToCommit,
+        who: MemberIdentity,
+        draft: bool,
+        error: str | None,
+    ) -> None:
+        self.journal.record(
+            CommitRow(
+                self.journal.process,
+                index,
+                kind,
+                self.group,
+                who.generation_id,
+                who.member_id,
+                *where,
+                at.offset,
+                at.leader_epoch,
+                at.metadata_epoch if draft else -1,
+                draft,
+                error,
+                self._now_us,
+            )
+        )
+
+    # -- the group ----------------------------------------------------------------------------------------------
+
+    def group_event(self, event: GroupEvent) -> None:
+        match event:
+            case Joined():
+                since_us = self._join_began_us if self._join_began_us >= 0 else self._now_us
+                self._join_began_us, self._member_id = -1, event.member_id
+                self._record_member("joined", event.generation, since_us=since_us)
+            case Assigned():
+                for where in event.partitions:
+                    self._revoked.pop(where, None)
+                    self._given_at[where] = self._now_us
+                    self._record_member("assigned", event.generation, where)
+            case Revoked():
+                self._revoked.update(dict.fromkeys(event.partitions))
+                self._read_no_more(event.partitions)
+            case Lost():
+                self._take_away(event.partitions, "lost", event.generation)
+            case Left():
+                self._record_member("left", event.generation)
+
+    def released(self, event: Revoked) -> None:
+        """What was revoked is let go, but for what was lost or came back meanwhile."""
+        self._take_away([each for each in event.partitions if each in self._revoked], "revoked", event.generation)
+
+    def cut_off(self) -> None:
+        """The client ends without an answer to its leaving."""
+        self._record_member("left", -1)
+
+    def _take_away(self, partitions: Iterable[TopicPartition], what: str, generation: int) -> None:
+        self._read_no_more(partitions)
+        for where in partitions:
+            self._revoked.pop(where, None)
+            self._record_member(what, generation, where, self._given_at.pop(where, self._now_us))
+
+    def _record_member(
+        self, event: str, generation: int, where: TopicPartition | None = None, since_us: int = -1
+    ) -> None:
+        since_us = since_us if since_us >= 0 else self._now_us
+        who = (self.journal.process, self.group, self._member_id)
+        self.journal.record(MembershipRow(*who, generation, event, *(where or ("", -1)), self._now_us, since_us))
+
+
+def _error_in(f: str, body: object) -> str | None:
+    """Of answers that say it of themselves or of partitions; others are the consumer's to judge."""
+    code: Error | int = Error.NONE
+    if f == _snake(api_name(LIST_OFFSETS)):
+        code = next((error for error, _, _ in listed_offsets(body).values() if error), Error.NONE)
+    elif f not in ("metadata", "fetch"):
+        code = error_of(getattr(body, "error_code", 0))
+    return name_of(code) if code else None
+
+
+def _snake(name: str) -> str:
+    """JoinGroup: join_group."""
+    words = (f"_{each.lower()}" if each.isupper() and place else each.lower() for place, each in enumerate(name))
+    return "".join(words)

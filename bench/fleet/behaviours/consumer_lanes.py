@@ -1,0 +1,178 @@
+"""Carries the requests of a consumer over the lanes of a fleet client: one connection for each lane of the consumer.
+
+As ``reference_broker.blocking.lane_connections``, but over a driver's events and actions instead of sockets. What is
+carried is told to the history.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.fleet.behaviours.consumer_history import ConsumerHistory
+from bench.fleet.behaviours.journal import Journal, Operation
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Answered,
+    ClientSettings,
+    Connect,
+    Connected,
+    ConnectFailed,
+    Disconnect,
+    Disconnected,
+    FleetEvent,
+    Request,
+    TimedOut,
+)
+from reference_broker.client.draft_versions import (
+    API_VERSIONS,
+    API_VERSIONS_REQUEST,
+    API_VERSIONS_VERSION,
+    announces_drafts,
+)
+from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE, GroupConsumer
+from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
+from reference_broker.client.metadata_cache import NodeAddress
+
+SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)
+
+
+@dataclass(slots=True)
+class Lane:
+    """``node``: to which the connection leads, None: there is none. ``request``: waits for the connection or for its
+    answer. ``opening``: the operation that connects. ``asking``: ApiVersions is in flight."""
+
+    name: str
+    number: int
+    node: NodeAddress | None = None
+    drafts: bool | None = None
+    request: GroupRequest | None = None
+    opening: Operation | None = None
+    asking: bool = False
+
+
+@dataclass(slots=True)
+class ConsumerLanes:
+    """Of one consumer. ``numbers``: lanes of the client that nobody has used yet."""
+
+    consumer: GroupConsumer
+    history: ConsumerHistory
+    journal: Journal
+    settings: ClientSettings
+    numbers: Iterator[int]
+    _by_name: dict[str, Lane] = field(default_factory=dict)
+    _by_number: dict[int, Lane] = field(default_factory=dict)
+
+    def send(self, name: str, request: GroupRequest) -> None:
+        """Exactly one of ``answered`` and ``failed`` of the consumer follows."""
+        lane = self._by_name.get(name)
+        if lane is None:
+            lane = self._by_name[name] = Lane(name, next(self.numbers))
+            self._by_number[lane.number] = lane
+        assert lane.request is None, "two requests in flight on one lane"
+        assert request.to is not None, "a request to nobody"
+        lane.request = request
+        if lane.node == request.to:
+            self._go_on(lane, request)
+        else:
+            self._connect(lane, request.to)
+
+    def handle(self, event: FleetEvent) -> None:
+        """What a lane waited for; events of lanes that are closed are ignored."""
+        if not isinstance(event, Connected | ConnectFailed | Answered | TimedOut | Disconnected):
+            return
+        lane = self._by_number.get(event.lane)
+        if lane is None:
+            return
+        match event:
+            case Connected():
+                self._connected(lane)
+            case ConnectFailed():
+                self._end_opening(lane, event.reason)
+                self._fail(lane)
+            case Answered():
+                self._answered(lane, event)
+            case TimedOut():
+                self._disconnect(lane)
+                self._lost(lane, "timeout")
+            case Disconnected():
+                lane.node = None
+                self._lost(lane, "disconnected")
+
+    def close(self) -> None:
+        """Every connection. What is in flight has no answer."""
+        for lane in self._by_number.values():
+            if lane.opening is not None:
+                self._end_opening(lane, "closed")
+            elif lane.request is not None and not lane.asking:
+                self.history.lost(lane.name, "closed")
+            self._disconnect(lane)
+        self._by_name, self._by_number = {}, {}
+
+    # -- one lane -----------------------------------------------------------------------------------------------
+
+    def _connect(self, lane: Lane, node: NodeAddress) -> None:
+        self._disconnect(lane)
+        lane.opening = self.journal.begin("connect", self.journal.now.mono_us)
+        lane.opening.node = node.node_id
+        address = Address(node.host, node.port)
+        dialled = self.settings.dial.get(address, address)
+        self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, lane.number))
+
+    def _connected(self, lane: Lane) -> None:
+        assert lane.request is not None, "a connection for no request"
+        lane.node, lane.drafts = lane.request.to, None
+        self._end_opening(lane)
+        self._go_on(lane, lane.request)
+
+    def _end_opening(self, lane: Lane, error: str | None = None) -> None:
+        opening, lane.opening = lane.opening, None
+        assert opening is not None, "nobody connects"
+        self.journal.end(opening, "fail" if error else "ok", error)
+
+    def _go_on(self, lane: Lane, request: GroupRequest) -> None:
+        """Connected. Whoever speaks drafts asks a new connection first whether the node knows them."""
+        speaks = self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
+        if speaks and lane.drafts is None:
+            lane.asking = True
+            timeout_us = self.settings.request_timeout_us
+            self._request(lane, API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST, timeout_us)
+        elif request.api_version == DRAFT_VERSION and not lane.drafts:
+            self._fail(lane)
+        else:
+            self.history.sent(lane.name, request)
+            self._request(lane, request.api_key, request.api_version, request.body, request.timeout_us)
+
+    def _request(self, lane: Lane, api_key: int, api_version: int, body: object, timeout_us: int) -> None:
+        process = self.journal.process
+        self.journal.actions.append(Request(api_key, api_version, process, body, timeout_us, lane.number))
+
+    def _answered(self, lane: Lane, event: Answered) -> None:
+        request = lane.request
+        assert request is not None, "an answer to no request"
+        assert lane.node is not None, "an answer from nobody"
+        if lane.asking:
+            lane.asking, lane.drafts = False, announces_drafts(event.body)
+            self.consumer.metadata.learn_drafts(lane.node, lane.drafts)
+            self._go_on(lane, request)
+            return
+        lane.request = None
+        self.history.answering(lane.name, event)
+        self.consumer.answered(lane.name, self.journal.now.mono_us, event.body)
+        self.history.answered(lane.name)
+
+    def _lost(self, lane: Lane, reason: str) -> None:
+        """The connection is gone; if a request was in flight, so is that."""
+        if lane.request is None:
+            return
+        if not lane.asking:
+            self.history.lost(lane.name, reason)
+        self._fail(lane)
+
+    def _fail(self, lane: Lane) -> None:
+        lane.request, lane.asking = None, False
+        self.consumer.failed(lane.name, self.journal.now.mono_us)
+
+    def _disconnect(self, lane: Lane) -> None:
+        if lane.node is not None:
+            lane.node = None
+            self.journal.actions.append(Disconnect(lane.number))

@@ -1,0 +1,97 @@
+"""What one client writes down: its operations from their beginning to their end, and rows that belong to them."""
+
+from dataclasses import dataclass, field
+
+from bench.fleet.behaviours.protocol import Answered, FleetAction, HistoryRow, Now, Record
+from reports.rows import OperationRow
+
+
+@dataclass(slots=True)
+class Operation:
+    """An operation whose end is not known yet. ``invoke_us`` -1: not sent yet."""
+
+    index: int
+    f: str
+    intended_us: int
+    invoke_us: int
+    node: int = -1
+    session_id: int = 0
+    session_epoch: int = -1
+    partitions_sent: int = 0
+
+
+@dataclass(slots=True)
+class Journal:
+    """``now``: set before each event. ``actions``: what the driver is to do, rows among it, in order. ``begun``: how
+    many operations there were so far."""
+
+    process: str
+    now: Now = field(default_factory=lambda: Now(0, 0))
+    actions: list[FleetAction] = field(default_factory=list)
+    begun: int = 0
+    _open: dict[int, Operation] = field(default_factory=dict)
+
+    def take_actions(self) -> list[FleetAction]:
+        """Those since the last call."""
+        actions, self.actions = self.actions, []
+        return actions
+
+    def begin(self, f: str, intended_us: int, *, sent: bool = True) -> Operation:
+        operation = Operation(self.begun, f, intended_us, self.now.mono_us if sent else -1)
+        self.begun += 1
+        self._open[operation.index] = operation
+        return operation
+
+    def end(
+        self,
+        operation: Operation,
+        kind: str,
+        error: str | None = None,
+        answer: Answered | None = None,
+        answered_session_id: int = -1,
+        partitions_answered: int = -1,
+        rows: tuple[HistoryRow, ...] = (),
+    ) -> None:
+        """``kind``: ok, fail or info. ``rows``: those that belong to it."""
+        del self._open[operation.index]
+        row = self._row(operation, kind, error, answer, answered_session_id, partitions_answered)
+        self.actions.append(Record((row, *rows)))
+
+    def record(self, *rows: HistoryRow) -> None:
+        if rows:
+            self.actions.append(Record(rows))
+
+    def end_all(self, error: str) -> list[HistoryRow]:
+        """Rows of all that is open, whose end nobody will learn."""
+        rows: list[HistoryRow] = [self._row(each, "info", error) for each in self._open.values()]
+        self._open.clear()
+        return rows
+
+    def _row(
+        self,
+        operation: Operation,
+        kind: str,
+        error: str | None = None,
+        answer: Answered | None = None,
+        answered_session_id: int = -1,
+        partitions_answered: int = -1,
+    ) -> OperationRow:
+        ended_us = self.now.mono_us
+        return OperationRow(
+            self.process,
+            operation.index,
+            operation.f,
+            kind,
+            operation.intended_us,
+            operation.invoke_us if operation.invoke_us >= 0 else ended_us,
+            ended_us,
+            operation.node,
+            error,
+            operation.session_id,
+            operation.session_epoch,
+            answered_session_id,
+            operation.partitions_sent,
+            partitions_answered,
+            answer.request_bytes if answer is not None else 0,
+            answer.response_bytes if answer is not None else 0,
+        )

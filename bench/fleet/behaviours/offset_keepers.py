@@ -1,0 +1,143 @@
+"""Where a member keeps how far it came: in its group's committed offsets, or outside the cluster.
+
+Only what has moved is kept. Two commits are never in flight at once, so that none overtakes another.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from bench.fleet.behaviours.consumer_history import ConsumerHistory
+from bench.fleet.behaviours.outside_offsets import OutsideStore
+from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.sinks import Sink
+from reference_broker.client.group_consumer import GroupConsumer
+from reference_broker.client.offset_commits import NO_OFFSET
+from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.wire.errors import Error
+
+NO_EPOCH: Final = -1
+
+
+class OffsetKeeper(Protocol):
+    """``places``: the consumer itself looks up where to begin."""
+
+    @property
+    def places(self) -> bool: ...
+
+    @property
+    def busy(self) -> bool:
+        """A commit is under way."""
+        ...
+
+    def place(self) -> None:
+        """Tell the consumer where to begin with what it was assigned, as far as that is known."""
+        ...
+
+    def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
+        """Begin to keep what has moved of these; not while ``busy``."""
+        ...
+
+    def settle(self, now_us: int) -> None:
+        """Look whether the commit has ended."""
+        ...
+
+
+def moved(
+    consumer: GroupConsumer, sink: Sink, kept: dict[TopicPartition, int], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetToCommit]:
+    """What has been dealt with and is not kept yet."""
+    found: dict[TopicPartition, OffsetToCommit] = {}
+    for where, read in consumer.read_so_far(partitions).items():
+        known = kept.get(where, consumer.committed(where))
+        offset = sink.done(where, read.offset, max(known, 0))
+        if offset != known:
+            found[where] = replace(read, offset=offset)
+    return found
+
+
+@dataclass(slots=True)
+class KafkaOffsets:
+    """In the group. ``refused``: offsets whose metadata epoch was refused; that is raised once and not retried (spec
+    M-7), so the next commit is of what was read after them."""
+
+    consumer: GroupConsumer
+    sink: Sink
+    busy: bool = False
+    refused: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def places(self) -> bool:
+        return True
+
+    def place(self) -> None:
+        """The consumer does."""
+
+    def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
+        found = moved(self.consumer, self.sink, self.refused, partitions)
+        if found:
+            self.busy = self.consumer.commit(now_us, found)
+
+    def settle(self, now_us: int) -> None:
+        result = self.consumer.take_commit(now_us)
+        if result is None:
+            return
+        self.busy = False
+        for where, error in result.errors.items():
+            if error is Error.INVALID_METADATA_EPOCH:
+                self.refused[where] = result.offsets[where].offset
+            elif not error:
+                self.refused.pop(where, None)
+
+
+@dataclass(slots=True)
+class OutsideOffsets:
+    """In a store, each with its metadata epoch: nothing is read before the metadata is as new as that (spec M-13).
+    ``kept``: what is stored of each partition that is read."""
+
+    consumer: GroupConsumer
+    sink: Sink
+    history: ConsumerHistory
+    store: OutsideStore
+    waits: bool
+    kept: dict[TopicPartition, int] = field(default_factory=dict)
+    _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+
+    @property
+    def places(self) -> bool:
+        return False
+
+    @property
+    def busy(self) -> bool:
+        return False
+
+    def place(self) -> None:
+        unplaced = self.consumer.unplaced
+        self._waiting = {where: self._waiting.get(where) or self._loaded(where) for where in unplaced}
+        newest = max((each.metadata_epoch for each in self._waiting.values()), default=NO_EPOCH)
+        if self.waits and not self.consumer.has_reached(newest):
+            self.consumer.want_epoch(newest)
+            return
+        self.consumer.want_epoch(NO_EPOCH)
+        for where, at in self._waiting.items():
+            self.kept[where] = at.offset
+            if at.offset == NO_OFFSET:
+                self.consumer.seek_by_policy(where)
+            else:
+                self.consumer.seek(where, at.offset, at.leader_epoch)
+        self._waiting = {}
+
+    def _loaded(self, where: TopicPartition) -> CommittedOffset:
+        at = self.store.load(where)
+        self.history.loaded(where, at, self.consumer.identity)
+        return at
+
+    def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:  # noqa: ARG002
+        identity = self.consumer.identity
+        for where, at in moved(self.consumer, self.sink, self.kept, partitions).items():
+            done = self.store.store(where, at, identity.generation_id)
+            self.history.stored(where, at, identity, done)
+            self.kept[where] = at.offset
+
+    def settle(self, now_us: int) -> None:
+        """It has ended."""

@@ -1,0 +1,39 @@
+"""A thread that does something at intervals until it is stopped: the consumer's heartbeats between polls."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+THREAD_NAME: Final = "consumer-heartbeats"
+
+
+@dataclass(slots=True)
+class Heartbeats:
+    """``beat`` is called every ``period_s``, in the thread. ``failure``: what it raised; the thread has ended then."""
+
+    beat: Callable[[], None]
+    period_s: float
+    failure: Exception | None = None
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Again: nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Returns once the thread has ended. Whoever calls must not hold a lock that ``beat`` waits for."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.period_s):
+            try:
+                self.beat()
+            except Exception as failure:
+                self.failure = failure
+                return

@@ -1,0 +1,24 @@
+"""Which nodes know KIP-232's drafts: ApiVersions announces them as features, and each new connection asks for it."""
+
+from typing import TYPE_CHECKING, Final, cast
+
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
+
+from reference_broker.client.group_requests import DRAFT_VERSION
+from reference_broker.wire.apis import DRAFTS, ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4.response import ApiVersionsResponse
+
+API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+API_VERSIONS_VERSION: Final = 3
+API_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="crucible-client", client_software_version="1")
+NEEDED_DRAFTS: Final = tuple(
+    DRAFTS[key, DRAFT_VERSION] for key in (ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
+)
+
+
+def announces_drafts(body: object) -> bool:
+    """Whether the node that gave this answer to ApiVersions knows all that a consumer with the epoch speaks."""
+    offered = [each.name for each in cast("ApiVersionsResponse", body).supported_features]
+    return all(each in offered for each in NEEDED_DRAFTS)
