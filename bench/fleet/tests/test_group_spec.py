@@ -44,7 +44,7 @@ def test_what_the_spec_says_is_what_a_member_does():
     made = make_fleet(replace(SPEC, process_prefix="1.")).members
     assert {each.member.group for each in made} == {"1.g", "1.o"}
     assert [each.member.instance_id for each in made][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]
-    assert made[3].membership.config.cooperative
+    assert made[3].config.group.cooperative
     assert [each.partition for each in made[0].member.partitions] == [0, 1, 2, 3]
 
 
