@@ -1,6 +1,7 @@
 """A mutant fits its target exactly or not at all, counts its calls, and can be taken back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,10 @@ import pytest
 from chaos.claims import SharedClaims
 from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, caught_by, table
 from chaos.rules import Rule
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
+from reference_broker.client.offset_requests import CommittedOffset
+from reference_broker.client.partitions import TopicPartition
 from scenarios.model import Match
 
 TARGET = "chaos.rules:Counter.hit"
@@ -79,6 +84,30 @@ def test_scenarios_list_only_mutants_that_exist() -> None:
     for scenario in load_all():
         for name in scenario.mutants:
             assert by_name(name).name == name
+
+
+def test_mutants_of_the_client_change_the_consumer_that_applications_get() -> None:
+    where = TopicPartition("t", 0)
+
+    def reached() -> tuple[bool, bool, bool]:
+        """Older metadata is taken; a committed epoch is not waited for; nor is one that was stored outside."""
+        consumer = GroupConsumer(ConsumerConfig((NodeAddress(-1, "seed", 9),)))
+        consumer.assign([where])
+        known = MetadataUpdate((NodeAddress(0, "a", 1),), (), metadata_epoch=3)
+        consumer.metadata.cache = consumer.metadata.cache.apply(known).apply(replace(known, metadata_epoch=2))
+        took = consumer.metadata_epoch() == 2
+        consumer.partitions.ask_committed()
+        consumer.partitions.learn_committed({where: CommittedOffset(7, metadata_epoch=9)}, consumer.metadata_epoch())
+        return took, consumer.position(where) == 7, consumer.has_reached(9)
+
+    assert reached() == (False, False, False)
+    for name, wrong in (
+        ("accepts_older_metadata", (True, False, False)),
+        ("no_wait_after_offset_fetch", (False, True, False)),
+        ("no_wait_before_seek", (False, False, True)),
+    ):
+        with applied(by_name(name)):
+            assert reached() == wrong, name
 
 
 def test_unknown_mutant_is_refused_with_the_known_ones() -> None:

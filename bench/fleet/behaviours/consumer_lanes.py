@@ -76,6 +76,11 @@ class ConsumerLanes:
         else:
             self._connect(lane, request.to)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is in flight."""
+        return all(each.request is None for each in self._by_number.values())
+
     def handle(self, event: FleetEvent) -> None:
         """What a lane waited for; events of lanes that are closed are ignored."""
         if not isinstance(event, Connected | ConnectFailed | Answered | TimedOut | Disconnected):

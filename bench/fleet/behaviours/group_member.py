@@ -119,7 +119,8 @@ class Life:
 
     ``revoked``: what is being given up; what has been read of it is dealt with (until ``revoked_by_us``) and committed
     first. ``ending_by_us``: when its end must be over, -1 before it has begun; ``leaves``: it leaves the group then;
-    ``returns``: another life follows. ``committed_last``: the commit has begun that the giving up, or the end, needs.
+    ``returns``: another life follows. ``closing_by_us``: until then what is in flight may end, -1: it is not over yet.
+    ``committed_last``: the commit has begun that the giving up, or the end, needs.
     """
 
     consumer: GroupConsumer
@@ -131,6 +132,7 @@ class Life:
     revoked: deque[Revoked] = field(default_factory=deque)
     revoked_by_us: int = 0
     ending_by_us: int = -1
+    closing_by_us: int = -1
     leaves: bool = False
     returns: bool = False
     committed_last: bool = False
@@ -241,9 +243,17 @@ class GroupMember:
             life.offsets.commit(self._now_us, life.consumer.partitions.held)
         return not life.offsets.busy
 
+    def _close(self, life: Life) -> None:
+        """Asks nothing more once it has ended, and hears what is in flight; but who has left hears nothing more."""
+        if life.closing_by_us < 0 and self._has_ended(life):
+            life.closing_by_us = self._now_us + (0 if life.leaves else self.settings.request_timeout_us)
+        if life.closing_by_us >= 0 and (life.lanes.is_idle or self._now_us >= life.closing_by_us):
+            self._end(life)
+
     def _end(self, life: Life) -> None:
         """Who returns knows nothing then but what was committed or stored."""
         self._life = None
+        life.lanes.close()
         if not life.returns:
             self._finish()
             return
@@ -251,7 +261,6 @@ class GroupMember:
         if membership is None or membership.state is not MemberState.LEFT:
             self._history.cut_off()
         self.sink.drop(life.consumer.partitions.held)
-        life.lanes.close()
         self._history.forget()
         self._back_at_us = self._now_us + AWAY_US
 
@@ -280,7 +289,7 @@ class GroupMember:
         while going:
             life.offsets.settle(self._now_us)
             going = self._advance(life)
-            if self._life is not life:
+            if self._life is not life or life.closing_by_us >= 0:
                 return
             for lane, request in life.consumer.next_requests(self._now_us, life.offsets.places):
                 life.lanes.send(lane, request)
@@ -304,8 +313,7 @@ class GroupMember:
         if life.revoked:
             return self._give_up(life, life.revoked[0])
         if life.ending_by_us >= 0:
-            if self._has_ended(life):
-                self._end(life)
+            self._close(life)
             return False
         if self._is_time_to_end(life):
             self._begin_end(life)

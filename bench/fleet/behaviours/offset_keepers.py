@@ -102,6 +102,7 @@ class OutsideOffsets:
     waits: bool
     kept: dict[TopicPartition, int] = field(default_factory=dict)
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    _wanted: int = NO_EPOCH
 
     @property
     def places(self) -> bool:
@@ -115,10 +116,11 @@ class OutsideOffsets:
         unplaced = self.consumer.unplaced
         self._waiting = {where: self._waiting.get(where) or self._loaded(where) for where in unplaced}
         newest = max((each.metadata_epoch for each in self._waiting.values()), default=NO_EPOCH)
-        if self.waits and not self.consumer.has_reached(newest):
+        if newest != self._wanted and self.waits:
+            self._wanted = newest
             self.consumer.want_epoch(newest)
+        if self.waits and not self.consumer.has_reached(newest):
             return
-        self.consumer.want_epoch(NO_EPOCH)
         for where, at in self._waiting.items():
             self.kept[where] = at.offset
             if at.offset == NO_OFFSET:
