@@ -19,8 +19,9 @@ from reference_broker.apis.card import Card
 from reference_broker.apis.configs.config_changes import ConfigChanges
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
+from reference_broker.configuration.broker_config import BROKER_SYNONYMS
 from reference_broker.configuration.setting import Kind
-from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS
+from reference_broker.configuration.topic_config import TOPIC_KEYS
 from reference_broker.wire.apis import ApiKey
 
 CARD = Card(
