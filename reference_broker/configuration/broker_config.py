@@ -1,16 +1,29 @@
 """A node's configuration: Kafka's own names where Kafka has the setting, ``crucible.`` before ours.
 
 One frozen value; ``BrokerConfig.parse`` refuses unknown keys and bad values in one sentence. Where a default
-differs from Kafka's, DIFFERENT_DEFAULTS says why. Field = key with dots as underscores; the unit is in the name.
+differs from Kafka's, DIFFERENT_DEFAULTS says why. A field declares its key, whose name is the field's with dots for
+underscores: default, meaning and range stand there once. Names and ranges are Kafka's (KafkaConfig 4.1) where it has
+them. A setting that is also a topic's takes all of it from there.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
-from reference_broker.configuration.broker_keys import BROKER_KEYS, OTHER_UNITS
-from reference_broker.configuration.setting import INT_MAX, LONG_MAX, ConfigError, ConfigKey, Value, parse_all
-from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS, parse_topic_configs
+from reference_broker.configuration.setting import (
+    INT_MAX,
+    TOPIC,
+    ConfigError,
+    ConfigKey,
+    Kind,
+    Value,
+    key_of,
+    parse_all,
+    setting,
+)
+from reference_broker.configuration.topic_config import TOPIC_KEYS, default_of, parse_topic_configs
+from reference_broker.configuration.units import OTHER_UNITS
+from reference_broker.configuration.voters import Voter, voters_of
 from reference_broker.log.config import LogConfig
 
 __all__ = ["DIFFERENT_DEFAULTS", "BrokerConfig", "ConfigError"]
@@ -23,9 +36,6 @@ DIFFERENT_DEFAULTS: Mapping[str, str] = {
 }
 
 
-_TOPIC_FIELDS = tuple((name, BROKER_SYNONYMS[name].replace(".", "_")) for name in TOPIC_KEYS)
-"""Each topic setting with the field that holds this node's value for it."""
-
 _LOG_FIELDS = tuple(
     (name, name.replace(".", "_"))
     for name in TOPIC_KEYS
@@ -34,111 +44,172 @@ _LOG_FIELDS = tuple(
 """Those that a log is opened with, each with its field there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
-    """A controller, and where this node reaches it (the real address, or a proxy on the link between the two)."""
-
-    node_id: int
-    host: str
-    port: int
+MIN_METADATA_SEGMENT_BYTES = 1024
+"""Kafka's least size is 8 MiB, its largest batch; our batches are small, and a larger one makes its segment larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Checked settings of one node. ``given``: names of the keys that were set, the rest are defaults."""
 
-    advertised_listeners: str = ""
-    auto_create_topics_enable: bool = True
-    auto_leader_rebalance_enable: bool = True
-    broker_heartbeat_interval_ms: int = 2000
-    broker_rack: str = ""
-    broker_session_timeout_ms: int = 9000
-    compression_type: str = "producer"
-    connections_max_idle_ms: int = 600_000
-    controller_quorum_election_backoff_max_ms: int = 1000
-    controller_quorum_election_timeout_ms: int = 1000
-    controller_quorum_fetch_timeout_ms: int = 2000
-    controller_quorum_request_timeout_ms: int = 2000
-    controller_quorum_voters: str = ""
-    crucible_bootstrap_metadata_epoch: int = 0
-    crucible_bootstrap_metadata_version: int = 25
-    crucible_cluster_id: str = ""
-    crucible_max_open_files: int = 0
-    crucible_max_parked_requests: int = 100_000
-    crucible_metadata_batch_max_bytes: int = 8192
-    crucible_metadata_epoch_enable: bool = True
-    crucible_metadata_snapshot_fetch_draft: bool = False
-    crucible_metadata_snapshot_fetch_max_bytes: int = 1_048_576
-    crucible_metadata_snapshot_keep_ms: int = 60_000
-    crucible_peers: str = ""
-    crucible_request_log_enable: bool = False
-    crucible_unknown_producer_id_policy: str = "reject"
-    default_replication_factor: int = 1
-    delete_topic_enable: bool = True
-    fetch_max_bytes: int = 57_671_680
-    fetch_session_revision: str = "final"
-    group_initial_rebalance_delay_ms: int = 3000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = INT_MAX
-    group_min_session_timeout_ms: int = 6000
-    leader_imbalance_check_interval_seconds: int = 300
-    leader_imbalance_per_broker_percentage: int = 10
-    log_cleaner_backoff_ms: int = 15_000
-    log_cleaner_dedupe_buffer_size: int = 134_217_728
-    log_cleaner_delete_retention_ms: int = 86_400_000
-    log_cleaner_enable: bool = True
-    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
-    log_cleaner_max_compaction_lag_ms: int = LONG_MAX
-    log_cleaner_min_cleanable_ratio: float = 0.5
-    log_cleaner_min_compaction_lag_ms: int = 0
-    log_cleanup_policy: str = "delete"
-    log_flush_interval_messages: int = LONG_MAX
-    log_flush_interval_ms: int = LONG_MAX
-    log_index_interval_bytes: int = 4096
-    log_index_size_max_bytes: int = 10_485_760
-    log_message_timestamp_after_max_ms: int = 3_600_000
-    log_message_timestamp_before_max_ms: int = LONG_MAX
-    log_message_timestamp_type: str = "CreateTime"
-    log_preallocate: bool = False
-    log_retention_bytes: int = -1
-    log_retention_check_interval_ms: int = 300_000
-    log_retention_ms: int = 604_800_000
-    log_roll_jitter_ms: int = 0
-    log_roll_ms: int = 604_800_000
-    log_segment_bytes: int = 1_073_741_824
-    log_segment_delete_delay_ms: int = 60_000
-    max_connections: int = 10_000
-    max_incremental_fetch_session_cache_slots: int = 1000
-    max_request_partition_size_limit: int = 2000
-    message_max_bytes: int = 1_048_588
-    metadata_log_max_record_bytes_between_snapshots: int = 20_971_520
-    metadata_log_max_snapshot_interval_ms: int = 3_600_000
-    metadata_log_segment_bytes: int = 1_073_741_824
-    metadata_log_segment_ms: int = 604_800_000
-    metadata_max_retention_bytes: int = 104_857_600
-    metadata_max_retention_ms: int = 604_800_000
-    min_incremental_fetch_session_eviction_ms: int = 120_000
-    min_insync_replicas: int = 1
-    num_partitions: int = 1
-    offset_metadata_max_bytes: int = 4096
-    offsets_commit_timeout_ms: int = 5000
-    offsets_retention_check_interval_ms: int = 600_000
-    offsets_retention_minutes: int = 10_080
-    offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 3
-    offsets_topic_segment_bytes: int = 104_857_600
-    producer_id_expiration_check_interval_ms: int = 600_000
-    producer_id_expiration_ms: int = 86_400_000
-    replica_fetch_backoff_ms: int = 1000
-    replica_fetch_max_bytes: int = 1_048_576
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_response_max_bytes: int = 10_485_760
-    replica_fetch_wait_max_ms: int = 500
-    replica_high_watermark_checkpoint_interval_ms: int = 5000
-    replica_lag_time_max_ms: int = 30_000
-    replica_socket_timeout_ms: int = 30_000
-    socket_request_max_bytes: int = 104_857_600
-    unclean_leader_election_enable: bool = False
+    advertised_listeners: str = setting("", "PLAINTEXT://HOST:PORT told to clients; empty: as listened.")
+    auto_create_topics_enable: bool = setting(True, "Whether asking for a topic's metadata creates it.")
+    auto_leader_rebalance_enable: bool = setting(True, "Whether preferred leaders are elected by and by.")
+    broker_heartbeat_interval_ms: int = setting(2000, "How often a broker tells that it lives, ms.", at_least=1)
+    broker_rack: str = setting("", "Where this broker stands: replicas are spread over racks.")
+    broker_session_timeout_ms: int = setting(9000, "Silence after which a broker is fenced, ms.", at_least=1)
+    compression_type: str = default_of("compression.type")
+    connections_max_idle_ms: int = setting(600_000, "Idle time before a connection is closed, ms.", kind=Kind.LONG)
+    controller_quorum_election_backoff_max_ms: int = setting(
+        1000, "Most time between two elections without a winner, ms.", at_least=1
+    )
+    controller_quorum_election_timeout_ms: int = setting(1000, "How long an election may take, ms.", at_least=1)
+    controller_quorum_fetch_timeout_ms: int = setting(
+        2000, "Silence of the leader (or of a majority of voters) after which a new one is sought, ms.", at_least=1
+    )
+    controller_quorum_request_timeout_ms: int = setting(2000, "How long a request to a voter may take, ms.", at_least=1)
+    controller_quorum_voters: str = setting(
+        "", "ID@HOST:PORT,...: all voters and how this node reaches them; empty: this node alone."
+    )
+    crucible_bootstrap_metadata_epoch: int = setting(
+        0,
+        "Level of the feature crucible.metadata.epoch in a new cluster: 1 carries the metadata epoch of KIP-232.",
+        at_least=0,
+        at_most=1,
+    )
+    crucible_bootstrap_metadata_version: int = setting(25, "metadata.version of a new cluster.", at_least=1, at_most=25)
+    crucible_cluster_id: str = setting("", "The cluster's ID; needed where there are several voters.")
+    crucible_max_open_files: int = setting(0, "Segment files open at once; 0: a quarter of the limit.", at_least=0)
+    crucible_metadata_batch_max_bytes: int = setting(
+        8192,
+        "Largest batch of metadata records, bytes; a larger set goes out as a transaction.",
+        at_least=256,
+        at_most=8 * 2**20,
+    )
+    crucible_metadata_epoch_enable: bool = setting(
+        True, "Whether this node knows the metadata epoch at all; false: as code from before it."
+    )
+    crucible_metadata_snapshot_fetch_draft: bool = setting(
+        False, "Whether this node fetches snapshots in the layout of KIP-630's earlier page; all nodes must know it."
+    )
+    crucible_metadata_snapshot_fetch_max_bytes: int = setting(
+        1_048_576, "Bytes of a snapshot asked for at once.", at_least=1
+    )
+    crucible_metadata_snapshot_keep_ms: int = setting(
+        60_000, "How long a superseded snapshot is kept, ms.", kind=Kind.LONG, at_least=0
+    )
+    crucible_peers: str = setting(
+        "", "ID@HOST:PORT,...: how this node reaches brokers that do not vote; empty: as they are advertised."
+    )
+    crucible_request_log_enable: bool = setting(False, "One log line for each request.")
+    crucible_unknown_producer_id_policy: str = setting(
+        "reject", "What an unknown producer ID with a sequence other than 0 gets.", choices=("reject", "accept")
+    )
+    default_replication_factor: int = setting(1, "Replicas of a topic that names none.", at_least=1)
+    delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
+    fetch_max_bytes: int = setting(57_671_680, "Most bytes that a fetch is answered with.", at_least=1024)
+    fetch_session_revision: str = setting(
+        "final", "Which revision of KIP-227's sessions this node's followers use.", choices=("final", "first")
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        3000, "How long an empty group waits for more members at its first rebalance, ms.", at_least=0
+    )
+    group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member, ms.", at_least=1)
+    group_max_size: int = setting(INT_MAX, "Most members of a group.", at_least=1)
+    group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a group member, ms.", at_least=1)
+    leader_imbalance_check_interval_seconds: int = setting(
+        300, "How often preferred leaders are looked for, seconds.", kind=Kind.LONG, at_least=1
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "Pause when there is nothing to compact, ms.", kind=Kind.LONG, at_least=0
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        134_217_728, "Memory for the newest offset of each key in one compaction, bytes.", kind=Kind.LONG, at_least=1
+    )
+    log_cleaner_delete_retention_ms: int = default_of("delete.retention.ms")
+    log_cleaner_enable: bool = setting(True, "Whether compacted topics are compacted.")
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        1.7976931348623157e308, "Bytes that compaction reads and writes in a second.", at_least=1
+    )
+    log_cleaner_max_compaction_lag_ms: int = default_of("max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = default_of("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = default_of("min.compaction.lag.ms")
+    log_cleanup_policy: str = default_of("cleanup.policy")
+    log_flush_interval_messages: int = default_of("flush.messages")
+    log_flush_interval_ms: int = default_of("flush.ms")
+    log_index_interval_bytes: int = default_of("index.interval.bytes")
+    log_index_size_max_bytes: int = default_of("segment.index.bytes")
+    log_message_timestamp_after_max_ms: int = default_of("message.timestamp.after.max.ms")
+    log_message_timestamp_before_max_ms: int = default_of("message.timestamp.before.max.ms")
+    log_message_timestamp_type: str = default_of("message.timestamp.type")
+    log_preallocate: bool = default_of("preallocate")
+    log_retention_bytes: int = default_of("retention.bytes")
+    log_retention_check_interval_ms: int = setting(
+        300_000, "How often retention is enforced, ms.", kind=Kind.LONG, at_least=1
+    )
+    log_retention_ms: int = default_of("retention.ms")
+    log_roll_jitter_ms: int = default_of("segment.jitter.ms")
+    log_roll_ms: int = default_of("segment.ms")
+    log_segment_bytes: int = default_of("segment.bytes")
+    log_segment_delete_delay_ms: int = default_of("file.delete.delay.ms")
+    max_connections: int = setting(10_000, "Connections that may be open at once.", at_least=0)
+    max_incremental_fetch_session_cache_slots: int = setting(1000, "Fetch sessions kept at once.", at_least=0)
+    max_request_partition_size_limit: int = setting(2000, "Partitions in one description of topics.", at_least=1)
+    message_max_bytes: int = default_of("max.message.bytes")
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        20_971_520, "Bytes of metadata records after which a snapshot is made.", kind=Kind.LONG, at_least=1
+    )
+    metadata_log_max_snapshot_interval_ms: int = setting(
+        3_600_000, "Time after which one is made, ms; 0: never.", kind=Kind.LONG, at_least=0
+    )
+    metadata_log_segment_bytes: int = setting(
+        2**30, "Segment size of the metadata log, bytes.", at_least=MIN_METADATA_SEGMENT_BYTES
+    )
+    metadata_log_segment_ms: int = setting(
+        604_800_000, "Segment age of the metadata log, ms.", kind=Kind.LONG, at_least=1
+    )
+    metadata_max_retention_bytes: int = setting(
+        104_857_600, "Size of the metadata log and its snapshots.", kind=Kind.LONG, at_least=-1
+    )
+    metadata_max_retention_ms: int = setting(
+        604_800_000, "Age of a metadata snapshot, ms.", kind=Kind.LONG, at_least=-1
+    )
+    min_incremental_fetch_session_eviction_ms: int = setting(
+        120_000, "Idle time or age from which a session may be evicted, ms.", kind=Kind.LONG, at_least=0
+    )
+    min_insync_replicas: int = default_of("min.insync.replicas")
+    num_partitions: int = setting(1, "Partitions of a topic that names none.", at_least=1, at_most=10_000)
+    offset_metadata_max_bytes: int = setting(4096, "Longest text that a commit may carry, bytes.", at_least=0)
+    offsets_commit_timeout_ms: int = setting(5000, "How long a commit waits to be replicated, ms.", at_least=1)
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, "How often committed offsets that are too old are looked for, ms.", kind=Kind.LONG, at_least=1
+    )
+    offsets_retention_minutes: int = setting(
+        10_080, "How long committed offsets of an empty group are kept, minutes.", at_least=1
+    )
+    offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets.", at_least=1, at_most=10_000)
+    offsets_topic_replication_factor: int = setting(
+        3, "Replicas of __consumer_offsets, at most one on each registered broker.", at_least=1
+    )
+    offsets_topic_segment_bytes: int = setting(104_857_600, "Segment size of __consumer_offsets, bytes.", at_least=1)
+    producer_id_expiration_check_interval_ms: int = setting(600_000, "How often idle producers go, ms.", at_least=1)
+    producer_id_expiration_ms: int = setting(86_400_000, "Idle time of a producer ID, ms.", at_least=1)
+    replica_fetch_backoff_ms: int = setting(
+        1000, "Wait after a partition or a leader could not be fetched from, ms.", at_least=0
+    )
+    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes that a follower asks for of one partition.", at_least=0)
+    replica_fetch_min_bytes: int = setting(1, "Bytes that a follower's fetch waits for.", at_least=0)
+    replica_fetch_response_max_bytes: int = setting(10_485_760, "Bytes that a follower asks for at once.", at_least=0)
+    replica_fetch_wait_max_ms: int = setting(500, "How long a follower's fetch waits for data, ms.", at_least=0)
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        5000, "How often high watermarks are written to disk, ms.", kind=Kind.LONG, at_least=1
+    )
+    replica_lag_time_max_ms: int = setting(
+        30_000, "Time behind the leader after which a replica is out of sync, ms.", kind=Kind.LONG, at_least=1
+    )
+    replica_socket_timeout_ms: int = setting(30_000, "How long a follower waits for an answer, ms.", at_least=1)
+    socket_request_max_bytes: int = setting(104_857_600, "Largest request, bytes.", at_least=1)
+    unclean_leader_election_enable: bool = default_of("unclean.leader.election.enable")
     given: tuple[str, ...] = ()
 
     @staticmethod
@@ -156,11 +227,11 @@ class BrokerConfig:
         """All voters, ascending; this node alone where none are configured (its own address is never dialled)."""
         if not self.controller_quorum_voters:
             return (Voter(node_id, "", 0),)
-        return _voters(self.controller_quorum_voters)
+        return voters_of(self.controller_quorum_voters)
 
     def peers(self) -> tuple[Voter, ...]:
         """How this node reaches brokers that do not vote, ascending; others as they are registered."""
-        return _voters(self.crucible_peers)
+        return voters_of(self.crucible_peers)
 
     def value(self, name: str) -> Value:
         """By Kafka's name, for example ``log.segment.bytes``."""
@@ -200,19 +271,6 @@ class BrokerConfig:
         return host.strip("[]"), int(port)
 
 
-def _voters(text: str) -> tuple[Voter, ...]:
-    found = [_voter(each) for each in text.split(",")]
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))
-
-
-def _voter(text: str) -> Voter | None:
-    number, separator, address = text.strip().partition("@")
-    host, colon, port = address.rpartition(":")
-    if not (separator and colon and host and all(each.isascii() and each.isdigit() for each in (number, port))):
-        return None
-    return Voter(int(number), host.strip("[]"), int(port)) if 0 < int(port) < 65536 else None
-
-
 def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
     """Milliseconds win over minutes, minutes over hours, as in Kafka."""
     return name.endswith(".hours") and name.removesuffix(".hours") + ".minutes" in values
@@ -244,7 +302,7 @@ def _check_voters(config: BrokerConfig) -> None:
         ("controller.quorum.voters", config.controller_quorum_voters),
         ("crucible.peers", config.crucible_peers),
     ):
-        numbers = [each.node_id for each in _voters(text)]
+        numbers = [each.node_id for each in voters_of(text)]
         if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
             raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")
     if config.controller_quorum_voters and not config.crucible_cluster_id:
@@ -269,8 +327,14 @@ def _check_together(config: BrokerConfig) -> None:
         )
 
 
-assert [field.name for field in fields(BrokerConfig)] == [
-    *(name.replace(".", "_") for name in BROKER_KEYS),
-    "given",
-], "each field of BrokerConfig needs its key in broker_keys, in order"
-assert all(BrokerConfig().value(name) == key.default for name, key in BROKER_KEYS.items())
+_DECLARED = {field.name.replace("_", "."): field for field in fields(BrokerConfig) if field.metadata}
+BROKER_KEYS: Mapping[str, ConfigKey] = {
+    name: key_of(name, cast(Value, field.default), field.metadata) for name, field in sorted(_DECLARED.items())
+}
+"""Every setting of a broker, by name."""
+BROKER_SYNONYMS: Mapping[str, str] = {
+    field.metadata[TOPIC].name: name for name, field in _DECLARED.items() if TOPIC in field.metadata
+}
+"""The broker key that gives a topic's value where the topic sets none (same type, range and default)."""
+_TOPIC_FIELDS = tuple((name, BROKER_SYNONYMS[name].replace(".", "_")) for name in TOPIC_KEYS)
+"""Each topic setting with the field that holds this node's value for it."""

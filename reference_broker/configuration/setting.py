@@ -4,10 +4,12 @@ Kinds and their numbers are those of DescribeConfigs (Kafka's ConfigDef.Type).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any, TypeVar
 
 Value = bool | int | float | str
+V = TypeVar("V", bool, int, float, str)
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -94,6 +96,38 @@ class ConfigKey:
         if self.at_least is not None:
             return f"{what} of at least {self.at_least}"
         return f"{what} that fits {self.kind.name.lower()}"
+
+
+KIND, DOC, AT_LEAST, AT_MOST, CHOICES, TOPIC = "kind", "doc", "at_least", "at_most", "choices", "topic"
+"""What a field of the configuration says of itself."""
+
+
+def setting(
+    default: V,
+    doc: str,
+    *,
+    kind: Kind | None = None,
+    at_least: int | float | None = None,
+    at_most: int | float | None = None,
+    choices: tuple[str, ...] = (),
+) -> V:
+    """A field of a frozen configuration. ``kind``: unless told that of the default; a whole number is an INT."""
+    told = {DOC: doc, KIND: kind or _kind_of(default), AT_LEAST: at_least, AT_MOST: at_most, CHOICES: choices}
+    made: V = field(default=default, metadata=told)
+    return made
+
+
+def _kind_of(default: Value) -> Kind:
+    kinds: dict[type, Kind] = {bool: Kind.BOOLEAN, str: Kind.STRING, int: Kind.INT, float: Kind.DOUBLE}
+    return kinds[type(default)]
+
+
+def key_of(name: str, default: Value, told: Mapping[str, Any]) -> ConfigKey:
+    """The key that such a field declares."""
+    topic: ConfigKey | None = told.get(TOPIC)
+    if topic is not None:
+        return replace(topic, name=name)
+    return ConfigKey(name, told[KIND], default, told[DOC], told[AT_LEAST], told[AT_MOST], told[CHOICES])
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:

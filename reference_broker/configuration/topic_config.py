@@ -1,12 +1,14 @@
-"""The settings of a topic: Kafka's topic configs that this broker honours, and the broker key behind each.
+"""The settings of a topic: Kafka's topic configs that this broker honours.
 
 Source of names, ranges and defaults: Kafka's LogConfig and TopicConfig (4.1). Keys of features that are not
 served (remote storage, throttled replicas, recompression levels) are unknown here, so that nobody relies on them.
 """
 
 from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
 
-from reference_broker.configuration.setting import LONG_MAX, ConfigError, ConfigKey, Kind, Value, parse_all
+from reference_broker.configuration.setting import LONG_MAX, TOPIC, ConfigError, ConfigKey, Kind, Value, parse_all
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -55,34 +57,11 @@ _KEYS = (
 
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
-BROKER_SYNONYMS: Mapping[str, str] = {
-    "cleanup.policy": "log.cleanup.policy",
-    "compression.type": "compression.type",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": "log.flush.interval.ms",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-    "segment.ms": "log.roll.ms",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-"""The broker key that gives a topic's value where the topic sets none (same type, range and default)."""
 
-assert list(BROKER_SYNONYMS) == list(TOPIC_KEYS), "each topic config needs its broker key"
+def default_of(name: str) -> Any:
+    """A field of the broker's configuration that gives this setting where a topic sets none."""
+    key = TOPIC_KEYS[name]
+    return field(default=key.default, metadata={TOPIC: key})
 
 
 def parse_topic_configs(pairs: Mapping[str, str]) -> dict[str, Value]:

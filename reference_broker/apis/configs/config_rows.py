@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.configuration.broker_keys import BROKER_KEYS
+from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigKey
-from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS
+from reference_broker.configuration.topic_config import TOPIC_KEYS
 
 
 class Source(IntEnum):

@@ -2,9 +2,14 @@
 
 import pytest
 
-from reference_broker.configuration.broker_config import DIFFERENT_DEFAULTS, BrokerConfig, ConfigError
-from reference_broker.configuration.broker_keys import BROKER_KEYS
-from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS, parse_topic_configs
+from reference_broker.configuration.broker_config import (
+    BROKER_KEYS,
+    BROKER_SYNONYMS,
+    DIFFERENT_DEFAULTS,
+    BrokerConfig,
+    ConfigError,
+)
+from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 
 
 def test_defaults_are_kafkas_unless_the_table_says_why():
@@ -105,6 +110,7 @@ def test_a_topics_log_settings_are_its_own_over_the_brokers():
 
 
 def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default():
+    assert set(BROKER_SYNONYMS) == set(TOPIC_KEYS)
     for topic_name, broker_name in BROKER_SYNONYMS.items():
         topic_key, broker_key = TOPIC_KEYS[topic_name], BROKER_KEYS[broker_name]
         assert (topic_key.kind, topic_key.default) == (broker_key.kind, broker_key.default)

@@ -8,9 +8,9 @@ from typing import Protocol, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.broker_config import BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
-from reference_broker.configuration.topic_config import BROKER_SYNONYMS, TOPIC_KEYS, parse_topic_configs
+from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
 from reference_broker.controller.refusal import Refusal

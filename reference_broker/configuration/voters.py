@@ -1,0 +1,25 @@
+"""Nodes as a setting names them: ID@HOST:PORT,..."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A controller, and where this node reaches it (the real address, or a proxy on the link between the two)."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+def voters_of(text: str) -> tuple[Voter, ...]:
+    found = [_voter(each) for each in text.split(",")]
+    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))
+
+
+def _voter(text: str) -> Voter | None:
+    number, separator, address = text.strip().partition("@")
+    host, colon, port = address.rpartition(":")
+    if not (separator and colon and host and all(each.isascii() and each.isdigit() for each in (number, port))):
+        return None
+    return Voter(int(number), host.strip("[]"), int(port)) if 0 < int(port) < 65536 else None
