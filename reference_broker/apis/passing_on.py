@@ -6,9 +6,11 @@ what the first attempt did: that the topic exists, or is gone.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.call import Call
 from reference_broker.apis.card import Card
+from reference_broker.apis.parts import HasConfig, HasController, HasNodeId, HasOutside
 from reference_broker.ports.channels import Channel
 
 PEER_PREFIX = "node-"
@@ -16,16 +18,19 @@ PEER_PREFIX = "node-"
 for the leader would do so without end."""
 
 
-def passed_on(broker: Broker, call: Call, card: Card, body: object, failed: Callable[[], None]) -> bool:
+class PassesOn(HasNodeId, HasController, HasConfig, HasOutside, Protocol):
+    """What it takes to ask the active controller."""
+
+
+def passed_on(broker: PassesOn, call: Call, api_key: int | Card, body: object, failed: Callable[[], None]) -> bool:
     """True: the active controller is asked, in the client's version, and its answer goes to the client. ``failed`` is
     called instead when none comes within ``controller.quorum.request.timeout.ms``. False: this node is it, or knows of
     no other."""
     controller = broker.controller
     leader_id = controller.leader_id
+    api_key = api_key if isinstance(api_key, int) else api_key.api_key
     if controller.is_active or leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
         return False
     timeout_ms = broker.config.controller_quorum_request_timeout_ms
-    broker.outside.send(
-        leader_id, Channel.FORWARD, card.api_key, call.api_version, body, timeout_ms, call.respond, failed
-    )
+    broker.outside.send(leader_id, Channel.FORWARD, api_key, call.api_version, body, timeout_ms, call.respond, failed)
     return True

@@ -1,18 +1,24 @@
 """Asks the active controller for ``__consumer_offsets``, with the settings that it must have."""
 
+from typing import Protocol
+
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
-from reference_broker.apis.broker import Broker
+from reference_broker.apis.parts import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.offsets.offsets_topic import OFFSETS_TOPIC, replication_factor, topic_configs
 from reference_broker.wire.apis import VERSIONS, ApiKey
 
 
-def ask_to_create_offsets_topic(broker: Broker) -> None:
+class CreatesOffsetsTopic(HasGroups, HasLifecycle, HasLoader, HasConfig, HasNodeId, Protocol):
+    """What it takes to ask for the topic."""
+
+
+def ask_to_create_offsets_topic(broker: CreatesOffsetsTopic) -> None:
     """One request at a time; clients ask again until the topic is there."""
-    groups, channel, image = broker.groups, broker.replica.lifecycle.channel, broker.loader.image
+    groups, channel, image = broker.groups, broker.lifecycle.channel, broker.loader.image
     if groups.is_creating or not channel.has_leader or OFFSETS_TOPIC in image.topics:
         return
     config = broker.config

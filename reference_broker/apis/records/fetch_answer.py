@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reference_broker.apis.broker import Broker
+from reference_broker.apis.parts import HasController
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -62,7 +62,7 @@ _TEXTS = {
 """Only the first revision's responses carry them."""
 
 
-def with_leaders(broker: Broker, api_version: int, answer: FetchResponse) -> FetchResponse:
+def with_leaders(broker: HasController, api_version: int, answer: FetchResponse) -> FetchResponse:
     """Adds the addresses of the leaders that partitions name; older versions do not carry them."""
     leaders: dict[int, None] = {}
     for topic in answer.responses:

@@ -6,8 +6,9 @@ Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 fo
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker
+from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import DiskError
@@ -21,6 +22,10 @@ from reference_broker.wire.fetch import (
 )
 
 READ_COMMITTED = 1
+
+
+class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
+    """What it takes to find a partition, or why it is not led here."""
 
 
 class Reader(Enum):
@@ -49,7 +54,7 @@ class Look:
     there_bytes: int = 0
 
 
-def look(broker: Broker, cached: CachedPartition, reader: Reader) -> Look:
+def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader) -> Look:
     partition = cached.bind(broker.partitions)
     if partition is None:
         return missing(broker, cached)
@@ -98,7 +103,7 @@ def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     return Error.FENCED_LEADER_EPOCH if request_epoch < leader_epoch else Error.UNKNOWN_LEADER_EPOCH
 
 
-def led_elsewhere(broker: Broker, there: PartitionImage, request_epoch: int) -> Error:
+def led_elsewhere(broker: HasNodeId, there: PartitionImage, request_epoch: int) -> Error:
     """Why ``there`` is not served here. A follower compares the leader epoch first (KIP-320), since one that is behind
     the requester does not know who leads."""
     if broker.node_id in there.replicas:
@@ -106,7 +111,7 @@ def led_elsewhere(broker: Broker, there: PartitionImage, request_epoch: int) -> 
     return Error.NOT_LEADER_OR_FOLLOWER
 
 
-def missing(broker: Broker, cached: CachedPartition) -> Look:
+def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
     """No partition led here answers to it: unknown, of another topic ID than its name has now, or led elsewhere."""
     image = broker.controller.image
     if cached.session.uses_topic_ids:

@@ -5,10 +5,20 @@ only that partition is looked at. An answer costs what is marked plus what is se
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker, Call
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
 from reference_broker.apis.records.fetch_answer import refusal, response, with_leaders
-from reference_broker.apis.records.fetch_reading import Look, Reader, failed, look, read_records, reader_of
+from reference_broker.apis.records.fetch_reading import (
+    Look,
+    LooksUpPartitions,
+    Reader,
+    failed,
+    look,
+    read_records,
+    reader_of,
+)
 from reference_broker.sessions.cached_partition import CachedPartition, divergence
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import Error
@@ -16,6 +26,10 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionDa
 
 MAX_MISSES = 16
 """An answer stops reading after so many partitions whose own limit their next batch exceeds."""
+
+
+class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
+    """What a fetch uses of its broker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +40,7 @@ class Fetch:
     in each answer but ends no wait. Fetches that wait are bounded by the connections: one for each.
     """
 
-    broker: Broker
+    broker: FetchNeeds
     call: Call
     session: FetchSession
     request: FetchRequest

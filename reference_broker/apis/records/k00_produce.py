@@ -1,17 +1,32 @@
-"""Produce: appends record batches to partitions (KIP-98 batches, KIP-516 topic IDs)."""
+"""Produce: appends record batches to partitions.
+
+* The header and the CRC of a batch are checked. Its bytes are appended as they came.
+* acks=0 is not answered. An error closes the connection, as in Kafka.
+* acks=1 is answered when the batch is appended. acks=all is answered when the high watermark has passed the batch, or
+  when the timeout of the request is over.
+* Both also wait for a sync where ``flush.messages`` asks for one.
+* A retry of a batch that is written already waits for the first writing.
+* Unlike Kafka: transactional batches are refused, because transactions are not served.
+
+Version notes:
+* v10: NOT_LEADER_OR_FOLLOWER names the leader and its address.
+* v13: topics are named by ID.
+
+KIPs: 98, 101, 467, 497, 516, 951, 966.
+"""
 
 from functools import partial
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.apis.records.flushing import plan_timed_flush, sync_in_background, sync_then
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasController, HasNow, HasOutside, HasPartitions, HasReplication, HasTraffic
 from reference_broker.apis.topics.topic_names import is_internal
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
-from reference_broker.replication.durable import must_be_durable
+from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
 from reference_broker.wire.produce import (
@@ -27,18 +42,6 @@ from reference_broker.wire.produce import (
 LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
-CARD = Card(
-    api_key=ApiKey.PRODUCE,
-    min_version=3,
-    max_version=13,
-    behaviour="Batches are validated by header and CRC and appended as the bytes that came. acks=0 is not answered; "
-    "an error then closes the connection, as in Kafka. acks=1 is answered when appended, acks=all when the high "
-    "watermark has passed it, or when its timeout has; either also waits for a sync if the flush policy "
-    "(log.flush.interval.messages) says so. A retry of what is written already waits for its first writing.",
-    simplifications="Transactional produce is refused until transactions are served.",
-    kips=(98, 101, 467, 497, 516, 951, 966),
-)
-
 ADMIN_CLIENT_ID = "__admin_client"
 """Whom Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
 
@@ -46,9 +49,12 @@ ALL = -1
 """acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
+class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, HasTraffic, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others."""
-    assert isinstance(body, ProduceRequest)
     written: list[tuple[Partition, bool, int]] = []
     responses = [
         _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
@@ -66,24 +72,27 @@ def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
             due.append(partition)
     if body.acks == 0:
         for partition in due:
-            sync_in_background(broker, partition)
+            sync_led_then(broker.outside, [partition], nobody_waits)
         _finish_unacknowledged(call, response)
         return None
     if replicated and body.acks == ALL:
         acknowledge = partial(_acknowledge, broker, call, body.timeout_ms, response, replicated)
         if due:
-            sync_then(broker, due, acknowledge)
+            sync_led_then(broker.outside, due, acknowledge)
         else:
             acknowledge()
         return None
     if not due:
         return response
-    sync_then(broker, due, lambda: call.respond(response))
+    sync_led_then(broker.outside, due, lambda: call.respond(response))
     return None
 
 
+API = Api.of(ProduceRequest, handle)
+
+
 def _acknowledge(
-    broker: Broker, call: Call, timeout_ms: int, response: ProduceResponse, replicated: list[tuple[Partition, int]]
+    broker: Needs, call: Call, timeout_ms: int, response: ProduceResponse, replicated: list[tuple[Partition, int]]
 ) -> None:
     """Responds once all replicas in sync have what was written."""
 
@@ -97,7 +106,7 @@ def _acknowledge(
         call.on_closed(abandon)
 
 
-def _mark_failed(broker: Broker, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]) -> None:
+def _mark_failed(broker: Needs, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]) -> None:
     """What was appended and is not known to be replicated: the client tries again, and may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
@@ -112,7 +121,7 @@ def _mark_failed(broker: Broker, api_version: int, response: ProduceResponse, er
     _with_leaders(broker, response, api_version)
 
 
-def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
+def _leader_of(broker: Needs, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
     image = broker.controller.image
     known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
     if known is None or not 0 <= index < len(known.partitions):
@@ -120,7 +129,7 @@ def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> Leade
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
 
 
-def _with_leaders(broker: Broker, response: ProduceResponse, api_version: int) -> ProduceResponse:
+def _with_leaders(broker: Needs, response: ProduceResponse, api_version: int) -> ProduceResponse:
     """Versions that can say who leads instead also say where that is (KIP-951)."""
     leaders: dict[int, None] = {}
     for topic in response.responses:
@@ -136,7 +145,7 @@ def _with_leaders(broker: Broker, response: ProduceResponse, api_version: int) -
     return response
 
 
-def _may_be_written(broker: Broker, call: Call, topic: ProduceTopic) -> bool:
+def _may_be_written(broker: Needs, call: Call, topic: ProduceTopic) -> bool:
     """The broker's own topics are written by Kafka's own tools only."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
     return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
@@ -151,14 +160,14 @@ def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
 
 
 def _append_topic(
-    broker: Broker, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
+    broker: Needs, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
 ) -> ProduceTopicResponse:
     answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
 def _append(
-    broker: Broker,
+    broker: Needs,
     request: ProduceRequest,
     topic: ProduceTopic,
     wanted: ProducePartition,
@@ -210,9 +219,9 @@ def _append(
             log.advance_high_watermark(log.log_end_offset)
         else:
             broker.replication.leaders.appended(partition)
-        plan_timed_flush(broker, partition)
+        plan_timed_flush(broker.outside, partition)
         if len(log.segments) > segments > 0:
-            sync_in_background(broker, partition)
+            sync_led_then(broker.outside, [partition], nobody_waits)
         traffic.bytes_in.value += len(wanted.records)
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
     return ProducePartitionResponse(
@@ -224,7 +233,7 @@ def _append(
     )
 
 
-def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
     known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
     if known is None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
 
-from reference_broker.apis.card import Card
 from reference_broker.apis.metadata import k18_api_versions
 from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_end_quorum_epoch
 from reference_broker.apis.quorum import k55_describe_quorum as k55
+from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
@@ -202,19 +202,18 @@ def test_the_quorum_answers(module: Any, what: str, key: ApiKey) -> None:
     assert module.handle(world.broker, world.call, body) is None
     assert world.quorum.requests == [(what, body)]
     assert world.call.answers == [f"answer to {what}"]
-    assert (module.CARD.min_version, module.CARD.max_version) == VERSIONS[key]
 
 
 @pytest.mark.clause("D-3")
-def test_drafts_are_announced_as_features_of_nodes_that_serve_them() -> None:
+def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def announced(*keys: ApiKey) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
-        served = {key: VERSIONS[key] for key in keys}
+        monkeypatch.setattr(k18_api_versions, "SERVED", {key: VERSIONS[key] for key in keys})
         controller = SimpleNamespace(
             supported_features=lambda: (("metadata.version", 7, 25),),
             finalized_features=lambda: (),
             finalized_features_epoch=3,
         )
-        broker: Any = SimpleNamespace(served=served, controller=controller, config=BrokerConfig.parse({}))
+        broker: Any = SimpleNamespace(controller=controller, config=BrokerConfig.parse({}))
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")
         answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
@@ -225,5 +224,5 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them() -> None:
     assert features == {"metadata.version": (7, 25), "crucible.FetchSnapshot.1000": (1, 1)}
     assert ranges == {ApiKey.FETCH_SNAPSHOT: 1, ApiKey.VOTE: 2}
     assert announced(ApiKey.VOTE)[0] == {"metadata.version": (7, 25)}
-    assert Card(ApiKey.FETCH_SNAPSHOT, 0, 1, "").serves(1000)
-    assert not any(Card(ApiKey.VOTE, 0, 2, "").serves(version) for _, version in DRAFTS)
+    assert serves(ApiKey.FETCH_SNAPSHOT, 1000)
+    assert not any(serves(ApiKey.VOTE, version) for _, version in DRAFTS)

@@ -16,7 +16,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicCo
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from reference_broker.apis.registry import apis
+from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request, Synced, TimerFired
@@ -38,8 +38,6 @@ LINK_US = 100
 DISK_US = 50
 LOCAL = 1 << 20
 """Connections of the test itself have greater numbers."""
-
-VERSIONS = {key: (api.card.min_version, api.card.max_version) for key, api in apis().items()}
 
 
 @dataclass
@@ -294,7 +292,7 @@ class ClusterWorld:
         link.served = asked = link.waiting.popleft()[1]
         client_id = f"node-{self._number_of(member)}"
         frame = b"".join(encode_request(asked.api_key, asked.api_version, asked.token, client_id, asked.body))
-        self._give(self.members[link.peer], decode(link.number, memoryview(frame)[4:], VERSIONS))
+        self._give(self.members[link.peer], decode(link.number, memoryview(frame)[4:], SERVED))
 
     def _reply(self, effect: Reply) -> None:
         if effect.connection >= LOCAL:
