@@ -5,7 +5,6 @@ A handler sees of them what it names (``parts.py``). It never touches events or 
 
 from dataclasses import dataclass, field
 
-from reference_broker.apis.call import Call as Call  # Until the last handlers import it from there.
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import Controller

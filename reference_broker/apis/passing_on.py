@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.card import Card
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId, HasOutside
 from reference_broker.ports.channels import Channel
 
@@ -22,13 +21,12 @@ class PassesOn(HasNodeId, HasController, HasConfig, HasOutside, Protocol):
     """What it takes to ask the active controller."""
 
 
-def passed_on(broker: PassesOn, call: Call, api_key: int | Card, body: object, failed: Callable[[], None]) -> bool:
+def passed_on(broker: PassesOn, call: Call, api_key: int, body: object, failed: Callable[[], None]) -> bool:
     """True: the active controller is asked, in the client's version, and its answer goes to the client. ``failed`` is
     called instead when none comes within ``controller.quorum.request.timeout.ms``. False: this node is it, or knows of
     no other."""
     controller = broker.controller
     leader_id = controller.leader_id
-    api_key = api_key if isinstance(api_key, int) else api_key.api_key
     if controller.is_active or leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
         return False
     timeout_ms = broker.config.controller_quorum_request_timeout_ms

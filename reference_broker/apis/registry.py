@@ -67,6 +67,6 @@ def serves(api_key: int, api_version: int) -> bool:
 
 def load(api_key: int) -> Api[Any]:
     """One that is served; its module loads unless it has before."""
-    module = import_module(f"reference_broker.apis.{MODULES[api_key]}")
-    api: Api[Any] = getattr(module, "API", None) or Api.of(object, module.handle)
+    api = import_module(f"reference_broker.apis.{MODULES[api_key]}").API
+    assert isinstance(api, Api), f"{MODULES[api_key]} declares no Api"
     return api

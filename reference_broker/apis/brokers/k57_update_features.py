@@ -1,4 +1,15 @@
-"""UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch (KIP-584, KIP-778)."""
+"""UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch.
+
+* metadata.version has levels 1 to 25, crucible.metadata.epoch has 0 (off) and 1.
+* A level must be known to this node and to every registered broker, as announced when it registered.
+* All updates of a request are done or none.
+* Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible.
+
+Version notes:
+* v2: the reason of a refusal is the top-level error. Before, it stands at each feature.
+
+KIPs: 232, 584, 778.
+"""
 
 from collections.abc import Mapping
 
@@ -6,8 +17,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.operations import Records
@@ -16,23 +28,11 @@ from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import FeatureLevelRecord
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.UPDATE_FEATURES,
-    min_version=0,
-    max_version=2,
-    behaviour="metadata.version has levels 1 to 25, crucible.metadata.epoch 0 (off) and 1. A level must be known to "
-    "this node and to every registered broker, as announced when it registered. All updates of a request are done or "
-    "none; the reason is the top-level error from version 2 on, and stands at each feature before.",
-    simplifications="Nothing is stored otherwise at a lower level, so a safe downgrade is always possible.",
-    kips=(232, 584, 778),
-)
-
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
     """Answers later."""
-    assert isinstance(body, UpdateFeaturesRequest)
     problems: dict[str, Refusal] = {}
 
     def plan() -> Records:
@@ -54,8 +54,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     def answer(refused: Refusal | None) -> None:
         call.respond(_response(body, refused, problems, call.api_version))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+    if not passed_on(broker, call, ApiKey.UPDATE_FEATURES, body, lambda: answer(NOT_CONTROLLER)):
         broker.controller.submit(plan, answer, name="update features")
+
+
+API = Api.of(UpdateFeaturesRequest, handle)
 
 
 def _problem(

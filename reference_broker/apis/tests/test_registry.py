@@ -1,14 +1,15 @@
 """Which APIs a node serves, and that they load when they are first asked for."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from reference_broker.apis.dispatcher import Dispatcher
-from reference_broker.apis.registry import serves
+from reference_broker.apis.registry import MODULES, load, serves
 from reference_broker.apis.tests.fetch_world import FakeCall, World
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.fetch import FetchRequest
 
 NODE_WITHOUT_REQUESTS = """
@@ -24,6 +25,14 @@ kio = "kio.schema."
 messages = {name.removeprefix(kio).split(".")[0] for name in sys.modules if name.startswith(kio)}
 print(" ".join(sorted(messages)))
 """
+
+
+@pytest.mark.parametrize("api_key", MODULES, ids=lambda key: ApiKey(key).name)
+def test_each_module_is_called_and_says_what_it_serves(api_key: int) -> None:
+    load(api_key)
+    module = sys.modules[f"reference_broker.apis.{MODULES[api_key]}"]
+    assert f".k{api_key:02}_{ApiKey(api_key).name.lower()}" == f".{MODULES[api_key].split('.')[1]}"
+    assert re.fullmatch(rf"{api_name(api_key)}: [^\n]+\.\n\n(\* .*)KIPs: [0-9, ]+\.\n", module.__doc__ or "", re.DOTALL)
 
 
 def test_only_a_version_that_is_announced_or_a_draft_is_served() -> None:

@@ -1,4 +1,13 @@
-"""CreateTopics: makes topics, durably, all good ones of a request at once or none (KIP-464, KIP-516, KIP-525)."""
+"""CreateTopics: makes topics, durably, all good ones of a request at once or none.
+
+* The active controller answers once the records are committed and published there. Others pass the request on.
+* Errors are judged by all requests before, also by those that are still on their way.
+* A request that is larger than a batch of metadata is a transaction of the metadata log. Readers see all its topics or
+  none.
+* Unlike Kafka: the timeout is not used. A request may lead to 2,000,000 records, where Kafka stops at 10,000.
+
+KIPs: 4, 464, 516, 525, 868.
+"""
 
 from collections import Counter
 from collections.abc import Generator
@@ -14,8 +23,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, topic_rows
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, UNITS_PER_ENTRY, Refusal, as_uuid, chained
@@ -25,26 +35,14 @@ from reference_broker.controller.operations import Planning
 from reference_broker.controller.refusal import NOT_CONTROLLER
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.CREATE_TOPICS,
-    min_version=2,
-    max_version=7,
-    behaviour="The active controller answers once the records are committed and published there; others pass it on. "
-    "Errors are judged by all requests before, also those still on their way. A request larger than "
-    "a batch of metadata is a transaction of the metadata log: readers see all its topics or none.",
-    simplifications="The timeout is not used. Up to 2,000,000 records, where Kafka stops at 10,000.",
-    kips=(4, 464, 516, 525, 868),
-)
-
 REMEMBERED_ROWS = 16
 """Different settings of topics, in one process."""
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
     """Answers later. One result for each name of the request, in its order."""
-    assert isinstance(body, CreateTopicsRequest)
     plans: dict[str, PlannedTopic | Refusal] = {}
 
     def planning() -> Planning:
@@ -57,8 +55,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         results = tuple(_result(name, plans.get(name, refused), refused, broker.config) for name in names)
         call.respond(CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+    if not passed_on(broker, call, ApiKey.CREATE_TOPICS, body, lambda: answer(NOT_CONTROLLER)):
         broker.controller.submit(planning(), answer, name="create topics")
+
+
+API = Api.of(CreateTopicsRequest, handle)
 
 
 def _plan(

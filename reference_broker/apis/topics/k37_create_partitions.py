@@ -1,4 +1,11 @@
-"""CreatePartitions: adds partitions to topics, all good ones of a request at once or none (KIP-195)."""
+"""CreatePartitions: adds partitions to topics, all good ones of a request at once or none.
+
+* The active controller answers once the records are committed and published there. Others pass the request on.
+* All good entries of a request are seen at once.
+* Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
+
+KIPs: 195, 599.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +15,9 @@ from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, C
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, chained
 from reference_broker.apis.topics.topic_creation import (
@@ -26,16 +34,6 @@ from reference_broker.metadata.records import PartitionRecord
 from reference_broker.ports.chance import RandomSource
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.CREATE_PARTITIONS,
-    min_version=0,
-    max_version=3,
-    behaviour="The active controller answers once the records are committed and published there; others pass it on. "
-    "All good entries of a request are seen at once.",
-    simplifications="The timeout is not used: nothing waits for other brokers.",
-    kips=(195, 599),
-)
-
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
 
@@ -51,9 +49,8 @@ class _Plan:
         return partition_records(self.topic.topic_id, len(self.topic.partitions), self.count, self.replicas, image)
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:
     """Answers later. One result for each name of the request, in its order."""
-    assert isinstance(body, CreatePartitionsRequest)
     plans: dict[str, _Plan | Refusal] = {}
 
     def planning() -> Planning:
@@ -70,8 +67,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         results = tuple(_result(name, plans.get(name), refused) for name in names)
         call.respond(CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+    if not passed_on(broker, call, ApiKey.CREATE_PARTITIONS, body, lambda: answer(NOT_CONTROLLER)):
         broker.controller.submit(planning(), answer, name="create partitions")
+
+
+API = Api.of(CreatePartitionsRequest, handle)
 
 
 def _plan(image: MetadataImage, wanted: CreatePartitionsTopic, random: RandomSource) -> _Plan | Refusal:
