@@ -85,13 +85,9 @@ class FetchPlan:
 
 def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_ids: bool) -> list[FetchTopic]:
     """By topic, in the order in which the partitions are wanted. In the first revision only followers say IDs."""
-    topics: dict[tuple[str, bytes], FetchTopic] = {}
+    topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
     for (name, partition), wanted in to_send.items():
-        key = (name, wanted.topic_id)
-        topic = topics.get(key)
-        if topic is None:
-            topic = topics[key] = FetchTopic(name, wanted.topic_id if with_ids else NO_TOPIC_ID, [])
-        topic.partitions.append(
+        topics.setdefault((name, wanted.topic_id), []).append(
             FetchPartition(
                 partition,
                 wanted.fetch_offset,
@@ -101,18 +97,17 @@ def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_ids: bool) ->
                 wanted.log_start_offset,
             )
         )
-    return list(topics.values())
+    return [
+        FetchTopic(name, topic_id if with_ids else NO_TOPIC_ID, partitions)
+        for (name, topic_id), partitions in topics.items()
+    ]
 
 
 def _grouped_forgotten(to_forget: Iterable[tuple[TopicPartition, bytes]]) -> list[ForgottenTopic]:
-    topics: dict[tuple[str, bytes], ForgottenTopic] = {}
+    topics: dict[tuple[str, bytes], list[int]] = {}
     for (name, partition), topic_id in to_forget:
-        key = (name, topic_id)
-        topic = topics.get(key)
-        if topic is None:
-            topic = topics[key] = ForgottenTopic(name, topic_id, [])
-        topic.partitions.append(partition)
-    return list(topics.values())
+        topics.setdefault((name, topic_id), []).append(partition)
+    return [ForgottenTopic(name, topic_id, partitions) for (name, topic_id), partitions in topics.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
-from reference_broker.apis.records.fetch_answer import refusal, response, with_leaders
+from reference_broker.apis.records.fetch_answer import refusal, response
 from reference_broker.apis.records.fetch_reading import (
     Look,
     LooksUpPartitions,
@@ -18,6 +18,7 @@ from reference_broker.apis.records.fetch_reading import (
     look,
     read_records,
     reader_of,
+    state,
 )
 from reference_broker.sessions.cached_partition import CachedPartition, divergence
 from reference_broker.sessions.fetch_session import FetchSession
@@ -80,12 +81,12 @@ class Fetch:
             partition, data = cached.partition, self.looks[cached].data
             if partition is None or data.error_code or data.diverging_epoch is not None or not cached.is_of_partition:
                 continue
+            log = partition.log
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
             if error:
                 self._note(cached, failed(cached.index, error))
-            else:
-                data.high_watermark = partition.log.high_watermark
-                data.last_stable_offset = partition.log.last_stable_offset
+            elif (data.high_watermark, data.last_stable_offset) != (log.high_watermark, log.last_stable_offset):
+                self.looks[cached].data = state(cached.index, log, data.aborted_transactions)
         leaders.tell()
         session_id = self.session.session_id
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
@@ -153,12 +154,12 @@ class Fetch:
         self._stop_waiting()
         told = self._collect()
         kept = self._keep()
-        answer = response(self.session, told)
+        answer = response(self.broker, self.call.api_version, self.session, told)
         if kept:
             self._settle(told)
         elif not self.session.session_id:
             self.session.release()
-        return with_leaders(self.broker, self.call.api_version, answer)
+        return answer
 
     def _keep(self) -> bool:
         """Whether a session is left that caches what was asked for; a draft becomes one where there is room."""

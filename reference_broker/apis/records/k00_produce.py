@@ -15,12 +15,15 @@ Version notes:
 KIPs: 98, 101, 467, 497, 516, 951, 966.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasController, HasNow, HasOutside, HasPartitions, HasReplication, HasTraffic
+from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.apis.topics.topic_names import is_internal
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.ports.disk import DiskError
@@ -28,7 +31,7 @@ from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
+from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -49,6 +52,9 @@ ALL = -1
 """acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
 
 
+_Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
+
+
 class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, HasTraffic, Protocol):
     """What this API uses of its broker."""
 
@@ -60,7 +66,7 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
         _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
         for topic in body.topics
     ]
-    response = _with_leaders(broker, ProduceResponse(responses), call.api_version)
+    response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
     for partition, is_new, end in written:
@@ -97,31 +103,37 @@ def _acknowledge(
     """Responds once all replicas in sync have what was written."""
 
     def answered(errors: dict[Partition, Error]) -> None:
-        if errors:
-            _mark_failed(broker, call.api_version, response, errors)
-        call.respond(response)
+        call.respond(_marked(broker, call.api_version, response, errors) if errors else response)
 
     abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, answered)
     if abandon is not None:
         call.on_closed(abandon)
 
 
-def _mark_failed(broker: Needs, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]) -> None:
+def _marked(
+    broker: HasController, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]
+) -> ProduceResponse:
     """What was appended and is not known to be replicated: the client tries again, and may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
-    for topic in response.responses:
-        for answer in topic.partitions:
-            error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-            if error is None or answer.error_code != Error.NONE:
-                continue
-            answer.error_code = error
-            if error == Error.NOT_LEADER_OR_FOLLOWER:
-                answer.current_leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
-    _with_leaders(broker, response, api_version)
+
+    def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
+        error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
+        if error is None or answer.error_code != Error.NONE:
+            return answer
+        leader = None
+        if error == Error.NOT_LEADER_OR_FOLLOWER:
+            leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
+        return replace(answer, error_code=error, current_leader=leader)
+
+    return _response(broker, _changed(response.responses, marked), api_version)
 
 
-def _leader_of(broker: Needs, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
+def _changed(topics: Sequence[ProduceTopicResponse], change: _Change) -> list[ProduceTopicResponse]:
+    return [replace(topic, partitions=[change(topic, answer) for answer in topic.partitions]) for topic in topics]
+
+
+def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
     image = broker.controller.image
     known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
     if known is None or not 0 <= index < len(known.partitions):
@@ -129,23 +141,21 @@ def _leader_of(broker: Needs, topic: str, topic_id: bytes, index: int) -> Leader
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
 
 
-def _with_leaders(broker: Needs, response: ProduceResponse, api_version: int) -> ProduceResponse:
-    """Versions that can say who leads instead also say where that is (KIP-951)."""
+def _response(broker: HasController, topics: list[ProduceTopicResponse], api_version: int) -> ProduceResponse:
+    """Versions that can say who leads instead also say where that is."""
     leaders: dict[int, None] = {}
-    for topic in response.responses:
+    for topic in topics:
         for answer in topic.partitions:
-            if answer.current_leader is not None and api_version < LEADERS_FROM:
-                answer.current_leader = None
-            elif answer.current_leader is not None:
+            if answer.current_leader is not None:
                 leaders[answer.current_leader.leader_id] = None
-    if leaders:
-        brokers = broker.controller.image.brokers
-        known = [brokers[leader] for leader in leaders if leader in brokers]
-        response.node_endpoints = [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]
-    return response
+    if not leaders:
+        return ProduceResponse(topics)
+    if api_version < LEADERS_FROM:
+        return ProduceResponse(_changed(topics, lambda _, answer: replace(answer, current_leader=None)))
+    return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders))
 
 
-def _may_be_written(broker: Needs, call: Call, topic: ProduceTopic) -> bool:
+def _may_be_written(broker: HasPartitions, call: Call, topic: ProduceTopic) -> bool:
     """The broker's own topics are written by Kafka's own tools only."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
     return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
@@ -233,7 +243,7 @@ def _append(
     )
 
 
-def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
     known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
     if known is None:
@@ -241,9 +251,8 @@ def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartition
     if not 0 <= index < len(known.partitions):
         return _refused(index, Error.UNKNOWN_TOPIC_OR_PARTITION)
     there = known.partitions[index]
-    answer = _refused(index, Error.NOT_LEADER_OR_FOLLOWER)
-    answer.current_leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    return answer
+    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    return ProducePartitionResponse(index, Error.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:
