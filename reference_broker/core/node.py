@@ -42,6 +42,7 @@ from reference_broker.groups.roles import CoordinatedRoles
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
@@ -125,7 +126,7 @@ class Node:
         self._effects: list[Effect] = []
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
-        self._peers = Peers(node_id, self._effects)
+        self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
         self._hosts: dict[int, str] = {}
         """Of open connections."""
@@ -338,8 +339,11 @@ class Node:
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """What the broker asks of the active controller where that is this node."""
-        call = LocalCall(f"node-{self.broker.node_id}", SERVED[api_key][1], answer)
+        call = LocalCall(self._client_id(), SERVED[api_key][1], answer)
         self._dispatcher.dispatch(api_key, call, body)
+
+    def _client_id(self) -> str:
+        return client_id_of(self.broker.node_id, self.broker.lifecycle.incarnation_id)
 
     def _serves(self, event: Request) -> bool:
         """ApiVersions answers an unknown version itself (KIP-511); its body is None then."""

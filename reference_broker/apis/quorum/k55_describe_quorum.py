@@ -27,7 +27,7 @@ from kio.static.primitive import i32, i64, u16
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
-from reference_broker.apis.passing_on import PEER_PREFIX
+from reference_broker.apis.passing_on import comes_from_node
 from reference_broker.metadata.records import LISTENER_NAME
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
@@ -47,7 +47,7 @@ def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQu
     if broker.quorum.is_leader:
         return _described(broker, broker.quorum.describe())
     leader_id = broker.quorum.leader_id
-    if leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
+    if leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         return _not_leader()
     broker.outside.send(
         leader_id,

@@ -41,6 +41,7 @@ from reference_broker.apis.tests.declared import key_of, newest, versions_of
 from reference_broker.apis.tests.test_config_and_ids import init
 from reference_broker.apis.tests.test_topic_admin import create, delete, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
@@ -352,7 +353,7 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     replied("the controller's answer")
     assert call.answers == ["the controller's answer"]
     call = AdminCall(newest(module))
-    call.client_id = "node-3"
+    call.client_id = client_id_of(1, world.lifecycle.incarnation_id)
     world.give(call, module, body)
     assert part(call.answers[0]).error_code == ErrorCode.not_controller
     world.metadata.quorum.leader_id = -1

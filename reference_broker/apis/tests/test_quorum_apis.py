@@ -13,6 +13,7 @@ from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_e
 from reference_broker.apis.quorum import k55_describe_quorum as k55
 from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
@@ -77,7 +78,10 @@ class World:
     def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:
         self.quorum = Quorum(is_leader, leader_id)
         self.sent: list[Asked] = []
-        brokers = {each: SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each) for each in (1, 2, 7)}
+        brokers = {
+            each: SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each, incarnation_id=bytes(16))
+            for each in (1, 2, 7)
+        }
         loader = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
         self.broker: Any = SimpleNamespace(
             node_id=1,
@@ -138,9 +142,13 @@ def replica_fields(replica: Any) -> tuple[int, int, int, int]:
     )
 
 
-def test_another_node_asks_the_leader_and_passes_its_answer_on() -> None:
+@pytest.mark.parametrize(
+    "client_id", ["admin", "node-2", client_id_of(2, bytes(range(16))), client_id_of(9, bytes(16))]
+)
+def test_another_node_asks_the_leader_and_passes_its_answer_on(client_id: str) -> None:
+    """Also for a client that calls itself after a node, but not as any registered."""
     world = World(leader_id=3)
-    assert world.describe() is None
+    assert world.describe(client_id=client_id) is None
     (asked,) = world.sent
     assert (asked.peer, asked.channel, asked.api_key, asked.api_version) == (3, Channel.CONTROLLER, 55, 2)
     assert asked.body == asking(("__cluster_metadata", [0]))
@@ -158,7 +166,7 @@ def test_no_answer_of_the_leader_is_an_error_to_ask_again_after() -> None:
     assert only_partition(answer).error_code == Error.NOT_LEADER_OR_FOLLOWER
 
 
-@pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, "node-2")])
+@pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, client_id_of(2, bytes(16)))])
 def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
     """No leader known; itself until a moment ago; asked by another node that takes this one for the leader."""
     world = World(leader_id=leader_id)
