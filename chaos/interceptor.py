@@ -121,7 +121,7 @@ class Interceptor:
         for counter in self._on_request if self._armed else ():
             if not counter.at(self._node, role) or not matches_frame(counter.rule.match, event.tag, role):
                 continue
-            hit = counter.hit(event.client_id, self._load_us)
+            hit = counter.hit(event.tag.client_id, self._load_us)
             if hit:
                 return self._strike_request(counter.rule, hit, event)
         return (event,)

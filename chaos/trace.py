@@ -46,7 +46,7 @@ class TraceRecorder:
                 at_us,
                 "request",
                 event.connection,
-                event.client_id,
+                tag.client_id,
                 tag.api_key,
                 tag.api_version,
                 tag.session_id,

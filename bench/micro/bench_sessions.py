@@ -4,6 +4,7 @@ The cost follows what changed; it must not follow what is cached (F-14, G-5: cha
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -111,7 +112,7 @@ def bench_fetch_of_a_backlog(benchmark: BenchmarkFixture, revision: str) -> None
     fetcher.changed, fetcher.moved = 0, []  # From here on nothing changes and nothing is named.
 
     def fetch() -> FetchResponse:
-        fetcher.request.max_bytes = 10 * len(BATCH)
+        fetcher.request = replace(fetcher.request, max_bytes=10 * len(BATCH))
         return fetcher.fetch()
 
     fetch()  # The final revision tells all moved high watermarks in this one, with or without records.

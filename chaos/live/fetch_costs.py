@@ -174,7 +174,7 @@ def _asked(request: Request, spent_ns: int) -> _Asked:
     named = sum(len(topic.partitions) for topic in body.topics)
     full = _is_full(revision, body)
     opens = full and body.session_epoch == 0
-    return _Asked(request.client_id, revision, full, request.frame_bytes, named, spent_ns, opens)
+    return _Asked(request.tag.client_id, revision, full, request.frame_bytes, named, spent_ns, opens)
 
 
 def revision_of(api_version: int, body: Any) -> str:

@@ -93,9 +93,9 @@ class Network:
     def request_of_peer(self, connection: Connection, send: Send) -> None:
         body, tag = send.body, send.tag
         if self._codec.random() < self._coded_share:
-            action = ClientRequest(send.api_key, send.api_version, tag.client_id, body, 0)
+            action = ClientRequest(send.api_key, send.api_version, send.client_id, body, 0)
             body = same_after_codec_request(action, send.token)
-        event = Request(connection.number, send.token, send.api_key, send.api_version, tag.client_id, body, tag)
+        event = Request(connection.number, send.token, send.api_key, send.api_version, send.client_id, body, tag)
         connection.send_up(self._arrive_request, connection, event)
 
     # At nodes

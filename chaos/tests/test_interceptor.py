@@ -402,7 +402,7 @@ SNAPSHOT = 59
 
 def send(token: int, position: int = 0, api: int = SNAPSHOT, peer: int = 2) -> Send:
     tag = Tag(api, 1, "node-0", role="peer", position=position)
-    return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100)
+    return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100, "node-0:here")
 
 
 def answer(token: int, body: object = b"bytes") -> PeerReply:

@@ -93,7 +93,8 @@ class Pair:
         self.token += 1
         tag = Tag(ApiKey.FETCH, 17, "node-0", role="peer")
         body = FetchRequest(session_id=0, session_epoch=-1, replica_id=0)
-        self.network.send(self.machines[0], Send(1, channel, self.token, ApiKey.FETCH, 17, body, tag, timeout_ms))
+        send = Send(1, channel, self.token, ApiKey.FETCH, 17, body, tag, timeout_ms, "node-0:here")
+        self.network.send(self.machines[0], send)
         return self.token
 
     def run(self, for_us: int = PATIENCE_US) -> None:
@@ -116,7 +117,9 @@ def test_requests_of_a_channel_are_dialled_once_and_answered_in_order(seed: int)
     assert [type(event) for _, event in pair.asker.seen] == [PeerUp] + [PeerReply] * 10
     requests = pair.asked.of(Request)
     assert [each.correlation_id for each in requests] == tokens
-    assert {(each.client_id, each.tag.role) for each in requests} == {("node-0", "peer")}
+    assert {(each.client_id, each.tag.client_id, each.tag.role) for each in requests} == {
+        ("node-0:here", "node-0", "peer")
+    }
     assert len(pair.asked.of(Opened)) == 1
 
 
@@ -276,7 +279,8 @@ def test_each_link_and_each_direction_is_its_own(cut: str) -> None:
     assert len(pair.asker.of(PeerDown)) == 1
     other = PeerDown(0, Channel.RAFT)
     tag = Tag(ApiKey.FETCH, 17, "node-1", role="peer")
-    pair.network.send(pair.machines[1], Send(0, Channel.RAFT, 1, ApiKey.FETCH, 17, FetchRequest(), tag, TIMEOUT_MS))
+    send = Send(0, Channel.RAFT, 1, ApiKey.FETCH, 17, FetchRequest(), tag, TIMEOUT_MS, "node-1:there")
+    pair.network.send(pair.machines[1], send)
     pair.run()
     assert [event.token for event in pair.asked.of(PeerReply)] == [1]
     assert other not in pair.asked.of(PeerDown)

@@ -6,26 +6,31 @@ what the first attempt did: that the topic exists, or is gone.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
+from reference_broker.metadata.node_names import is_registered_node
 from reference_broker.ports.channels import Channel
 
-PEER_PREFIX = "node-"
-"""What nodes call themselves to each other. Their requests are not passed on again, or two nodes that take each other
-for the leader would do so without end."""
+
+def comes_from_node(broker: HasLoader, call: Call) -> bool:
+    """Such a request is not passed on again: two nodes that take each other for the leader would never end that."""
+    return is_registered_node(call.client_id, broker.loader.image)
 
 
-def passed_on(broker: Broker, call: Call, card: Card, body: object, failed: Callable[[], None]) -> bool:
+class PassesOn(HasNodeId, HasController, HasLoader, HasConfig, HasOutside, Protocol):
+    """What it takes to ask the active controller."""
+
+
+def passed_on(broker: PassesOn, call: Call, api_key: int, body: object, failed: Callable[[], None]) -> bool:
     """True: the active controller is asked, in the client's version, and its answer goes to the client. ``failed`` is
     called instead when none comes within ``controller.quorum.request.timeout.ms``. False: this node is it, or knows of
     no other."""
     controller = broker.controller
     leader_id = controller.leader_id
-    if controller.is_active or leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
+    if controller.is_active or leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         return False
     timeout_ms = broker.config.controller_quorum_request_timeout_ms
-    broker.outside.send(
-        leader_id, Channel.FORWARD, card.api_key, call.api_version, body, timeout_ms, call.respond, failed
-    )
+    broker.outside.send(leader_id, Channel.FORWARD, api_key, call.api_version, body, timeout_ms, call.respond, failed)
     return True

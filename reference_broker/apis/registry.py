@@ -1,19 +1,17 @@
-"""All APIs that a node serves: one module an API key, found here and nowhere else.
+"""All APIs that a node serves: one line for each key names its module. Their versions are those of ``wire.apis``.
 
 A module and the schemas that it needs load when the API is first asked for: all of them together cost a node a third of
 the processor time of its start.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey
+from reference_broker.apis.api import Api
+from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 
-_MODULES: Final[Mapping[int, str]] = {
+MODULES: Final[Mapping[int, str]] = {
     ApiKey.PRODUCE: "records.k00_produce",
     ApiKey.FETCH: "records.k01_fetch",
     ApiKey.LIST_OFFSETS: "records.k02_list_offsets",
@@ -57,40 +55,18 @@ _MODULES: Final[Mapping[int, str]] = {
 }
 
 _DRAFTS_ONLY: Final = (FIRST_DRAFT_VERSION, FIRST_DRAFT_VERSION)
-SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(ApiKey(key), _DRAFTS_ONLY) for key in _MODULES}
-"""Least and greatest version of each API, by API key, in its order: the cards' (a test compares them)."""
+SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(ApiKey(key), _DRAFTS_ONLY) for key in MODULES}
+"""Least and greatest version of each API, by API key, in its order. Private drafts (``wire.drafts``) lie outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
-    """``handle(broker, call, body)`` returns the response, or None when it keeps the call to respond later."""
-
-    card: Card
-    handle: Callable[[Broker, Call, object], object | None]
+def serves(api_key: int, api_version: int) -> bool:
+    """Whether requests of this version are answered: those of the range, and private drafts of the API."""
+    versions = SERVED.get(api_key)
+    return versions is not None and (versions[0] <= api_version <= versions[1] or (api_key, api_version) in DRAFTS)
 
 
-def load(api_key: int) -> Api:
+def load(api_key: int) -> Api[Any]:
     """One that is served; its module loads unless it has before."""
-    module = import_module(f"reference_broker.apis.{_MODULES[api_key]}")
-    return Api(module.CARD, module.handle)
-
-
-def apis() -> Mapping[int, Api]:
-    """All, loaded, by API key in its order."""
-    return {key: load(key) for key in _MODULES}
-
-
-class Apis:
-    """A node's: each loads when it is first asked for."""
-
-    __slots__ = ("_loaded",)
-
-    def __init__(self) -> None:
-        self._loaded: dict[int, Api] = {}
-
-    def find(self, api_key: int) -> Api | None:
-        """None: not served."""
-        api = self._loaded.get(api_key)
-        if api is None and api_key in _MODULES:
-            api = self._loaded[api_key] = load(api_key)
-        return api
+    api = import_module(f"reference_broker.apis.{MODULES[api_key]}").API
+    assert isinstance(api, Api), f"{MODULES[api_key]} declares no Api"
+    return api

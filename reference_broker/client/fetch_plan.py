@@ -94,14 +94,9 @@ class FetchPlan:
 
 def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_names: bool, with_ids: bool) -> list[FetchTopic]:
     """By topic, in the order in which the partitions are wanted."""
-    topics: dict[tuple[str, bytes], FetchTopic] = {}
+    topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
     for (name, partition), wanted in to_send.items():
-        key = (name, wanted.topic_id)
-        topic = topics.get(key)
-        if topic is None:
-            said = (name if with_names else "", wanted.topic_id if with_ids else NO_TOPIC_ID)
-            topic = topics[key] = FetchTopic(*said, [])
-        topic.partitions.append(
+        topics.setdefault((name, wanted.topic_id), []).append(
             FetchPartition(
                 partition,
                 wanted.fetch_offset,
@@ -111,21 +106,20 @@ def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_names: bool, 
                 wanted.log_start_offset,
             )
         )
-    return list(topics.values())
+    return [FetchTopic(*_named(*key, with_names, with_ids), partitions) for key, partitions in topics.items()]
 
 
 def _grouped_forgotten(
     to_forget: Iterable[tuple[TopicPartition, bytes]], with_names: bool, with_ids: bool
 ) -> list[ForgottenTopic]:
-    topics: dict[tuple[str, bytes], ForgottenTopic] = {}
+    topics: dict[tuple[str, bytes], list[int]] = {}
     for (name, partition), topic_id in to_forget:
-        key = (name, topic_id)
-        topic = topics.get(key)
-        if topic is None:
-            said = (name if with_names else "", topic_id if with_ids else NO_TOPIC_ID)
-            topic = topics[key] = ForgottenTopic(*said, [])
-        topic.partitions.append(partition)
-    return list(topics.values())
+        topics.setdefault((name, topic_id), []).append(partition)
+    return [ForgottenTopic(*_named(*key, with_names, with_ids), partitions) for key, partitions in topics.items()]
+
+
+def _named(name: str, topic_id: bytes, with_names: bool, with_ids: bool) -> tuple[str, bytes]:
+    return name if with_names else "", topic_id if with_ids else NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True)

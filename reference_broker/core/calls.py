@@ -1,4 +1,4 @@
-"""A request that is being answered, as the API handlers see it (``apis.broker.Call``)."""
+"""A request that is being answered, as the API handlers see it (``apis.call.Call``)."""
 
 from collections.abc import Callable
 

@@ -40,6 +40,8 @@ class Send(NamedTuple):
     body: object
     tag: Tag
     timeout_ms: int
+    client_id: str
+    """Of the request: what this node calls itself to others."""
 
 
 class SetTimer(NamedTuple):

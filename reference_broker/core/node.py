@@ -7,9 +7,10 @@ one at a time and carries out the effects in their order.
 from collections.abc import Callable, Iterator, Sequence
 
 from reference_broker.apis.broker import Broker
+from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
-from reference_broker.apis.registry import SERVED, Api, Apis
+from reference_broker.apis.registry import SERVED, serves
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
@@ -41,6 +42,7 @@ from reference_broker.groups.roles import CoordinatedRoles
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
@@ -124,7 +126,7 @@ class Node:
         self._effects: list[Effect] = []
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
-        self._peers = Peers(node_id, self._effects)
+        self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
         self._hosts: dict[int, str] = {}
         """Of open connections."""
@@ -142,7 +144,6 @@ class Node:
                 metrics,
             )
         )
-        self._apis = Apis()
         replication = replication_of(outside, node_id, config, disk, replica, metrics)
         groups = GroupCoordinator(
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
@@ -165,8 +166,8 @@ class Node:
             ),
             replication=replication,
             groups=groups,
-            served=SERVED,
         )
+        self._dispatcher = Dispatcher(self.broker)
         self._housekeeping = Housekeeping(self.broker)
         self._publisher = PartitionPublisher(
             node_id,
@@ -328,30 +329,26 @@ class Node:
         if not self.ready and not (self.listening and (_is_for_controller(event) or _is_of_a_follower(event))):
             call.close("the node is shutting down" if self._stopping else "the node is starting")
             return
-        api = self._apis.find(event.api_key)
-        if api is None or not self._serves(api, event):
+        if not self._serves(event):
             call.close(f"{api_name(event.api_key)} version {event.api_version} is not served")
             return
         self._requests[event.api_key].value += 1
         self._calls[event.connection] = call
-        body = api.handle(self.broker, call, event.body)
-        if body is not None:
-            call.respond(body)
+        self._dispatcher.dispatch(event.api_key, call, event.body)
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """What the broker asks of the active controller where that is this node."""
-        api = self._apis.find(api_key)
-        assert api is not None, f"{api_name(api_key)} is not served"
-        call = LocalCall(f"node-{self.broker.node_id}", api.card.max_version, answer)
-        told = api.handle(self.broker, call, body)
-        if told is not None:
-            call.respond(told)
+        call = LocalCall(self._client_id(), SERVED[api_key][1], answer)
+        self._dispatcher.dispatch(api_key, call, body)
 
-    def _serves(self, api: Api, event: Request) -> bool:
+    def _client_id(self) -> str:
+        return client_id_of(self.broker.node_id, self.broker.lifecycle.incarnation_id)
+
+    def _serves(self, event: Request) -> bool:
         """ApiVersions answers an unknown version itself (KIP-511); its body is None then."""
-        return api.card.api_key == ApiKey.API_VERSIONS or (
+        return event.api_key == ApiKey.API_VERSIONS or (
             event.body is not None
-            and api.card.serves(event.api_version)
+            and serves(event.api_key, event.api_version)
             and (
                 self.broker.config.crucible_metadata_epoch_enable
                 or (event.api_key, event.api_version) not in METADATA_EPOCH_DRAFTS

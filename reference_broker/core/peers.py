@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from reference_broker.core.effects import Effect, Send
 from reference_broker.core.events import PeerDown, PeerReply
+from reference_broker.metadata.node_names import node_name
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
@@ -19,9 +20,13 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Peers:
-    """``asked``: by (peer, channel) the sends without an answer, by token, oldest first."""
+    """``client_id``: what this node calls itself to others.
+
+    ``asked``: by (peer, channel) the sends without an answer, by token, oldest first.
+    """
 
     node_id: int
+    client_id: Callable[[], str]
     effects: list[Effect]
     asked: dict[tuple[int, Channel], dict[int, _Asked]] = field(default_factory=dict)
     last: int = 0
@@ -39,8 +44,10 @@ class Peers:
     ) -> None:
         self.last += 1
         self.asked.setdefault((peer, channel), {})[self.last] = _Asked(replied, failed)
-        tag = _tag(api_key, api_version, f"node-{self.node_id}", body)
-        self.effects.append(Send(peer, channel, self.last, api_key, api_version, body, tag, timeout_ms))
+        tag = _tag(api_key, api_version, node_name(self.node_id), body)
+        self.effects.append(
+            Send(peer, channel, self.last, api_key, api_version, body, tag, timeout_ms, self.client_id())
+        )
 
     def replied(self, event: PeerReply) -> None:
         """A reply that nobody waits for (its channel broke meanwhile) is ignored."""

@@ -112,9 +112,9 @@ def fetched(
         log_start_offset=log_start_offset,
         records=records,
         current_leader=LeaderIdAndEpoch(leader_id, epoch),
+        diverging_epoch=EpochEndOffset(validity.end.epoch, validity.end.offset)
+        if isinstance(validity, Diverging)
+        else None,
+        snapshot_id=SnapshotId(validity.id.offset, validity.id.epoch) if isinstance(validity, NeedsSnapshot) else None,
     )
-    if isinstance(validity, Diverging):
-        data.diverging_epoch = EpochEndOffset(validity.end.epoch, validity.end.offset)
-    elif isinstance(validity, NeedsSnapshot):
-        data.snapshot_id = SnapshotId(validity.id.offset, validity.id.epoch)
     return FetchResponse(responses=[FetchTopicResponse("", METADATA_TOPIC_ID, [data])])

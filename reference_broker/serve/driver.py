@@ -102,7 +102,6 @@ class Driver:
         changed: Callable[[], None],
         failed: Callable[[str], None],
         refused: Callable[[str], None],
-        node_id: int = 0,
         find_address: FindAddress = nobody,
         max_reply_bytes: int = 0,
     ) -> None:
@@ -134,7 +133,7 @@ class Driver:
         self._unblocked: deque[Connection] = deque()
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
-        self._peers = Peers(node_id, find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
+        self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
         self._sync_threads = ThreadPoolExecutor(4, "sync")
         self._task_threads = ThreadPoolExecutor(1, "task")
         self._effects: dict[type, Callable[..., None]] = {

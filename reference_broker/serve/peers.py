@@ -43,14 +43,12 @@ class Peers:
 
     def __init__(
         self,
-        node_id: int,
         find_address: FindAddress,
         loop: asyncio.AbstractEventLoop,
         log: LogLines,
         give: Callable[[Event], None],
         max_frame_bytes: int,
     ) -> None:
-        self.client_id = f"node-{node_id}"
         self.find_address = find_address
         self.loop = loop
         self.log = log
@@ -126,7 +124,7 @@ class PeerChannel:
         if self._resting is not None:
             return  # The PeerDown that is on its way ends this one too.
         frame = b"".join(
-            encode_request(effect.api_key, effect.api_version, self._correlation_id, self._owner.client_id, effect.body)
+            encode_request(effect.api_key, effect.api_version, self._correlation_id, effect.client_id, effect.body)
         )
         self._await_replies(deadline_s)
         if self._link is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from reference_broker.core.events import Request
+from reference_broker.metadata.node_names import claimed_node, node_name
 from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
@@ -30,20 +31,16 @@ def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int,
         body: object = None
     else:
         body = decode_request(key, version, frame, offset)
-    role = "peer" if _is_node(client_id) else "client"
+    node_id = claimed_node(client_id)  # Whether that is true does not matter: tags decide nothing.
+    who, role = (client_id, "client") if node_id is None else (node_name(node_id), "peer")
     if key == _FETCH and body.__class__ is FetchRequest:
         assert isinstance(body, FetchRequest)
-        tag = Tag(key, version, client_id, body.session_id, body.session_epoch, role=role)
+        tag = Tag(key, version, who, body.session_id, body.session_epoch, role=role)
     elif key == _FETCH_SNAPSHOT:
-        tag = Tag(key, version, client_id, position=_position(body), role=role)
+        tag = Tag(key, version, who, position=_position(body), role=role)
     else:
-        tag = Tag(key, version, client_id, role=role)
+        tag = Tag(key, version, who, role=role)
     return Request(connection, header.correlation_id, key, version, client_id, body, tag, len(frame) + 4)
-
-
-def _is_node(client_id: str) -> bool:
-    """Other nodes call themselves node-<id>. A client that does so too gains nothing: tags decide nothing."""
-    return client_id.startswith("node-") and client_id[5:].isdecimal()
 
 
 def _position(body: object) -> int:

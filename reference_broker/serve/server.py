@@ -176,7 +176,6 @@ class Server:
             self._progress,
             self._failed,
             self._refused,
-            options.node_id,
             dial_map(config, options.node_id, self._node.registered_address),
             largest_reply_bytes(config),
         )

@@ -7,7 +7,9 @@ other of the two is empty. Versions that lack a field give its default. kio's co
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from reference_broker.wire.value import value
 
 NO_TOPIC_ID = bytes(16)
 NO_DIRECTORY_ID = bytes(16)
@@ -25,7 +27,7 @@ INCREMENTAL_FETCH_OK = 2
 """Bit 1: incremental requests may follow in this session."""
 
 
-@dataclass(slots=True)
+@value
 class FetchPartition:
     """One partition of a request. -1 in an epoch or log start means "not given".
 
@@ -43,21 +45,21 @@ class FetchPartition:
     high_watermark: int = NO_HIGH_WATERMARK
 
 
-@dataclass(slots=True)
+@value
 class FetchTopic:
     topic: str
     topic_id: bytes
-    partitions: list[FetchPartition]
+    partitions: Sequence[FetchPartition]
 
 
-@dataclass(slots=True)
+@value
 class ForgottenTopic:
     topic: str
     topic_id: bytes
-    partitions: list[int]
+    partitions: Sequence[int]
 
 
-@dataclass(slots=True)
+@value
 class FetchRequest:
     """``replica_id`` -1: a consumer. ``session_id`` / ``session_epoch`` 0 / -1: no session (KIP-227).
 
@@ -72,39 +74,39 @@ class FetchRequest:
     isolation_level: int = 0
     session_id: int = 0
     session_epoch: int = -1
-    topics: list[FetchTopic] = field(default_factory=list)
-    forgotten: list[ForgottenTopic] = field(default_factory=list)
+    topics: Sequence[FetchTopic] = field(default_factory=list)
+    forgotten: Sequence[ForgottenTopic] = field(default_factory=list)
     rack_id: str = ""
     cluster_id: str | None = None
     replica_epoch: int = -1
     fetch_type: int = FULL_FETCH
 
 
-@dataclass(slots=True)
+@value
 class EpochEndOffset:
     epoch: int
     end_offset: int
 
 
-@dataclass(slots=True)
+@value
 class LeaderIdAndEpoch:
     leader_id: int
     leader_epoch: int
 
 
-@dataclass(slots=True)
+@value
 class SnapshotId:
     end_offset: int
     epoch: int
 
 
-@dataclass(slots=True)
+@value
 class AbortedTransaction:
     producer_id: int
     first_offset: int
 
 
-@dataclass(slots=True)
+@value
 class PartitionData:
     """One partition of a response. ``records``: whole v2 batches, as bytes; None encodes as null."""
 
@@ -121,14 +123,14 @@ class PartitionData:
     snapshot_id: SnapshotId | None = None
 
 
-@dataclass(slots=True)
+@value
 class FetchTopicResponse:
     topic: str
     topic_id: bytes
-    partitions: list[PartitionData]
+    partitions: Sequence[PartitionData]
 
 
-@dataclass(slots=True)
+@value
 class NodeEndpoint:
     node_id: int
     host: str
@@ -136,14 +138,14 @@ class NodeEndpoint:
     rack: str | None = None
 
 
-@dataclass(slots=True)
+@value
 class FetchResponse:
     """``error_string`` and ``response_flags``: in version 1000 only."""
 
     error_code: int = 0
     session_id: int = 0
-    responses: list[FetchTopicResponse] = field(default_factory=list)
+    responses: Sequence[FetchTopicResponse] = field(default_factory=list)
     throttle_time_ms: int = 0
-    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+    node_endpoints: Sequence[NodeEndpoint] = field(default_factory=list)
     error_string: str | None = None
     response_flags: int = 0

@@ -14,6 +14,7 @@ its fields of Fetch 6
   where the logs do not part.
 """
 
+from dataclasses import replace
 from struct import Struct, error
 from typing import Final
 
@@ -157,22 +158,24 @@ def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffe
 
 def decode_draft_response(frame: Frame, offset: int) -> FetchResponse:
     """The whole body; records are views into the frame. Raises ProtocolError."""
-    response = FetchResponse()
+    topics: list[FetchTopicResponse] = []
     try:
-        response.throttle_time_ms, response.error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
-        response.error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)
-        response.session_id, response.response_flags = _SESSION.unpack_from(frame, offset)
+        throttle_time_ms, error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
+        error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)
+        session_id, flags = _SESSION.unpack_from(frame, offset)
         count, offset = read_legacy_count(frame, offset + _SESSION.size, 6)
         for _ in range(count):
             topic, offset = read_legacy_string(frame, offset)
             partitions, offset = _read_answers(frame, offset)
-            response.responses.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
+            topics.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
     except (error, IndexError):
         raise ProtocolError("a Fetch response ends inside a field") from None
     except UnicodeDecodeError:
         raise ProtocolError("a Fetch response holds a string that is not UTF-8") from None
     check_end(frame, offset, "a Fetch response")
-    return response
+    return FetchResponse(
+        error_code, session_id, topics, throttle_time_ms, error_string=error_string, response_flags=flags
+    )
 
 
 def _read_answers(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
@@ -182,7 +185,7 @@ def _read_answers(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
         data, offset = read_legacy_partition(_AS_IN, frame, offset)
         end = _DIVERGING.unpack_from(frame, offset)
         if end != _NO_DIVERGENCE:
-            data.diverging_epoch = EpochEndOffset(*end)
+            data = replace(data, diverging_epoch=EpochEndOffset(*end))
         offset += _DIVERGING.size
         partitions.append(data)
     return partitions, offset

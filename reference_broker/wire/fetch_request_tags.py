@@ -5,6 +5,7 @@ from 17 (KIP-853), HighWatermark of a partition from 18 (KIP-1166). A field is w
 than its default, in a version that has it; in an older version its tag is an unknown one and is read past.
 """
 
+from dataclasses import replace
 from struct import Struct
 from typing import Final
 
@@ -25,37 +26,42 @@ _REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
 _INT64: Final = Struct(">q")
 
 
-def read_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
-    """Sets what the tag buffer at ``offset`` holds; gives the offset behind it."""
+def with_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+    """The request with what the tag buffer at ``offset`` holds, and the offset behind that."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, start, offset = read_tag(frame, offset)
         if tag == 0:
-            request.cluster_id, stop = read_compact_nullable_string(frame, start)
+            cluster_id, stop = read_compact_nullable_string(frame, start)
+            request = replace(request, cluster_id=cluster_id)
         elif tag == 1 and version >= 15:
-            request.replica_id, request.replica_epoch = _REPLICA_STATE.unpack_from(frame, start)
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(frame, start)
+            request = replace(request, replica_id=replica_id, replica_epoch=replica_epoch)
             stop = skip_tagged_fields(frame, start + 12)
         else:
             continue
         _check_size(tag, start, stop, offset)
-    return offset
+    return request, offset
 
 
-def read_partition_tags(version: int, partition: FetchPartition, frame: Frame, offset: int) -> int:
-    """Sets what the tag buffer at ``offset`` holds; gives the offset behind it."""
+def with_partition_tags(
+    version: int, partition: FetchPartition, frame: Frame, offset: int
+) -> tuple[FetchPartition, int]:
+    """The partition with what the tag buffer at ``offset`` holds, and the offset behind that."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, start, offset = read_tag(frame, offset)
         if tag == 0 and version >= 17:
             stop = end_of(frame, start, 16, "a directory ID")
-            partition.replica_directory_id = bytes(frame[start:stop])
+            partition = replace(partition, replica_directory_id=bytes(frame[start:stop]))
         elif tag == 1 and version >= 18:
-            (partition.high_watermark,) = _INT64.unpack_from(frame, start)
+            (high_watermark,) = _INT64.unpack_from(frame, start)
+            partition = replace(partition, high_watermark=high_watermark)
             stop = start + 8
         else:
             continue
         _check_size(tag, start, stop, offset)
-    return offset
+    return partition, offset
 
 
 def _check_size(tag: int, start: int, stop: int, end: int) -> None:

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.fetch_request_tags import (
-    read_partition_tags,
-    read_request_tags,
+    with_partition_tags,
+    with_request_tags,
     write_partition_tags,
     write_request_tags,
 )
@@ -25,8 +25,12 @@ from reference_broker.wire.reading import (
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
 Partitions: TypeAlias = tuple[list[FetchPartition], int]
+_Head: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""The numbers with which a request begins: the first fields of FetchRequest."""
 
 _HEAD_4: Final = Struct(">iiiib")
+_NO_SESSION: Final = (0, -1)
+"""Session ID and epoch of versions that carry none."""
 _HEAD_7: Final = Struct(">iiiibii")
 _HEAD_15: Final = Struct(">iiibii")
 _PARTITION_4: Final = Struct(">iqi")
@@ -51,50 +55,58 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> FetchReques
 
 
 def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+    head: _Head
     if version >= 15:
-        request = FetchRequest(-1, *_HEAD_15.unpack_from(frame, offset))
+        head = (-1, *_HEAD_15.unpack_from(frame, offset))
         offset += _HEAD_15.size
     elif version >= 7:
-        request = FetchRequest(*_HEAD_7.unpack_from(frame, offset))
+        head = _HEAD_7.unpack_from(frame, offset)
         offset += _HEAD_7.size
     else:
-        request = FetchRequest(*_HEAD_4.unpack_from(frame, offset))
-        offset += 17
+        head = (*_HEAD_4.unpack_from(frame, offset), *_NO_SESSION)
+        offset += _HEAD_4.size
     if version < 12:
-        return request, _decode_legacy_rest(version, request, frame, offset)
+        return _decode_legacy_rest(version, head, frame, offset)
+    topics: list[FetchTopic] = []
+    forgotten: list[ForgottenTopic] = []
+    rack_id = ""
     if frame[offset] == 1:
         offset += 1
     else:
-        request.topics, offset = _flexible_topics(version, frame, offset)
+        topics, offset = _flexible_topics(version, frame, offset)
     if frame[offset] == 1:
         offset += 1
     else:
-        request.forgotten, offset = _flexible_forgotten(version, frame, offset)
+        forgotten, offset = _flexible_forgotten(version, frame, offset)
     if frame[offset] == 1:
         offset += 1
     else:
-        request.rack_id, offset = read_compact_string(frame, offset)
+        rack_id, offset = read_compact_string(frame, offset)
+    request = FetchRequest(*head, topics, forgotten, rack_id)
     if frame[offset] == 0:
         return request, offset + 1
-    return request, read_request_tags(version, request, frame, offset)
+    return with_request_tags(version, request, frame, offset)
 
 
-def _decode_legacy_rest(version: int, request: FetchRequest, frame: Frame, offset: int) -> int:
+def _decode_legacy_rest(version: int, head: _Head, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+    topics: list[FetchTopic] = []
+    forgotten: list[ForgottenTopic] = []
+    rack_id = ""
     read_partitions = _partitions_4 if version == 4 else _partitions_5 if version < 9 else _partitions_9
     count, offset = read_legacy_count(frame, offset, 6)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         partitions, offset = read_partitions(frame, offset)
-        request.topics.append(FetchTopic(topic, NO_TOPIC_ID, partitions))
+        topics.append(FetchTopic(topic, NO_TOPIC_ID, partitions))
     if version >= 7:
         count, offset = read_legacy_count(frame, offset, 6)
         for _ in range(count):
             topic, offset = read_legacy_string(frame, offset)
             indexes, offset = _indexes(frame, *read_legacy_count(frame, offset, 4))
-            request.forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
+            forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
     if version >= 11:
-        request.rack_id, offset = read_legacy_string(frame, offset)
-    return offset
+        rack_id, offset = read_legacy_string(frame, offset)
+    return FetchRequest(*head, topics, forgotten, rack_id), offset
 
 
 def _indexes(frame: Frame, count: int, offset: int) -> tuple[list[int], int]:
@@ -176,7 +188,7 @@ def _partitions_12(version: int, frame: Frame, offset: int) -> Partitions:
             frame, offset
         )
         partition = FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
-        offset = read_partition_tags(version, partition, frame, offset + 32)
+        partition, offset = with_partition_tags(version, partition, frame, offset + 32)
         partitions.append(partition)
     return partitions, offset
 

@@ -1,6 +1,7 @@
 """Codec of Fetch responses, versions 4-18. Source: FetchResponse.json."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from struct import Struct, error
 from typing import Final
 
@@ -11,6 +12,7 @@ from reference_broker.wire.fetch import (
     EpochEndOffset,
     FetchResponse,
     FetchTopicResponse,
+    NodeEndpoint,
     PartitionData,
     SnapshotId,
 )
@@ -149,41 +151,44 @@ def decode_fetch_response(version: int, frame: Frame, offset: int) -> FetchRespo
 
 
 def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
-    response = FetchResponse()
+    error_code = session_id = 0
+    topics: list[FetchTopicResponse] = []
     if version >= 7:
-        response.throttle_time_ms, response.error_code, response.session_id = _HEAD_7.unpack_from(frame, offset)
+        throttle_time_ms, error_code, session_id = _HEAD_7.unpack_from(frame, offset)
         offset += 10
     else:
-        (response.throttle_time_ms,) = _THROTTLE.unpack_from(frame, offset)
+        (throttle_time_ms,) = _THROTTLE.unpack_from(frame, offset)
         offset += 4
     if version < 12:
         count, offset = read_legacy_count(frame, offset, 6)
         for _ in range(count):
             topic, offset = read_legacy_string(frame, offset)
             partitions, offset = _partitions_4(version, frame, offset)
-            response.responses.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
-        return response, offset
+            topics.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
+        return FetchResponse(error_code, session_id, topics, throttle_time_ms), offset
     by_id = version >= 13
     count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
         partitions, offset = _partitions_12(frame, offset)
         offset = skip_tagged_fields(frame, offset)
-        response.responses.append(FetchTopicResponse(topic, topic_id, partitions))
-    return response, _tagged_fields(version, response, frame, offset)
+        topics.append(FetchTopicResponse(topic, topic_id, partitions))
+    endpoints, offset = _tagged_fields(version, frame, offset)
+    return FetchResponse(error_code, session_id, topics, throttle_time_ms, endpoints), offset
 
 
-def _tagged_fields(version: int, response: FetchResponse, frame: Frame, offset: int) -> int:
+def _tagged_fields(version: int, frame: Frame, offset: int) -> tuple[list[NodeEndpoint], int]:
+    endpoints: list[NodeEndpoint] = []
     if version < 16:
-        return skip_tagged_fields(frame, offset)
+        return endpoints, skip_tagged_fields(frame, offset)
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, start, offset = read_tag(frame, offset)
         if tag == 0:
-            response.node_endpoints, stop = read_endpoints(frame, start)
+            endpoints, stop = read_endpoints(frame, start)
             if stop != offset:
                 raise ProtocolError(f"node endpoints of {offset - start} bytes take {stop - start}")
-    return offset
+    return endpoints, offset
 
 
 def _partitions_4(version: int, frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
@@ -197,31 +202,36 @@ def _partitions_4(version: int, frame: Frame, offset: int) -> tuple[list[Partiti
 
 def read_legacy_partition(version: int, frame: Frame, offset: int) -> tuple[PartitionData, int]:
     head = _PARTITION_4 if version == 4 else _PARTITION_5
-    data = PartitionData(*head.unpack_from(frame, offset))
+    index, error_code, high_watermark, last_stable_offset, *log_start = head.unpack_from(frame, offset)
     aborted_count, offset = read_legacy_length32(frame, offset + head.size)
-    data.aborted_transactions, offset = _aborted(frame, offset, aborted_count, _ABORTED)
+    aborted, offset = _aborted(frame, offset, aborted_count, _ABORTED)
+    preferred_read_replica = -1
     if version >= 11:
-        (data.preferred_read_replica,) = _INT32.unpack_from(frame, offset)
+        (preferred_read_replica,) = _INT32.unpack_from(frame, offset)
         offset += 4
     size, offset = read_legacy_length32(frame, offset)
-    data.records, offset = read_records(frame, offset, size)
-    return data, offset
+    records, offset = read_records(frame, offset, size)
+    log_start_offset = log_start[0] if log_start else -1
+    offsets = (high_watermark, last_stable_offset, log_start_offset)
+    return PartitionData(index, error_code, *offsets, aborted, preferred_read_replica, records), offset
 
 
 def _partitions_12(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
     count, offset = read_compact_count(frame, offset, _PARTITION_5.size + 1 + 4 + 1 + 1)
     partitions = []
     for _ in range(count):
-        data = PartitionData(*_PARTITION_5.unpack_from(frame, offset))
+        index, error_code, high_watermark, stable, log_start = _PARTITION_5.unpack_from(frame, offset)
         aborted_count, offset = read_compact_length(frame, offset + _PARTITION_5.size)
-        data.aborted_transactions, offset = _aborted(frame, offset, aborted_count, _ABORTED_AND_TAGS)
-        (data.preferred_read_replica,) = _INT32.unpack_from(frame, offset)
+        aborted, offset = _aborted(frame, offset, aborted_count, _ABORTED_AND_TAGS)
+        (preferred_read_replica,) = _INT32.unpack_from(frame, offset)
         size, offset = read_compact_length(frame, offset + 4)
-        data.records, offset = read_records(frame, offset, size)
+        records, offset = read_records(frame, offset, size)
+        offsets = (high_watermark, stable, log_start)
+        data = PartitionData(index, error_code, *offsets, aborted, preferred_read_replica, records)
         if frame[offset] == 0:
             offset += 1
         else:
-            offset = _read_partition_tags(data, frame, offset)
+            data, offset = _with_partition_tags(data, frame, offset)
         partitions.append(data)
     return partitions, offset
 
@@ -247,20 +257,21 @@ def _aborted(frame: Frame, offset: int, count: int, layout: Struct) -> tuple[Seq
     return aborted, offset
 
 
-def _read_partition_tags(data: PartitionData, frame: Frame, offset: int) -> int:
+def _with_partition_tags(data: PartitionData, frame: Frame, offset: int) -> tuple[PartitionData, int]:
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, start, offset = read_tag(frame, offset)
         if tag == 0:
-            data.diverging_epoch = EpochEndOffset(*_EPOCH_END.unpack_from(frame, start))
+            data = replace(data, diverging_epoch=EpochEndOffset(*_EPOCH_END.unpack_from(frame, start)))
             stop = skip_tagged_fields(frame, start + 12)
         elif tag == 1:
-            data.current_leader, stop = read_leader(frame, start)
+            leader, stop = read_leader(frame, start)
+            data = replace(data, current_leader=leader)
         elif tag == 2:
-            data.snapshot_id = SnapshotId(*_SNAPSHOT.unpack_from(frame, start))
+            data = replace(data, snapshot_id=SnapshotId(*_SNAPSHOT.unpack_from(frame, start)))
             stop = skip_tagged_fields(frame, start + 12)
         else:
             continue
         if stop != offset:
             raise ProtocolError(f"tagged field {tag} has {offset - start} bytes, its value {stop - start}")
-    return offset
+    return data, offset

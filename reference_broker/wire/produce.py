@@ -4,12 +4,14 @@ Schema: Kafka's ProduceRequest.json and ProduceResponse.json, versions 3-13. Top
 version 12 and by ID (16 raw bytes) from 13; the other of the two is empty.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import field
 
 from reference_broker.wire.fetch import LeaderIdAndEpoch, NodeEndpoint
+from reference_broker.wire.value import value
 
 
-@dataclass(slots=True)
+@value
 class ProducePartition:
     """``records``: the batches as they came, a view into the frame; None is null."""
 
@@ -17,48 +19,48 @@ class ProducePartition:
     records: bytes | memoryview | None
 
 
-@dataclass(slots=True)
+@value
 class ProduceTopic:
     topic: str
     topic_id: bytes
-    partitions: list[ProducePartition]
+    partitions: Sequence[ProducePartition]
 
 
-@dataclass(slots=True)
+@value
 class ProduceRequest:
     acks: int
     timeout_ms: int
-    topics: list[ProduceTopic]
+    topics: Sequence[ProduceTopic]
     transactional_id: str | None = None
 
 
-@dataclass(slots=True)
+@value
 class RecordError:
     batch_index: int
     message: str | None = None
 
 
-@dataclass(slots=True)
+@value
 class ProducePartitionResponse:
     partition: int
     error_code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
-    record_errors: list[RecordError] = field(default_factory=list)
+    record_errors: Sequence[RecordError] = field(default_factory=list)
     error_message: str | None = None
     current_leader: LeaderIdAndEpoch | None = None
 
 
-@dataclass(slots=True)
+@value
 class ProduceTopicResponse:
     topic: str
     topic_id: bytes
-    partitions: list[ProducePartitionResponse]
+    partitions: Sequence[ProducePartitionResponse]
 
 
-@dataclass(slots=True)
+@value
 class ProduceResponse:
-    responses: list[ProduceTopicResponse]
+    responses: Sequence[ProduceTopicResponse]
     throttle_time_ms: int = 0
-    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+    node_endpoints: Sequence[NodeEndpoint] = field(default_factory=list)

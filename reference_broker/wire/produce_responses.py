@@ -4,7 +4,7 @@ from struct import Struct, error
 from typing import Final
 
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
 from reference_broker.wire.fetch_requests import read_topic
 from reference_broker.wire.node_endpoints import read_endpoints, read_leader, write_endpoints, write_leader
 from reference_broker.wire.produce import (
@@ -122,16 +122,19 @@ def _decode_legacy(version: int, frame: Frame, offset: int) -> tuple[ProduceResp
 
 def _legacy_partition(version: int, frame: Frame, offset: int) -> tuple[ProducePartitionResponse, int]:
     layout = _PARTITION_3 if version < 5 else _PARTITION_5
-    partition = ProducePartitionResponse(*layout.unpack_from(frame, offset))
+    index, error_code, base_offset, append_time_ms, *log_start = layout.unpack_from(frame, offset)
     offset += layout.size
+    record_errors: list[RecordError] = []
+    error_message = None
     if version >= 8:
         count, offset = read_legacy_count(frame, offset, 6)
         for _ in range(count):
             (batch_index,) = _INT32.unpack_from(frame, offset)
             message, offset = read_legacy_nullable_string(frame, offset + 4)
-            partition.record_errors.append(RecordError(batch_index, message))
-        partition.error_message, offset = read_legacy_nullable_string(frame, offset)
-    return partition, offset
+            record_errors.append(RecordError(batch_index, message))
+        error_message, offset = read_legacy_nullable_string(frame, offset)
+    offsets = (base_offset, append_time_ms, log_start[0] if log_start else -1)
+    return ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message), offset
 
 
 def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceResponse, int]:
@@ -148,31 +151,35 @@ def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRe
         offset = skip_tagged_fields(frame, offset)
         topics.append(ProduceTopicResponse(topic, topic_id, partitions))
     (throttle_time_ms,) = _INT32.unpack_from(frame, offset)
-    response = ProduceResponse(topics, throttle_time_ms)
+    node_endpoints: list[NodeEndpoint] = []
     tag_count, offset = read_uvarint(frame, offset + 4)
     for _ in range(tag_count):
         tag, start, offset = read_tag(frame, offset)
         if tag == 0 and version >= 10:
-            response.node_endpoints, stop = read_endpoints(frame, start)
+            node_endpoints, stop = read_endpoints(frame, start)
             if stop != offset:
                 raise ProtocolError(f"node endpoints of {offset - start} bytes take {stop - start}")
-    return response, offset
+    return ProduceResponse(topics, throttle_time_ms, node_endpoints), offset
 
 
 def _flexible_partition(version: int, frame: Frame, offset: int) -> tuple[ProducePartitionResponse, int]:
-    partition = ProducePartitionResponse(*_PARTITION_5.unpack_from(frame, offset))
+    index, error_code, base_offset, append_time_ms, log_start = _PARTITION_5.unpack_from(frame, offset)
+    record_errors: list[RecordError] = []
+    current_leader: LeaderIdAndEpoch | None = None
     count, offset = read_compact_count(frame, offset + _PARTITION_5.size, 6)
     for _ in range(count):
         (batch_index,) = _INT32.unpack_from(frame, offset)
         message, offset = read_compact_nullable_string(frame, offset + 4)
         offset = skip_tagged_fields(frame, offset)
-        partition.record_errors.append(RecordError(batch_index, message))
-    partition.error_message, offset = read_compact_nullable_string(frame, offset)
+        record_errors.append(RecordError(batch_index, message))
+    error_message, offset = read_compact_nullable_string(frame, offset)
     tag_count, offset = read_uvarint(frame, offset)
     for _ in range(tag_count):
         tag, start, offset = read_tag(frame, offset)
         if tag == 0 and version >= 10:
-            partition.current_leader, stop = read_leader(frame, start)
+            current_leader, stop = read_leader(frame, start)
             if stop != offset:
                 raise ProtocolError(f"a current leader of {offset - start} bytes takes {stop - start}")
-    return partition, offset
+    offsets = (base_offset, append_time_ms, log_start)
+    answer = ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message, current_leader)
+    return answer, offset

@@ -73,7 +73,8 @@ def fetch(connection: int, session: tuple[int, int] = (9, 4), version: int = 17,
     partitions = [FetchPartition(each, 0, 1000) for each in range(named)]
     topics = [FetchTopic("hot", NO_TOPIC_ID, partitions)] if named else []
     body = FetchRequest(session_id=session[0], session_epoch=session[1], topics=topics)
-    return Request(connection, 1, 1, version, f"fetcher-{connection}", body, Tag(1, version, ""), 60)
+    who = f"fetcher-{connection}"
+    return Request(connection, 1, 1, version, who, body, Tag(1, version, who), 60)
 
 
 def answer(connection: int, records: Sequence[bytes] = (b"x" * 70, b"")) -> Reply:

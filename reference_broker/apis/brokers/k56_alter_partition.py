@@ -1,4 +1,14 @@
-"""AlterPartition: a leader changes its partitions' in-sync replicas (KIP-497, KIP-704, KIP-841, KIP-903)."""
+"""AlterPartition: a leader changes the in-sync replicas of its partitions.
+
+* The active controller judges each partition by all changes before, also by those on their way. It answers once the
+  good ones are committed and published there.
+* A replica that is fenced, leaving or of another broker epoch is INELIGIBLE_REPLICA.
+* A repeated request finds a newer partition epoch: INVALID_UPDATE_VERSION.
+* Unlike Kafka: partitions are not reassigned, so a change of the ISR never changes the leader. The leader is in the new
+  ISR and lives, or the change is refused.
+
+KIPs: 497, 704, 841, 903.
+"""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,29 +22,16 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.planning.isr_changes import IsrOutcomes, WantedIsr
 from reference_broker.metadata.image import PartitionImage
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.ALTER_PARTITION,
-    min_version=2,
-    max_version=3,
-    behaviour="The active controller judges each partition by all changes before, also those on their way, and answers "
-    "once the good ones are committed and published there. A replica that is fenced, leaving or of another broker "
-    "epoch is INELIGIBLE_REPLICA. A repeated request finds a newer partition epoch: INVALID_UPDATE_VERSION.",
-    simplifications="Partitions are not reassigned, so a change of the ISR never changes the leader: it is in the new "
-    "one and lives, or the change is refused.",
-    kips=(497, 704, 841, 903),
-)
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
     """Answers later: one entry for each of the request, in its order."""
-    assert isinstance(body, AlterPartitionRequest)
 
     def answer(outcomes: IsrOutcomes | Refusal) -> None:
         refused = outcomes if isinstance(outcomes, Refusal) else None
@@ -49,6 +46,9 @@ def handle(broker: Broker, call: Call, body: object) -> None:
 
     wanted = [(_bytes(entry.topic_id), [_wanted(one) for one in entry.partitions]) for entry in body.topics]
     broker.controller.change_isrs(int(body.broker_id), int(body.broker_epoch), wanted, answer)
+
+
+API = Api.of(AlterPartitionRequest, handle)
 
 
 def _bytes(topic_id: UUID | None) -> bytes | None:

@@ -1,40 +1,43 @@
-"""UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch (KIP-584, KIP-778)."""
+"""UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch.
+
+* metadata.version has levels 1 to 25, crucible.metadata.epoch has 0 (off) and 1.
+* A level must be known to this node and to every registered broker, as announced when it registered.
+* All updates of a request are done or none.
+* Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible.
+
+Version notes:
+* v2: the reason of a refusal is the top-level error. Before, it stands at each feature.
+
+KIPs: 232, 584, 778.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
 from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.feature_updates import FeatureOutcomes, WantedLevel
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.UPDATE_FEATURES,
-    min_version=0,
-    max_version=2,
-    behaviour="metadata.version has levels 1 to 25, crucible.metadata.epoch 0 (off) and 1. A level must be known to "
-    "this node and to every registered broker, as announced when it registered. All updates of a request are done or "
-    "none; the reason is the top-level error from version 2 on, and stands at each feature before.",
-    simplifications="Nothing is stored otherwise at a lower level, so a safe downgrade is always possible.",
-    kips=(232, 584, 778),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
     """Answers later."""
-    assert isinstance(body, UpdateFeaturesRequest)
 
     def answer(outcomes: FeatureOutcomes | Refusal) -> None:
         call.respond(_response(body, outcomes, call.api_version))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+    if not passed_on(broker, call, ApiKey.UPDATE_FEATURES, body, lambda: answer(NOT_CONTROLLER)):
         wanted = [
             WantedLevel(one.feature, int(one.max_version_level), int(one.upgrade_type)) for one in body.feature_updates
         ]
         broker.controller.update_features(wanted, body.validate_only, answer)
+
+
+API = Api.of(UpdateFeaturesRequest, handle)
 
 
 def _response(

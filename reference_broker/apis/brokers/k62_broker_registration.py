@@ -1,4 +1,16 @@
-"""BrokerRegistration: a broker joins, fenced, and gets its epoch (KIP-631, KIP-858)."""
+"""BrokerRegistration: a broker joins, fenced, and gets its epoch.
+
+* The broker epoch is the offset of the registration in the metadata log.
+* A request that the same incarnation repeats gets the epoch that it has.
+* A new incarnation leads nothing until it is unfenced. It is in sync with nobody until it has caught up, whether its
+  last stop was clean or not.
+* Unlike Kafka: a new incarnation on the same data directory takes the ID over at once, so that a restarted broker is
+  back sooner. Kafka waits for the end of the old one's session (DUPLICATE_BROKER_REGISTRATION). On another directory
+  this broker waits, too: two nodes may have been given one ID.
+* Unlike Kafka: a partition without other replicas keeps its leader until that is unfenced.
+
+KIPs: 631, 858.
+"""
 
 from uuid import UUID
 
@@ -7,31 +19,16 @@ from kio.schema.broker_registration.v4.response import BrokerRegistrationRespons
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.BROKER_REGISTRATION,
-    min_version=0,
-    max_version=4,
-    behaviour="The broker epoch is the offset of the registration in the metadata log. A request repeated by the same "
-    "incarnation gets the epoch that it has. A new incarnation leads nothing until it is unfenced and is in sync with "
-    "nobody until it has caught up, whether its last stop was clean or not.",
-    simplifications="A new incarnation on the same data directory takes the ID over at once, where Kafka waits for the "
-    "end of the old one's session (DUPLICATE_BROKER_REGISTRATION): a restarted broker is back sooner. On another "
-    "directory it waits as in Kafka: two nodes may have been given one ID. A partition without other replicas keeps "
-    "its leader until that is unfenced.",
-    kips=(631, 858),
-)
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:
     """Answers once the registration is committed."""
-    assert isinstance(body, BrokerRegistrationRequest)
 
     def answer(outcome: int | Refusal) -> None:
         refused = outcome if isinstance(outcome, Refusal) else None
@@ -44,6 +41,9 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         )
 
     broker.controller.register_broker(_registration(body), answer)
+
+
+API = Api.of(BrokerRegistrationRequest, handle)
 
 
 def _registration(body: BrokerRegistrationRequest) -> Registration:

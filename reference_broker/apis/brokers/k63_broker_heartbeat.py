@@ -1,30 +1,26 @@
-"""BrokerHeartbeat: a broker lives, and says what it wants (KIP-631)."""
+"""BrokerHeartbeat: a broker lives, and says what it wants.
+
+* The active controller answers at once, with the published state. Fencing and unfencing follow as changes of their own.
+* A long change of the metadata holds up no heartbeat.
+* Unlike Kafka: offline and cordoned log directories are not looked at. A node whose directory fails ends.
+
+KIPs: 631.
+"""
 
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 from kio.schema.errors import ErrorCode
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.broker_heartbeats import Heartbeat
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.BROKER_HEARTBEAT,
-    min_version=0,
-    max_version=2,
-    behaviour="Answered at once by the active controller, with the published state; fencing and unfencing follow as "
-    "changes of their own. A long change of the metadata holds up no heartbeat.",
-    simplifications="Offline and cordoned log directories are not looked at: a node whose directory fails ends.",
-    kips=(631,),
-)
 
 
-def handle(broker: Broker, call: Call, body: object) -> BrokerHeartbeatResponse:  # noqa: ARG001
+def handle(broker: Broker, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
     """Answers now, also while the controller works on a long change."""
-    assert isinstance(body, BrokerHeartbeatRequest)
-    answer = broker.controller.heartbeat(
+    answer = broker.controller.heartbeats.heartbeat(
         Heartbeat(
             broker_id=int(body.broker_id),
             broker_epoch=int(body.broker_epoch),
@@ -44,3 +40,6 @@ def handle(broker: Broker, call: Call, body: object) -> BrokerHeartbeatResponse:
         is_fenced=answer.is_fenced,
         should_shut_down=answer.should_shut_down,
     )
+
+
+API = Api.of(BrokerHeartbeatRequest, handle)

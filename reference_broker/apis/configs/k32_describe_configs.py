@@ -1,4 +1,15 @@
-"""DescribeConfigs: the settings of topics and of this broker (KIP-133, KIP-226, KIP-569)."""
+"""DescribeConfigs: tells the settings of topics and of this broker.
+
+* All settings are told, or those whose keys are asked for.
+* Each has its source and type. Synonyms and documentation are told where the request asks for them.
+* The empty broker name means dynamic settings of the whole cluster, of which there are none.
+* Unlike Kafka: the settings of a broker are fixed at its start. Broker loggers, client metrics and groups get
+  INVALID_REQUEST.
+
+KIPs: 133, 226, 569.
+"""
+
+from typing import Protocol
 
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import (
@@ -10,35 +21,30 @@ from kio.schema.describe_configs.v4.response import (
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
+from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.DESCRIBE_CONFIGS,
-    min_version=1,
-    max_version=4,
-    behaviour="Topics and this broker, all settings or the keys asked for, with source, synonyms, type and "
-    "documentation where the request wants them. The empty broker name means cluster-wide dynamic settings: none.",
-    simplifications="Broker settings are fixed at start, so there are no dynamic ones; broker loggers, client metrics "
-    "and groups get INVALID_REQUEST.",
-    kips=(133, 226, 569),
-)
 
 
-def handle(broker: Broker, call: Call, body: object) -> DescribeConfigsResponse:  # noqa: ARG001
+class Needs(HasConfig, HasController, HasNodeId, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse:  # noqa: ARG001
     """One result for each resource, in the request's order."""
-    assert isinstance(body, DescribeConfigsRequest)
     return DescribeConfigsResponse(
         throttle_time=NO_THROTTLE, results=tuple(_result(broker, body, resource) for resource in body.resources)
     )
 
 
-def _result(broker: Broker, body: DescribeConfigsRequest, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+API = Api.of(DescribeConfigsRequest, handle)
+
+
+def _result(broker: Needs, body: DescribeConfigsRequest, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     rows = _rows(broker, resource)
     refusal = rows if isinstance(rows, Refusal) else None
     return DescribeConfigsResult(
@@ -50,7 +56,7 @@ def _result(broker: Broker, body: DescribeConfigsRequest, resource: DescribeConf
     )
 
 
-def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
+def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
     name = resource.resource_name
     if resource.resource_type == TOPIC_RESOURCE:
         problem = name_problem(name)

@@ -1,4 +1,12 @@
-"""AlterConfigs: replaces all settings of topics (KIP-133); IncrementalAlterConfigs is the better way."""
+"""AlterConfigs: replaces all settings of topics. IncrementalAlterConfigs is the better way.
+
+* Settings that the request does not name are removed.
+* All good resources of a request are altered at once.
+* Another node passes the request on to the active controller.
+* Unlike Kafka: only topics can be altered. The settings of a broker are fixed at its start (INVALID_REQUEST).
+
+KIPs: 133, 339.
+"""
 
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsResource as Wanted
@@ -6,35 +14,28 @@ from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, A
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.config_changes import ConfigOutcomes, ReplacedConfigs
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.ALTER_CONFIGS,
-    min_version=0,
-    max_version=2,
-    behaviour="Settings that the request does not name are removed. Another node passes it on to the active "
-    "controller. All good resources of a request are altered at once.",
-    simplifications="Only topics: the settings of brokers are fixed at their start (INVALID_REQUEST).",
-    kips=(133, 339),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: AlterConfigsRequest) -> None:
     """Answers later. One result for each resource, in the request's order."""
-    assert isinstance(body, AlterConfigsRequest)
 
     def answer(refusals: ConfigOutcomes) -> None:
         results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
         call.respond(AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    if passed_on(broker, call, CARD, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))):
+    if passed_on(broker, call, ApiKey.ALTER_CONFIGS, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))):
         return
     broker.controller.change_configs([_wanted(one) for one in body.resources], body.validate_only, answer)
+
+
+API = Api.of(AlterConfigsRequest, handle)
 
 
 def _wanted(resource: Wanted) -> ReplacedConfigs:

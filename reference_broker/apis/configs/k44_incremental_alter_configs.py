@@ -1,4 +1,12 @@
-"""IncrementalAlterConfigs: sets, deletes, or adds to settings of topics (KIP-339)."""
+"""IncrementalAlterConfigs: sets, deletes or extends settings of topics.
+
+* The operations are SET and DELETE, for lists also APPEND and SUBTRACT.
+* All good resources of a request are altered at once.
+* Another node passes the request on to the active controller.
+* Unlike Kafka: only topics can be altered. The settings of a broker are fixed at its start (INVALID_REQUEST).
+
+KIPs: 339.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
@@ -11,35 +19,30 @@ from kio.schema.incremental_alter_configs.v1.response import (
 )
 from kio.static.primitive import i8
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.config_changes import AlteredConfigs, ConfigOutcomes
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    min_version=0,
-    max_version=1,
-    behaviour="SET, DELETE, and for lists APPEND and SUBTRACT. Another node passes it on to the active "
-    "controller. All good resources of a request are altered at once.",
-    simplifications="Only topics: the settings of brokers are fixed at their start (INVALID_REQUEST).",
-    kips=(339,),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: IncrementalAlterConfigsRequest) -> None:
     """Answers later. One result for each resource, in the request's order."""
-    assert isinstance(body, IncrementalAlterConfigsRequest)
 
     def answer(refusals: ConfigOutcomes) -> None:
         results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
         call.respond(IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    if passed_on(broker, call, CARD, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))):
+    if passed_on(
+        broker, call, ApiKey.INCREMENTAL_ALTER_CONFIGS, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))
+    ):
         return
     broker.controller.change_configs([_wanted(one) for one in body.resources], body.validate_only, answer)
+
+
+API = Api.of(IncrementalAlterConfigsRequest, handle)
 
 
 def _wanted(resource: AlterConfigsResource) -> AlteredConfigs:

@@ -1,4 +1,15 @@
-"""OffsetCommit: keeps where a group's consumers are (KIP-211, KIP-320; draft 1000 KIP-232)."""
+"""OffsetCommit: keeps where the consumers of a group are.
+
+* The answer comes when all replicas in sync have the commits.
+* The commit of a member counts as its heartbeat.
+* Unlike Kafka: the retention time that versions 2 to 4 carry is not looked at. The broker's own retention holds.
+
+Version notes:
+* v9: GROUP_ID_NOT_FOUND where the group does not exist.
+* v1000: carries the metadata epoch of each partition. INVALID_METADATA_EPOCH where it is below that of the last commit.
+
+KIPs: 211, 232, 320, 345.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
@@ -8,12 +19,12 @@ from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.offsets.committed_offsets import NO_EPOCH
 from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
     OffsetCommitResponse1000,
@@ -22,25 +33,14 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.OFFSET_COMMIT,
-    min_version=2,
-    max_version=9,
-    behaviour="Answered when all replicas in sync have the commits; a member's commit counts as a heartbeat. Draft "
-    "1000 carries the metadata epoch of each partition: INVALID_METADATA_EPOCH where it is below the last commit's.",
-    simplifications="retention_time of versions 2 to 4 is not looked at: the broker's retention holds (KIP-211).",
-    kips=(211, 232, 320, 345),
-)
-
 GROUP_NOT_FOUND_FROM = 9
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | OffsetCommitRequest1000) -> None:
     """Answers later: an error for each partition, in the request's order."""
     if isinstance(body, OffsetCommitRequest1000):
         _commit_draft(broker, call, body)
         return
-    assert isinstance(body, OffsetCommitRequest)
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id_or_member_epoch,
@@ -79,7 +79,10 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     broker.groups.commits.commit(request, answer)
 
 
-def _commit_draft(broker: Broker, call: Call, body: OffsetCommitRequest1000) -> None:
+API: Api[OffsetCommitRequest | OffsetCommitRequest1000] = Api.of((OffsetCommitRequest, OffsetCommitRequest1000), handle)
+
+
+def _commit_draft(broker: HasGroups, call: Call, body: OffsetCommitRequest1000) -> None:
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id_or_member_epoch,

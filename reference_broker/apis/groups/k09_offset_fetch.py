@@ -1,4 +1,18 @@
-"""OffsetFetch: where a group's consumers are, of one group or of several (KIP-709; draft 1000 KIP-232)."""
+"""OffsetFetch: tells where the consumers of one group or of several are.
+
+* It tells what is replicated, and -1 where nothing is committed. Null for the topics means all of the group.
+* An unknown group has no offsets.
+* With ``require_stable`` the answer waits for commits that are on their way.
+* A coordinator that has just loaded waits until all that it loaded is replicated. COORDINATOR_NOT_AVAILABLE where that
+  takes longer than ``offsets.commit.timeout.ms``.
+* Unlike Kafka: there are no transactional commits.
+
+Version notes:
+* v2: an error of the whole group has a place of its own.
+* v1000: tells the metadata epoch of each partition, -1 where none was recorded.
+
+KIPs: 88, 232, 447, 709.
+"""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,12 +28,12 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offsets.requests import FetchedOffset
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
     OffsetFetchResponse1000,
@@ -28,30 +42,17 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.OFFSET_FETCH,
-    min_version=1,
-    max_version=9,
-    behaviour="Tells what is replicated, -1 where nothing is committed; all of a group for null topics. An unknown "
-    "group has no offsets. With require_stable the answer waits for commits that are on their way, and that of a "
-    "coordinator that has just loaded for all that it loaded: COORDINATOR_NOT_AVAILABLE where that takes longer than "
-    "offsets.commit.timeout.ms. Draft 1000 tells the metadata epoch of each partition, -1 where none was recorded.",
-    simplifications="There are no transactional commits.",
-    kips=(88, 232, 447, 709),
-)
-
 NOTHING = -1
 GROUP_ERROR_FROM = 2
 """The version from which an error of the whole group has a place of its own."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasGroups, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000) -> None:
     """Groups, topics and partitions in the request's order; all topics in that of their first commit. Answers through
     ``call`` when the last group is settled, mostly at once."""
     if isinstance(body, OffsetFetchRequest1000):
         _draft(broker, call, body)
         return
-    assert isinstance(body, OffsetFetchRequest)
     asked = body.groups
     answers: dict[int, OffsetFetchResponseGroup] = {}
 
@@ -67,6 +68,9 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         broker.groups.commits.fetch(
             group.group_id, _wanted(group), partial(settled, at), requires_stable=body.require_stable
         )
+
+
+API: Api[OffsetFetchRequest | OffsetFetchRequest1000] = Api.of((OffsetFetchRequest, OffsetFetchRequest1000), handle)
 
 
 def _wanted(asked: OffsetFetchRequestGroup) -> list[tuple[str, Sequence[int]]] | None:
@@ -104,7 +108,7 @@ def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
     return topics
 
 
-def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000) -> None:
+def _draft(broker: HasGroups, call: Call, body: OffsetFetchRequest1000) -> None:
     wanted = None if body.topics is None else [(topic.name, topic.partition_indexes) for topic in body.topics]
 
     def settled(error: Error, found: list[FetchedOffset]) -> None:

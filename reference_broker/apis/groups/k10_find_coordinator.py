@@ -1,4 +1,19 @@
-"""FindCoordinator: which node keeps a group; creates the offsets topic where it is missing (KIP-699)."""
+"""FindCoordinator: tells which node keeps a group.
+
+* The coordinator of a group is the leader of its partition of ``__consumer_offsets``.
+* Where that topic is missing the active controller is asked to create it. Meanwhile, and where the partition has no
+  leader, the answer is COORDINATOR_NOT_AVAILABLE.
+* An unknown type of key gets INVALID_REQUEST.
+* Unlike Kafka: transactions and share groups have no coordinator (COORDINATOR_NOT_AVAILABLE). The offsets topic gets at
+  most as many replicas as there are brokers and voters.
+
+Version notes:
+* v4: one request may name several keys.
+
+KIPs: 699, 932.
+"""
+
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
@@ -6,25 +21,13 @@ from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinator
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.apis.groups.offsets_topic_creation import ask_to_create_offsets_topic
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
+from reference_broker.apis.parts import HasMetadata
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.storage.record_fields import fits
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.FIND_COORDINATOR,
-    min_version=0,
-    max_version=6,
-    behaviour="Of a group the leader of its partition of __consumer_offsets. Where the topic is missing the active "
-    "controller is asked to create it, and the answer is COORDINATOR_NOT_AVAILABLE, as it is without a leader. An "
-    "unknown key type gets INVALID_REQUEST.",
-    simplifications="Transactions and share groups are not served: COORDINATOR_NOT_AVAILABLE. The offsets topic has at "
-    "most as many replicas as there are brokers and voters.",
-    kips=(699, 932),
-)
 
 GROUP = 0
 KEY_TYPES = (GROUP, 1, 2)
@@ -33,9 +36,12 @@ KEY_TYPES = (GROUP, 1, 2)
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-def handle(broker: Broker, call: Call, body: object) -> FindCoordinatorResponse:  # noqa: ARG001
+class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse:  # noqa: ARG001
     """One answer for each key, in the request's order (versions below 4 ask for exactly one)."""
-    assert isinstance(body, FindCoordinatorRequest)
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
         found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
@@ -46,7 +52,10 @@ def handle(broker: Broker, call: Call, body: object) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 
 
-def _coordinator(broker: Broker, group_id: str) -> Coordinator:
+API = Api.of(FindCoordinatorRequest, handle)
+
+
+def _coordinator(broker: Needs, group_id: str) -> Coordinator:
     """As this broker tells its clients the metadata."""
     if not fits(group_id):
         return _nobody(group_id, ErrorCode.invalid_group_id, "No record can hold a group ID of this length.")

@@ -1,4 +1,20 @@
-"""JoinGroup: a member comes, or comes again for the next generation (KIP-62, 345, 394, 559, 800, 814)."""
+"""JoinGroup: a member comes, or comes again for the next generation.
+
+* The answer comes when the generation begins. That is once all members have joined, or when the longest rebalance
+  timeout of a member is over.
+* A group that was empty waits ``group.initial.rebalance.delay.ms``, and longer while members come.
+* A static member that starts again keeps its place. It causes no rebalance where the group is Stable and its protocol
+  stays. Whoever has its old ID is fenced.
+* The reason that a member gives is told in the trace.
+
+Version notes:
+* v0: one timeout stands for session and rebalance.
+* v4: a member gets its ID first (MEMBER_ID_REQUIRED). A static member never does.
+* v7: a null protocol name is told as null.
+* v9: a leader is told where it may skip the assignment.
+
+KIPs: 62, 345, 394, 559, 800, 814.
+"""
 
 from datetime import timedelta
 
@@ -7,24 +23,12 @@ from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
 from reference_broker.groups.state.member import MemberProtocol
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.JOIN_GROUP,
-    min_version=0,
-    max_version=9,
-    behaviour="Answered when the generation begins: once all members have joined, or the longest rebalance timeout of "
-    "a member is over; a group that was empty waits group.initial.rebalance.delay.ms, longer while members come. "
-    "From version 4 on a member gets its ID first (MEMBER_ID_REQUIRED); a static one never does. A static member that "
-    "starts again keeps its place and, where the group is Stable and its protocol stays, causes no rebalance; whoever "
-    "has its old ID is fenced. The reason is told in the trace.",
-    kips=(62, 345, 394, 559, 800, 814),
-)
 
 NEEDS_MEMBER_ID_FROM = 4
 NULL_PROTOCOL_FROM = 7
@@ -32,11 +36,13 @@ SKIPS_ASSIGNMENT_FROM = 9
 _MS = timedelta(milliseconds=1)
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasGroups, call: Call, body: JoinGroupRequest) -> None:
     """Answers through ``call``, at once or later."""
-    assert isinstance(body, JoinGroupRequest)
     version = call.api_version
     broker.groups.membership.join(_asked(call, body), lambda answer: call.respond(_response(answer, version)))
+
+
+API = Api.of(JoinGroupRequest, handle)
 
 
 def _asked(call: Call, body: JoinGroupRequest) -> JoinRequest:

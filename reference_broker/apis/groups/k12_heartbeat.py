@@ -1,31 +1,33 @@
-"""Heartbeat: a member is alive, and hears whether it has to join again."""
+"""Heartbeat: a member is alive, and hears whether it has to join again.
+
+* The session of the member begins anew.
+* REBALANCE_IN_PROGRESS asks it to join again.
+* UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, for static members, FENCED_INSTANCE_ID say that the member was given up or
+  replaced.
+* The answer is NONE while the group is loaded, as in Kafka.
+
+KIPs: 62, 345.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.HEARTBEAT,
-    min_version=0,
-    max_version=4,
-    behaviour="The session begins anew. REBALANCE_IN_PROGRESS: join again. UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, "
-    "for static members, FENCED_INSTANCE_ID: this member is given up or replaced. NONE while the group is loaded.",
-    kips=(62, 345),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> HeartbeatResponse:  # noqa: ARG001
-    assert isinstance(body, HeartbeatRequest)
+def handle(broker: HasGroups, call: Call, body: HeartbeatRequest) -> HeartbeatResponse:  # noqa: ARG001
     error = broker.groups.membership.heartbeat(
         body.group_id, body.member_id, body.group_instance_id, body.generation_id
     )
     return _ANSWERS.get(error) or _response(error)
+
+
+API = Api.of(HeartbeatRequest, handle)
 
 
 def _response(error: Error) -> HeartbeatResponse:

@@ -1,28 +1,26 @@
-"""LeaveGroup: members go, or an administrator removes them (KIP-345, 800)."""
+"""LeaveGroup: members go, or an administrator removes them.
+
+* Each member has its own answer. One rebalance follows for all of them.
+* A static member may be named by its instance alone.
+* A JoinGroup of theirs that waits is answered UNKNOWN_MEMBER_ID.
+* The first reason is told in the trace.
+
+KIPs: 345, 800.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, Leaving
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.LEAVE_GROUP,
-    min_version=0,
-    max_version=5,
-    behaviour="Each member has its own answer; one rebalance for all. A static member may be named by its instance "
-    "alone. A JoinGroup of theirs that waits is answered UNKNOWN_MEMBER_ID. The first reason is told in the trace.",
-    kips=(345, 800),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> LeaveGroupResponse:  # noqa: ARG001
-    assert isinstance(body, LeaveGroupRequest)
+def handle(broker: HasGroups, call: Call, body: LeaveGroupRequest) -> LeaveGroupResponse:  # noqa: ARG001
     leaving = tuple(
         Leaving(each.member_id, each.group_instance_id, (each.reason or "")[:MOST_REASON_CHARACTERS])
         for each in body.members
@@ -33,6 +31,9 @@ def handle(broker: Broker, call: Call, body: object) -> LeaveGroupResponse:  # n
         error_code=ErrorCode(error),
         members=tuple(_member(each, of) for each, of in zip(body.members, errors, strict=False)),
     )
+
+
+API = Api.of(LeaveGroupRequest, handle)
 
 
 def _member(asked: MemberIdentity, error: Error) -> MemberResponse:

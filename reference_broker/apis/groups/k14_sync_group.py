@@ -1,32 +1,31 @@
-"""SyncGroup: what a member is assigned in this generation, which its leader says (KIP-345, 559)."""
+"""SyncGroup: a member asks for its assignment in this generation. The leader of the group brings all of them.
+
+* The answer comes when the assignment of the leader is replicated.
+* Members that the leader left out get an empty assignment.
+* A member that does not ask within the longest rebalance timeout is given up.
+
+Version notes:
+* v5: protocol type and name must be there and be the group's, else INCONSISTENT_GROUP_PROTOCOL.
+
+KIPs: 345, 559.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import SyncAnswer, SyncRequest
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
-
-CARD = Card(
-    api_key=ApiKey.SYNC_GROUP,
-    min_version=0,
-    max_version=5,
-    behaviour="Answered when the leader's assignment is replicated; a member that does not ask within the longest "
-    "rebalance timeout is given up. Members that the leader left out get an empty assignment. From version 5 on both "
-    "protocol type and name must be there and be the group's: else INCONSISTENT_GROUP_PROTOCOL.",
-    kips=(345, 559),
-)
 
 NAMES_PROTOCOL_FROM = 5
 
 
-def handle(broker: Broker, call: Call, body: object) -> SyncGroupResponse | None:
+def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupResponse | None:
     """Answers through ``call``, at once or later."""
-    assert isinstance(body, SyncGroupRequest)
     if call.api_version >= NAMES_PROTOCOL_FROM and (body.protocol_type is None or body.protocol_name is None):
         return _response(SyncAnswer(Error.INCONSISTENT_GROUP_PROTOCOL))
     request = SyncRequest(
@@ -40,6 +39,9 @@ def handle(broker: Broker, call: Call, body: object) -> SyncGroupResponse | None
     )
     broker.groups.membership.sync(request, lambda answer: call.respond(_response(answer)))
     return None
+
+
+API = Api.of(SyncGroupRequest, handle)
 
 
 def _response(answer: SyncAnswer) -> SyncGroupResponse:

@@ -1,4 +1,13 @@
-"""DescribeGroups: state and members of groups (KIP-345, 430, 1043)."""
+"""DescribeGroups: tells the state and the members of groups.
+
+* The protocol, and what members said for it, are told of Stable groups only.
+* Unlike Kafka: there are no ACLs, so all operations on a group are allowed.
+
+Version notes:
+* v6: a group that does not exist is Dead with GROUP_ID_NOT_FOUND. Before, it is Dead without an error.
+
+KIPs: 345, 430, 1043.
+"""
 
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
@@ -6,33 +15,22 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
-
-CARD = Card(
-    api_key=ApiKey.DESCRIBE_GROUPS,
-    min_version=0,
-    max_version=6,
-    behaviour="A group that does not exist is Dead, from version 6 on with GROUP_ID_NOT_FOUND. The protocol and what "
-    "members said for it are told of Stable groups only.",
-    simplifications="The operations on a group are all allowed: there are no ACLs.",
-    kips=(345, 430, 1043),
-)
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 NOT_FOUND_FROM = 6
 
 
-def handle(broker: Broker, call: Call, body: object) -> DescribeGroupsResponse:
+def handle(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """In the request's order."""
-    assert isinstance(body, DescribeGroupsRequest)
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
     return DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
@@ -40,7 +38,10 @@ def handle(broker: Broker, call: Call, body: object) -> DescribeGroupsResponse:
     )
 
 
-def _described(broker: Broker, group_id: GroupId, operations: int, version: int) -> DescribedGroup:
+API = Api.of(DescribeGroupsRequest, handle)
+
+
+def _described(broker: HasGroups, group_id: GroupId, operations: int, version: int) -> DescribedGroup:
     found = broker.groups.find(group_id)
     if isinstance(found, Error):
         return _group(group_id, "", error=found)

@@ -1,36 +1,37 @@
-"""ListGroups: the groups that this node coordinates (KIP-518, 848)."""
+"""ListGroups: tells the groups that this node coordinates.
+
+* States and types may be asked for, in either case. Every group is of the type classic.
+* COORDINATOR_LOAD_IN_PROGRESS while a partition of ``__consumer_offsets`` that is led here is not loaded.
+
+KIPs: 518, 848.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.state.group import Group
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
-
-CARD = Card(
-    api_key=ApiKey.LIST_GROUPS,
-    min_version=0,
-    max_version=5,
-    behaviour="All groups of the partitions of __consumer_offsets that are led here, of given states and types (either "
-    "case; every group is classic). COORDINATOR_LOAD_IN_PROGRESS while one of them is not loaded.",
-    kips=(518, 848),
-)
 
 TYPE = "classic"
 GROUPS_A_SLICE = 1000
 
 
-def handle(broker: Broker, call: Call, body: object) -> ListGroupsResponse | None:
+class Needs(HasGroups, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
     """Many groups are listed in slices, and answered through ``call``."""
-    assert isinstance(body, ListGroupsRequest)
     if broker.groups.loading():
         return _response(Error.COORDINATOR_LOAD_IN_PROGRESS, [])
     if body.types_filter and TYPE not in (each.strip().lower() for each in body.types_filter):
@@ -41,8 +42,11 @@ def handle(broker: Broker, call: Call, body: object) -> ListGroupsResponse | Non
     return None
 
 
+API = Api.of(ListGroupsRequest, handle)
+
+
 def _list_slice(
-    broker: Broker, call: Call, groups: Iterator[Group], states: frozenset[str], listed: list[ListedGroup]
+    broker: Needs, call: Call, groups: Iterator[Group], states: frozenset[str], listed: list[ListedGroup]
 ) -> None:
     if call.closed:
         return

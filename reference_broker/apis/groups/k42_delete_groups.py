@@ -1,4 +1,10 @@
-"""DeleteGroups: groups without members go, with all their committed offsets (KIP-229)."""
+"""DeleteGroups: deletes groups without members, with all their committed offsets.
+
+* The answer comes when the tombstones of all groups are replicated.
+* NON_EMPTY_GROUP says that the group has members, GROUP_ID_NOT_FOUND that there is none.
+
+KIPs: 229.
+"""
 
 from functools import partial
 
@@ -7,25 +13,15 @@ from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGro
 from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.DELETE_GROUPS,
-    min_version=0,
-    max_version=2,
-    behaviour="Answered when the tombstones of all are replicated. NON_EMPTY_GROUP: it has members; "
-    "GROUP_ID_NOT_FOUND.",
-    kips=(229,),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasGroups, call: Call, body: DeleteGroupsRequest) -> None:
     """Answers through ``call``, in the request's order, when the last group is settled."""
-    assert isinstance(body, DeleteGroupsRequest)
     asked = tuple(dict.fromkeys(body.groups_names))
     results: dict[GroupId, Error] = {}
 
@@ -38,6 +34,9 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         call.respond(_response(asked, results))
     for group_id in asked:
         broker.groups.membership.delete(group_id, partial(settled, group_id=group_id))
+
+
+API = Api.of(DeleteGroupsRequest, handle)
 
 
 def _response(asked: tuple[GroupId, ...], results: dict[GroupId, Error]) -> DeleteGroupsResponse:

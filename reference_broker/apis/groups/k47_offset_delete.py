@@ -1,4 +1,11 @@
-"""OffsetDelete: forgets single committed offsets of a group (KIP-496)."""
+"""OffsetDelete: forgets single committed offsets of a group.
+
+* The answer comes when all replicas in sync have the tombstones.
+* Topics to which the members of the group subscribe are refused: GROUP_SUBSCRIBED_TO_TOPIC.
+* So are groups with members of another protocol type: NON_EMPTY_GROUP.
+
+KIPs: 496.
+"""
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
@@ -8,25 +15,15 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.OFFSET_DELETE,
-    min_version=0,
-    max_version=0,
-    behaviour="Answered when all replicas in sync have the tombstones. Topics to which the group's members subscribe "
-    "are refused (GROUP_SUBSCRIBED_TO_TOPIC), and groups with members of another protocol type (NON_EMPTY_GROUP).",
-    kips=(496,),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasGroups, call: Call, body: OffsetDeleteRequest) -> None:
     """Answers later: an error for all, or one for each partition in the request's order."""
-    assert isinstance(body, OffsetDeleteRequest)
     wanted = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
 
     def answer(error: Error, errors: list[Error]) -> None:
@@ -47,3 +44,6 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         call.respond(OffsetDeleteResponse(error_code=ErrorCode(int(error)), throttle_time=NO_THROTTLE, topics=topics))
 
     broker.groups.commits.delete(body.group_id, wanted, answer)
+
+
+API = Api.of(OffsetDeleteRequest, handle)

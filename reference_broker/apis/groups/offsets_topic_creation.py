@@ -1,15 +1,21 @@
 """Asks the active controller for ``__consumer_offsets``, with the settings that it must have."""
 
-from reference_broker.apis.broker import Broker
+from typing import Protocol
+
+from reference_broker.apis.parts import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, replication_factor, topic_configs
 
 
-def ask_to_create_offsets_topic(broker: Broker) -> None:
+class CreatesOffsetsTopic(HasGroups, HasLifecycle, HasLoader, HasConfig, HasNodeId, Protocol):
+    """What it takes to ask for the topic."""
+
+
+def ask_to_create_offsets_topic(broker: CreatesOffsetsTopic) -> None:
     """One request at a time. Clients ask again until the topic is there."""
     groups, image, config = broker.groups, broker.loader.image, broker.config
-    if groups.is_creating or not broker.replica.lifecycle.channel.has_leader or OFFSETS_TOPIC in image.topics:
+    if groups.is_creating or not broker.lifecycle.channel.has_leader or OFFSETS_TOPIC in image.topics:
         return
     wanted = WantedTopic(
         OFFSETS_TOPIC,

@@ -1,61 +1,77 @@
-"""UpdateMetadata: the active controller says what this broker is to tell clients, under a metadata epoch (KIP-232)."""
+"""UpdateMetadata: the active controller says what this broker is to tell clients, under a metadata epoch.
 
+* An update of an older controller is refused. An older update of the same controller is ignored.
+* Updates are applied one after the other, a large one in slices.
+* Unlike Kafka: a topic is deleted whole, so one deleted partition says that all are.
+
+Version notes:
+* v1000: the only one, since Kafka 4 has no UpdateMetadata.
+
+KIPs: 232.
+"""
+
+from collections import deque
 from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasLifecycle, HasNow, HasOutside
+from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.updates import is_overtaken, refusal, update_from
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import UpdateMetadataRequest1000, UpdateMetadataResponse1000
 from reference_broker.wire.errors import Error
-
-CARD = Card(
-    api_key=ApiKey.UPDATE_METADATA,
-    min_version=1000,
-    max_version=1000,
-    behaviour="Only as a draft, since Kafka 4 has no UpdateMetadata. An update of an older controller is refused, an "
-    "older one of the same controller ignored. One is applied after the other, a large one in slices.",
-    simplifications="Topics are deleted whole: one deleted partition says that all are.",
-    kips=(232,),
-)
 
 MOST_WAITING = 64
 """Updates of one node; each controller that believes to be active sends one at a time."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> UpdateMetadataResponse1000 | None:
-    """Answers once it is applied."""
-    assert isinstance(body, UpdateMetadataRequest1000)
-    waiting = broker.metadata_updates
-    if len(waiting) == MOST_WAITING:
-        return UpdateMetadataResponse1000(error_code=Error.BROKER_NOT_AVAILABLE)
-    waiting.append((call, body))
-    if len(waiting) == 1:
-        _begin(broker)
-    return None
+class Needs(HasOutside, HasNow, HasLifecycle, Protocol):
+    """What this API uses of its broker."""
+
+    metadata: MetadataCache
 
 
-def _begin(broker: Broker) -> None:
-    _, body = broker.metadata_updates[0]
-    _step(broker, _applied(broker, body))
+@dataclass(slots=True)
+class UpdateMetadata:
+    """Of one node. ``waiting``: what was not answered yet; the first is being applied."""
+
+    broker: Needs
+    waiting: deque[tuple[Call, UpdateMetadataRequest1000]] = field(default_factory=deque)
+
+    def handle(self, call: Call, body: UpdateMetadataRequest1000) -> UpdateMetadataResponse1000 | None:
+        """Answers once it is applied."""
+        if len(self.waiting) == MOST_WAITING:
+            return UpdateMetadataResponse1000(error_code=Error.BROKER_NOT_AVAILABLE)
+        self.waiting.append((call, body))
+        if len(self.waiting) == 1:
+            self._begin()
+        return None
+
+    def _begin(self) -> None:
+        _, body = self.waiting[0]
+        self._step(_applied(self.broker, body))
+
+    def _step(self, slices: Generator[None, None, Error]) -> None:
+        outside, now_us = self.broker.outside, self.broker.now.mono_us
+        try:
+            next(slices)
+        except StopIteration as stop:
+            call, body = self.waiting.popleft()
+            if stop.value is not Error.NONE:
+                _note_refusal(self.broker, body, stop.value)
+            call.respond(UpdateMetadataResponse1000(error_code=stop.value))
+            if self.waiting:
+                outside.set_timer(now_us, self._begin)
+        else:
+            outside.set_timer(now_us, lambda: self._step(slices))
 
 
-def _step(broker: Broker, slices: Generator[None, None, Error]) -> None:
-    outside = broker.outside
-    try:
-        next(slices)
-    except StopIteration as stop:
-        call, body = broker.metadata_updates.popleft()
-        if stop.value is not Error.NONE:
-            _note_refusal(broker, body, stop.value)
-        call.respond(UpdateMetadataResponse1000(error_code=stop.value))
-        if broker.metadata_updates:
-            outside.set_timer(broker.now.mono_us, lambda: _begin(broker))
-    else:
-        outside.set_timer(broker.now.mono_us, lambda: _step(broker, slices))
+API = Api(UpdateMetadataRequest1000, lambda broker: UpdateMetadata(broker).handle)
 
 
-def _applied(broker: Broker, body: UpdateMetadataRequest1000) -> Generator[None, None, Error]:
+def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, None, Error]:
     """Judged again when it is made ready: the epoch may have been switched off meanwhile."""
     error, counts = _judged(broker, body)
     if not counts:
@@ -67,11 +83,6 @@ def _applied(broker: Broker, body: UpdateMetadataRequest1000) -> Generator[None,
     if update is None:
         return Error.INVALID_REQUEST
     broker.metadata = broker.metadata.apply(update)
-    if update.whole:
-        broker.topic_answers.clear()
-    else:
-        for name in update.topics:
-            broker.topic_answers.pop(name, None)
     broker.outside.note(
         "update_metadata_applied",
         ("epoch", body.metadata_epoch),
@@ -81,13 +92,13 @@ def _applied(broker: Broker, body: UpdateMetadataRequest1000) -> Generator[None,
     return Error.NONE
 
 
-def _judged(broker: Broker, body: UpdateMetadataRequest1000) -> tuple[Error, bool]:
+def _judged(broker: Needs, body: UpdateMetadataRequest1000) -> tuple[Error, bool]:
     """Its answer, and whether it is to be applied."""
-    error = refusal(body, broker.metadata, broker.replica.lifecycle.registered_epoch)
+    error = refusal(body, broker.metadata, broker.lifecycle.registered_epoch)
     return error, error is Error.NONE and not is_overtaken(body, broker.metadata)
 
 
-def _note_refusal(broker: Broker, body: UpdateMetadataRequest1000, error: Error) -> None:
+def _note_refusal(broker: HasOutside, body: UpdateMetadataRequest1000, error: Error) -> None:
     broker.outside.note(
         "update_metadata_refused",
         ("epoch", body.metadata_epoch),

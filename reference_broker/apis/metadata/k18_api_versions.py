@@ -1,8 +1,20 @@
-"""ApiVersions: which APIs and versions this node serves (KIP-35, KIP-511)."""
+"""ApiVersions: tells which APIs and versions this node serves.
+
+* A version that is not served is answered in the layout of version 0, with UNSUPPORTED_VERSION and the range of
+  ApiVersions itself, so that the client can ask again.
+* Private drafts lie outside the ranges. They are announced as supported features.
+
+Version notes:
+* v3: a client names its software. INVALID_REQUEST where the name is malformed.
+* v4: features whose least level is 0 are told.
+
+KIPs: 35, 511, 584.
+"""
 
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Protocol
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.api_versions.v4.response import (
@@ -14,23 +26,15 @@ from kio.schema.api_versions.v4.response import (
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32Timedelta, i64
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasConfig, HasController
+from reference_broker.apis.registry import SERVED
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, METADATA_EPOCH_DRAFTS, ApiKey
-
-CARD = Card(
-    api_key=ApiKey.API_VERSIONS,
-    min_version=0,
-    max_version=4,
-    behaviour="Ranges come from the cards. A version that is not served is answered in the layout of version 0 "
-    "with UNSUPPORTED_VERSION and ApiVersions' own range, so that the client can ask again (KIP-511). "
-    "Private drafts are outside the ranges and announced as supported features.",
-    kips=(35, 511, 584),
-)
 
 ADVERTISED_MINIMUM = {ApiKey.PRODUCE: 0}
 """Older librdkafka takes compression for unsupported unless Produce v0 is announced (KAFKA-18659); Kafka 4 does
-the same. A request in a version below the card's closes the connection, as in Kafka."""
+the same. A request in a version that is not served closes the connection, as in Kafka."""
 
 LEVEL_0_FROM = 4
 """Clients that know no newer version take a feature that begins at level 0 for damage (KAFKA-17011)."""
@@ -39,20 +43,23 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
-def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | None:
+class Needs(HasController, HasConfig, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
     """``body`` None: the version asked for is not served (the core passes that on for this API only)."""
     if body is None:
-        own = {CARD.api_key: (CARD.min_version, CARD.max_version)}
-        call.respond(_refusal(ErrorCode.unsupported_version, own), api_version=0)
+        own = SERVED[ApiKey.API_VERSIONS]
+        call.respond(_refusal(ErrorCode.unsupported_version, {ApiKey.API_VERSIONS: own}), api_version=0)
         return None
-    assert isinstance(body, ApiVersionsRequest)
     if call.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         return _refusal(ErrorCode.invalid_request, {})
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=_ranges(broker.served),
+        api_keys=_ranges(SERVED),
         throttle_time=_NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
@@ -67,13 +74,15 @@ def handle(broker: Broker, call: Call, body: object) -> ApiVersionsResponse | No
     )
 
 
-def _drafts(broker: Broker) -> list[tuple[str, int, int]]:
+API: Api[ApiVersionsRequest | None] = Api.of((ApiVersionsRequest, type(None)), handle)
+
+
+def _drafts(broker: HasConfig) -> list[tuple[str, int, int]]:
     """Each private draft that is served, as a feature with the one level 1."""
     return [
         (feature, 1, 1)
         for draft, feature in DRAFTS.items()
-        if draft[0] in broker.served
-        and (broker.config.crucible_metadata_epoch_enable or draft not in METADATA_EPOCH_DRAFTS)
+        if draft[0] in SERVED and (broker.config.crucible_metadata_epoch_enable or draft not in METADATA_EPOCH_DRAFTS)
     ]
 
 

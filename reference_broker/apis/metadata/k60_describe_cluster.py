@@ -1,4 +1,14 @@
-"""DescribeCluster: the brokers and who is the controller (KIP-700, KIP-919, KIP-1073)."""
+"""DescribeCluster: tells the brokers and who is the controller.
+
+* Clients reach brokers only. Whoever asks for controllers gets MISMATCHED_ENDPOINT_TYPE, as from a broker of Kafka.
+
+Version notes:
+* v2: fenced brokers are told where ``include_fenced_brokers`` asks for them.
+
+KIPs: 700, 919, 1073.
+"""
+
+from typing import Protocol
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
@@ -6,28 +16,21 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasLoader, HasMetadata
 from reference_broker.apis.proposing import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.metadata.image import BrokerImage
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.DESCRIBE_CLUSTER,
-    min_version=0,
-    max_version=2,
-    behaviour="Live brokers; with include_fenced_brokers (version 2) the fenced ones, too.",
-    simplifications="Clients reach brokers only: asking for controllers gets MISMATCHED_ENDPOINT_TYPE, as a broker "
-    "of Kafka answers.",
-    kips=(700, 919, 1073),
-)
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(broker: Broker, call: Call, body: object) -> DescribeClusterResponse:  # noqa: ARG001
+class Needs(HasMetadata, HasLoader, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:  # noqa: ARG001
     """The brokers in the order of their IDs."""
-    assert isinstance(body, DescribeClusterRequest)
     if body.endpoint_type == CONTROLLERS:
         return _refused(body, ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
     if body.endpoint_type != BROKERS:
@@ -53,7 +56,10 @@ def handle(broker: Broker, call: Call, body: object) -> DescribeClusterResponse:
     )
 
 
-def _registered(broker: Broker) -> tuple[BrokerImage, ...]:
+API = Api.of(DescribeClusterRequest, handle)
+
+
+def _registered(broker: Needs) -> tuple[BrokerImage, ...]:
     """Of the image: the active controller tells of live brokers only."""
     return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))
 

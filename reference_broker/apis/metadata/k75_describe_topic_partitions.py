@@ -1,7 +1,16 @@
-"""DescribeTopicPartitions: partitions page by page, as Kafka's Java admin client asks (KIP-966)."""
+"""DescribeTopicPartitions: tells partitions page by page, as Kafka's Java admin client asks for them.
+
+* Topics are asked for by name. All are told where none is named.
+* The request limits the partitions of an answer. A cursor says where more remain.
+* Unlike Kafka: no replica is ever an eligible leader outside the ISR. That list is empty and never null, because some
+  clients fail on null.
+
+KIPs: 966.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import (
@@ -14,28 +23,22 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
 from reference_broker.apis.metadata.topic_description import described
+from reference_broker.apis.parts import HasConfig, HasMetadata
 from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uuid
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal, name_problem
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-    min_version=0,
-    max_version=0,
-    behaviour="Topics by name, all if none is named; at most the asked number of partitions, and a cursor where more "
-    "remain. Eligible leader replicas are empty, never null: some clients fail on null.",
-    kips=(966,),
-)
 
 
-def handle(broker: Broker, call: Call, body: object) -> DescribeTopicPartitionsResponse:  # noqa: ARG001
+class Needs(HasMetadata, HasConfig, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:  # noqa: ARG001
     """Topics sorted by name, as the cursor needs it."""
-    assert isinstance(body, DescribeTopicPartitionsRequest)
     cache = broker.metadata
     names = sorted(dict.fromkeys(topic.name for topic in body.topics)) if body.topics else sorted(cache.topics)
     first = 0
@@ -61,6 +64,9 @@ def handle(broker: Broker, call: Call, body: object) -> DescribeTopicPartitionsR
             break
         first = 0
     return DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=cursor)
+
+
+API = Api.of(DescribeTopicPartitionsRequest, handle)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:

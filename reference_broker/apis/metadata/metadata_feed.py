@@ -55,14 +55,9 @@ def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
     cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
     if cache.metadata_epoch == NO_EPOCH:
         broker.metadata = cache.apply(update_of(delta, image, leader_id))
-        for change in delta.topics:
-            changed = change.after or change.before
-            assert changed is not None, "a topic change has a topic before it or after it"
-            broker.topic_answers.pop(changed.name, None)
         _overtake(broker, image)
     elif delta.features.get(METADATA_EPOCH_FEATURE, 1) is None and cache.metadata_epoch <= image.metadata_epoch:
         _follow_from(broker, image, cache.cluster_id)
-        broker.topic_answers.clear()
 
 
 def _follow_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:

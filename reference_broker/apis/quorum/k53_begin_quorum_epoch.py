@@ -1,22 +1,21 @@
-"""BeginQuorumEpoch: a voter says that it has become the leader (KIP-595)."""
+"""BeginQuorumEpoch: a voter says that it has become the leader.
+
+* The new epoch is durable before the answer.
+* Unlike Kafka: the endpoints of the leader are read past. Every node knows those of its voters.
+
+KIPs: 595, 853.
+"""
 
 from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.BEGIN_QUORUM_EPOCH,
-    min_version=0,
-    max_version=1,
-    behaviour="The new epoch is durable before the answer.",
-    simplifications="The leader's endpoints are read past: every node knows those of its voters.",
-    kips=(595, 853),
-)
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasQuorum
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasQuorum, call: Call, body: BeginQuorumEpochRequest) -> None:
     """Answered by the quorum."""
-    assert isinstance(body, BeginQuorumEpochRequest)
     broker.quorum.handle_begin_quorum_epoch(body, call.respond)
+
+
+API = Api.of(BeginQuorumEpochRequest, handle)

@@ -1,22 +1,21 @@
-"""EndQuorumEpoch: the leader says that it resigns, and who may follow it first (KIP-595)."""
+"""EndQuorumEpoch: the leader says that it resigns, and who may follow it first.
+
+* The first of the preferred successors asks for votes at once, each of the others a little later.
+* Unlike Kafka: the endpoints of the leader are read past. Every node knows those of its voters.
+
+KIPs: 595, 853.
+"""
 
 from kio.schema.end_quorum_epoch.v1.request import EndQuorumEpochRequest
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.wire.apis import ApiKey
-
-CARD = Card(
-    api_key=ApiKey.END_QUORUM_EPOCH,
-    min_version=0,
-    max_version=1,
-    behaviour="The first of the preferred successors asks for votes at once, the others a little later each.",
-    simplifications="The leader's endpoints are read past: every node knows those of its voters.",
-    kips=(595, 853),
-)
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasQuorum
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: HasQuorum, call: Call, body: EndQuorumEpochRequest) -> None:
     """Answered by the quorum."""
-    assert isinstance(body, EndQuorumEpochRequest)
     broker.quorum.handle_end_quorum_epoch(body, call.respond)
+
+
+API = Api.of(EndQuorumEpochRequest, handle)

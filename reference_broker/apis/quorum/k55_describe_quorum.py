@@ -1,8 +1,15 @@
-"""DescribeQuorum: who votes, who leads, and how far each replica of the metadata log has come (KIP-595, KIP-836).
+"""DescribeQuorum: tells who votes, who leads, and how far each replica of the metadata log has come.
 
-Only the leader knows. Any other node asks it (Kafka's brokers forward this request to the controller), so that a client
-may ask whichever node it reaches.
+* Only the leader knows. Any other node asks it, so that a client may ask whichever node it reaches. Kafka's brokers
+  forward this request to the controller likewise.
+* NOT_LEADER_OR_FOLLOWER while no leader is known or it does not answer.
+* A request for anything but the metadata partition gets UNKNOWN_TOPIC_OR_PARTITION.
+* Unlike Kafka: there are no directory IDs.
+
+KIPs: 595, 836, 853.
 """
+
+from typing import Protocol
 
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.describe_quorum.v2.response import (
@@ -17,48 +24,45 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64, u16
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.apis.passing_on import PEER_PREFIX
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
+from reference_broker.apis.passing_on import comes_from_node
 from reference_broker.metadata.records import LISTENER_NAME
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import VERSIONS, ApiKey
 
 METADATA_TOPIC = "__cluster_metadata"
 
-CARD = Card(
-    api_key=ApiKey.DESCRIBE_QUORUM,
-    min_version=0,
-    max_version=2,
-    behaviour="A node that does not lead asks the leader; NOT_LEADER_OR_FOLLOWER while none is known or it does not "
-    "answer. A request for anything but the metadata partition gets UNKNOWN_TOPIC_OR_PARTITION.",
-    simplifications="No directory IDs.",
-    kips=(595, 836, 853),
-)
+
+class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
+    """What this API uses of its broker."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> DescribeQuorumResponse | None:
+def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
     """The answer, or None when the leader has been asked."""
-    assert isinstance(body, DescribeQuorumRequest)
     if not _names_only_the_metadata_partition(body):
         return _unknown_partitions(body)
     if broker.quorum.is_leader:
         return _described(broker, broker.quorum.describe())
     leader_id = broker.quorum.leader_id
-    if leader_id in (-1, broker.node_id) or call.client_id.startswith(PEER_PREFIX):
+    if leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         return _not_leader()
     broker.outside.send(
         leader_id,
         Channel.CONTROLLER,
-        CARD.api_key,
-        CARD.max_version,
+        ApiKey.DESCRIBE_QUORUM,
+        VERSIONS[ApiKey.DESCRIBE_QUORUM][1],
         body,
         broker.config.controller_quorum_request_timeout_ms,
         call.respond,
         lambda: call.respond(_not_leader()),
     )
     return None
+
+
+API = Api.of(DescribeQuorumRequest, handle)
 
 
 def _names_only_the_metadata_partition(body: DescribeQuorumRequest) -> bool:
@@ -97,7 +101,7 @@ def _failed(partition_index: i32, error: ErrorCode) -> PartitionData:
     )
 
 
-def _described(broker: Broker, quorum: QuorumDescription) -> DescribeQuorumResponse:
+def _described(broker: Needs, quorum: QuorumDescription) -> DescribeQuorumResponse:
     partition = PartitionData(
         partition_index=i32(0),
         error_code=ErrorCode.none,
@@ -121,7 +125,7 @@ def _replica(replica: ReplicaDescription) -> ReplicaState:
     )
 
 
-def _nodes(broker: Broker, voters: list[int]) -> tuple[Node, ...]:
+def _nodes(broker: Needs, voters: list[int]) -> tuple[Node, ...]:
     """Where clients reach the voters; one that has never registered has no address to tell."""
     return tuple(
         Node(

@@ -1,13 +1,22 @@
-"""FetchSnapshot: the bytes of a snapshot of the metadata log, from its leader (KIP-630).
+"""FetchSnapshot: tells bytes of a snapshot of the metadata log, from its leader.
 
-Version 1000 is the page's earlier layout (``wire.drafts``): it says whether more remains instead of the size, and of
-what kind the bytes are.
+* Errors come in Kafka's order: cluster ID, number of partitions, partition, epoch, leader, leaving, snapshot, position.
+* One answer has at most 8 MiB.
+* Unlike Kafka: there are no directory IDs. A request for no topic is INVALID_REQUEST, where Kafka fails.
+
+Version notes:
+* v1000: an earlier layout of KIP-630. It says whether more remains instead of the size, and of what kind the bytes are.
+
+KIPs: 595, 630, 853.
 """
+
+from typing import Protocol
 
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasLoader, HasNow, HasQuorum, HasSnapshots
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
     draft_refused,
@@ -17,23 +26,15 @@ from reference_broker.quorum.snapshots.messages import (
     response_of,
 )
 from reference_broker.quorum.snapshots.serving import serve
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.FETCH_SNAPSHOT,
-    min_version=0,
-    max_version=1,
-    behaviour="Errors in Kafka's order: cluster ID, number of partitions, partition, epoch, leader, leaving, snapshot, "
-    "position. At most 8 MiB in one answer.",
-    simplifications="No directory IDs. A request for no topic is INVALID_REQUEST, where Kafka fails.",
-    kips=(595, 630, 853),
-)
+
+class Needs(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
+    """What this API uses of its broker."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> object:
+def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object:
     """FetchSnapshotResponse, in the draft FetchSnapshotResponse1000."""
-    assert isinstance(body, FetchSnapshotRequest)
     is_draft = call.api_version == DRAFT_VERSION
     request = read_request(body)
     if request is None:
@@ -49,7 +50,10 @@ def handle(broker: Broker, call: Call, body: object) -> object:
     return response_of(request.topic, request.partition, piece, _address(broker, piece.leader_id))
 
 
-def _address(broker: Broker, leader_id: int) -> tuple[str, int] | None:
+API = Api.of(FetchSnapshotRequest, handle)
+
+
+def _address(broker: Needs, leader_id: int) -> tuple[str, int] | None:
     """Where clients reach it; None where it has never registered."""
     known = broker.loader.image.brokers.get(leader_id)
     return None if known is None else (known.host, known.port)

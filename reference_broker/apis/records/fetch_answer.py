@@ -1,8 +1,11 @@
 """Puts fetch responses together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
-from reference_broker.apis.broker import Broker
+from reference_broker.apis.parts import HasController
+from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -15,7 +18,6 @@ from reference_broker.wire.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
-    NodeEndpoint,
     PartitionData,
 )
 
@@ -23,20 +25,41 @@ LEADERS_FROM = 16
 """The version from which an answer tells the leader where the fetcher was wrong about it (KIP-951)."""
 
 
-def response(session: FetchSession, told: Sequence[tuple[CachedPartition, PartitionData]]) -> FetchResponse:
-    """Topics in the order of the partitions; one that appears in two places of the list is named twice."""
+Told: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
+"""What an answer tells of each partition, in its order."""
+
+
+def response(broker: HasController, api_version: int, session: FetchSession, told: Told) -> FetchResponse:
+    """Topics in the order of the partitions; one that appears in two places of the list is named twice.
+
+    Only the first revision carries flags. Versions that name the leaders of partitions that are led elsewhere tell
+    their addresses, too.
+    """
+    names_leaders = LEADERS_FROM <= api_version < FIRST_DRAFT_VERSION
     topics: list[FetchTopicResponse] = []
+    partitions: list[PartitionData] = []
+    leaders: dict[int, None] = {}
     last: tuple[str, bytes] | None = None
     for cached, data in told:
         name = ("", cached.topic_id) if session.uses_topic_ids else (cached.topic, NO_TOPIC_ID)
         if name != last:
-            topics.append(FetchTopicResponse(*name, []))
+            partitions = []
+            topics.append(FetchTopicResponse(*name, partitions))
             last = name
-        topics[-1].partitions.append(data)
-    answer = FetchResponse(0, session.session_id, topics)
-    if session.revision.name == "first":
-        answer.response_flags = _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
-    return answer
+        if data.current_leader is None:
+            partitions.append(data)
+        elif names_leaders:
+            partitions.append(data)
+            leaders[data.current_leader.leader_id] = None
+        else:
+            partitions.append(replace(data, current_leader=None))
+    return FetchResponse(
+        0,
+        session.session_id,
+        topics,
+        node_endpoints=endpoints_of(broker, leaders) if leaders else [],
+        response_flags=_flags(session) if session.revision.name == "first" else 0,
+    )
 
 
 def refusal(error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
@@ -46,6 +69,11 @@ def refusal(error: Error, request: FetchRequest, session: FetchSession | None = 
         return FetchResponse(int(error), error_string=_TEXTS.get(error), response_flags=flags)
     flags |= _may_follow(session)
     return FetchResponse(int(error), session.session_id, error_string=_TEXTS.get(error), response_flags=flags)
+
+
+def _flags(session: FetchSession) -> int:
+    """Of a successful answer in the first revision."""
+    return _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
 
 
 def _may_follow(session: FetchSession) -> int:
@@ -59,21 +87,3 @@ _TEXTS = {
     Error.INVALID_REQUEST: "A partition outside the session, too many partitions, or an unknown fetch type.",
 }
 """Only the first revision's responses carry them."""
-
-
-def with_leaders(broker: Broker, api_version: int, answer: FetchResponse) -> FetchResponse:
-    """Adds the addresses of the leaders that partitions name; older versions do not carry them."""
-    leaders: dict[int, None] = {}
-    for topic in answer.responses:
-        for data in topic.partitions:
-            if data.current_leader is None:
-                continue
-            if not LEADERS_FROM <= api_version < FIRST_DRAFT_VERSION:
-                data.current_leader = None
-            else:
-                leaders[data.current_leader.leader_id] = None
-    if leaders:
-        brokers = broker.controller.image.brokers
-        known = [brokers[leader] for leader in leaders if leader in brokers]
-        answer.node_endpoints = [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]
-    return answer

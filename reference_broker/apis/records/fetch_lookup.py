@@ -1,12 +1,11 @@
 """Finding the partition that a request names, or the error code that says why it is not led here."""
 
-from reference_broker.apis.broker import Broker
-from reference_broker.apis.records.fetch_reading import leader_epoch_error, led_elsewhere
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions, leader_epoch_error, led_elsewhere
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error
 
 
-def led_partition(broker: Broker, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
+def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
     """By topic name, for a requester that takes ``current_leader_epoch`` for the leader's (-1: it does not say)."""
     partition = broker.partitions.by_name.get((topic, index))
     if partition is None:

@@ -5,10 +5,21 @@ only that partition is looked at. An answer costs what is marked plus what is se
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.records.fetch_answer import refusal, response, with_leaders
-from reference_broker.apis.records.fetch_reading import Look, Reader, failed, look, read_records, reader_of
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
+from reference_broker.apis.records.fetch_answer import refusal, response
+from reference_broker.apis.records.fetch_reading import (
+    Look,
+    LooksUpPartitions,
+    Reader,
+    failed,
+    look,
+    read_records,
+    reader_of,
+    state,
+)
 from reference_broker.sessions.cached_partition import CachedPartition, divergence
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import Error
@@ -16,6 +27,10 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionDa
 
 MAX_MISSES = 16
 """An answer stops reading after so many partitions whose own limit their next batch exceeds."""
+
+
+class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
+    """What a fetch uses of its broker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +41,7 @@ class Fetch:
     in each answer but ends no wait. Fetches that wait are bounded by the connections: one for each.
     """
 
-    broker: Broker
+    broker: FetchNeeds
     call: Call
     session: FetchSession
     request: FetchRequest
@@ -66,12 +81,12 @@ class Fetch:
             partition, data = cached.partition, self.looks[cached].data
             if partition is None or data.error_code or data.diverging_epoch is not None or not cached.is_of_partition:
                 continue
+            log = partition.log
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
             if error:
                 self._note(cached, failed(cached.index, error))
-            else:
-                data.high_watermark = partition.log.high_watermark
-                data.last_stable_offset = partition.log.last_stable_offset
+            elif (data.high_watermark, data.last_stable_offset) != (log.high_watermark, log.last_stable_offset):
+                self.looks[cached].data = state(cached.index, log, data.aborted_transactions)
         leaders.tell()
         session_id = self.session.session_id
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
@@ -139,12 +154,12 @@ class Fetch:
         self._stop_waiting()
         told = self._collect()
         kept = self._keep()
-        answer = response(self.session, told)
+        answer = response(self.broker, self.call.api_version, self.session, told)
         if kept:
             self._settle(told)
         elif not self.session.session_id:
             self.session.release()
-        return with_leaders(self.broker, self.call.api_version, answer)
+        return answer
 
     def _keep(self) -> bool:
         """Whether a session is left that caches what was asked for; a draft becomes one where there is room."""

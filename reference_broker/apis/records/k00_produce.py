@@ -1,19 +1,37 @@
-"""Produce: appends record batches to partitions (KIP-98 batches, KIP-516 topic IDs)."""
+"""Produce: appends record batches to partitions.
 
+* The header and the CRC of a batch are checked. Its bytes are appended as they came.
+* acks=0 is not answered. An error closes the connection, as in Kafka.
+* acks=1 is answered when the batch is appended. acks=all is answered when the high watermark has passed the batch, or
+  when the timeout of the request is over.
+* Both also wait for a sync where ``flush.messages`` asks for one.
+* A retry of a batch that is written already waits for the first writing.
+* Unlike Kafka: transactional batches are refused, because transactions are not served.
+
+Version notes:
+* v10: NOT_LEADER_OR_FOLLOWER names the leader and its address.
+* v13: topics are named by ID.
+
+KIPs: 98, 101, 467, 497, 516, 951, 966.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Protocol, TypeAlias
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
-from reference_broker.apis.records.flushing import plan_timed_flush, sync_in_background, sync_then
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasController, HasNow, HasOutside, HasPartitions, HasReplication, HasTraffic
+from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
-from reference_broker.replication.durable import must_be_durable
+from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
+from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -27,18 +45,6 @@ from reference_broker.wire.produce import (
 LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
-CARD = Card(
-    api_key=ApiKey.PRODUCE,
-    min_version=3,
-    max_version=13,
-    behaviour="Batches are validated by header and CRC and appended as the bytes that came. acks=0 is not answered; "
-    "an error then closes the connection, as in Kafka. acks=1 is answered when appended, acks=all when the high "
-    "watermark has passed it, or when its timeout has; either also waits for a sync if the flush policy "
-    "(log.flush.interval.messages) says so. A retry of what is written already waits for its first writing.",
-    simplifications="Transactional produce is refused until transactions are served.",
-    kips=(98, 101, 467, 497, 516, 951, 966),
-)
-
 ADMIN_CLIENT_ID = "__admin_client"
 """Whom Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
 
@@ -46,15 +52,21 @@ ALL = -1
 """acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
+_Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
+
+
+class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, HasTraffic, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others."""
-    assert isinstance(body, ProduceRequest)
     written: list[tuple[Partition, bool, int]] = []
     responses = [
         _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
         for topic in body.topics
     ]
-    response = _with_leaders(broker, ProduceResponse(responses), call.api_version)
+    response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
     for partition, is_new, end in written:
@@ -66,53 +78,62 @@ def handle(broker: Broker, call: Call, body: object) -> ProduceResponse | None:
             due.append(partition)
     if body.acks == 0:
         for partition in due:
-            sync_in_background(broker, partition)
+            sync_led_then(broker.outside, [partition], nobody_waits)
         _finish_unacknowledged(call, response)
         return None
     if replicated and body.acks == ALL:
         acknowledge = partial(_acknowledge, broker, call, body.timeout_ms, response, replicated)
         if due:
-            sync_then(broker, due, acknowledge)
+            sync_led_then(broker.outside, due, acknowledge)
         else:
             acknowledge()
         return None
     if not due:
         return response
-    sync_then(broker, due, lambda: call.respond(response))
+    sync_led_then(broker.outside, due, lambda: call.respond(response))
     return None
 
 
+API = Api.of(ProduceRequest, handle)
+
+
 def _acknowledge(
-    broker: Broker, call: Call, timeout_ms: int, response: ProduceResponse, replicated: list[tuple[Partition, int]]
+    broker: Needs, call: Call, timeout_ms: int, response: ProduceResponse, replicated: list[tuple[Partition, int]]
 ) -> None:
     """Responds once all replicas in sync have what was written."""
 
     def answered(errors: dict[Partition, Error]) -> None:
-        if errors:
-            _mark_failed(broker, call.api_version, response, errors)
-        call.respond(response)
+        call.respond(_marked(broker, call.api_version, response, errors) if errors else response)
 
     abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, answered)
     if abandon is not None:
         call.on_closed(abandon)
 
 
-def _mark_failed(broker: Broker, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]) -> None:
+def _marked(
+    broker: HasController, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]
+) -> ProduceResponse:
     """What was appended and is not known to be replicated: the client tries again, and may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
-    for topic in response.responses:
-        for answer in topic.partitions:
-            error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-            if error is None or answer.error_code != Error.NONE:
-                continue
-            answer.error_code = error
-            if error == Error.NOT_LEADER_OR_FOLLOWER:
-                answer.current_leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
-    _with_leaders(broker, response, api_version)
+
+    def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
+        error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
+        if error is None or answer.error_code != Error.NONE:
+            return answer
+        leader = None
+        if error == Error.NOT_LEADER_OR_FOLLOWER:
+            leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
+        return replace(answer, error_code=error, current_leader=leader)
+
+    return _response(broker, _changed(response.responses, marked), api_version)
 
 
-def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
+def _changed(topics: Sequence[ProduceTopicResponse], change: _Change) -> list[ProduceTopicResponse]:
+    return [replace(topic, partitions=[change(topic, answer) for answer in topic.partitions]) for topic in topics]
+
+
+def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
     image = broker.controller.image
     known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
     if known is None or not 0 <= index < len(known.partitions):
@@ -120,23 +141,21 @@ def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> Leade
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
 
 
-def _with_leaders(broker: Broker, response: ProduceResponse, api_version: int) -> ProduceResponse:
-    """Versions that can say who leads instead also say where that is (KIP-951)."""
+def _response(broker: HasController, topics: list[ProduceTopicResponse], api_version: int) -> ProduceResponse:
+    """Versions that can say who leads instead also say where that is."""
     leaders: dict[int, None] = {}
-    for topic in response.responses:
+    for topic in topics:
         for answer in topic.partitions:
-            if answer.current_leader is not None and api_version < LEADERS_FROM:
-                answer.current_leader = None
-            elif answer.current_leader is not None:
+            if answer.current_leader is not None:
                 leaders[answer.current_leader.leader_id] = None
-    if leaders:
-        brokers = broker.controller.image.brokers
-        known = [brokers[leader] for leader in leaders if leader in brokers]
-        response.node_endpoints = [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]
-    return response
+    if not leaders:
+        return ProduceResponse(topics)
+    if api_version < LEADERS_FROM:
+        return ProduceResponse(_changed(topics, lambda _, answer: replace(answer, current_leader=None)))
+    return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders))
 
 
-def _may_be_written(broker: Broker, call: Call, topic: ProduceTopic) -> bool:
+def _may_be_written(broker: HasPartitions, call: Call, topic: ProduceTopic) -> bool:
     """The broker's own topics are written by Kafka's own tools only."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
     return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
@@ -151,14 +170,14 @@ def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
 
 
 def _append_topic(
-    broker: Broker, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
+    broker: Needs, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
 ) -> ProduceTopicResponse:
     answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
 def _append(
-    broker: Broker,
+    broker: Needs,
     request: ProduceRequest,
     topic: ProduceTopic,
     wanted: ProducePartition,
@@ -209,9 +228,9 @@ def _append(
             log.advance_high_watermark(log.log_end_offset)
         else:
             broker.replication.leaders.appended(partition)
-        plan_timed_flush(broker, partition)
+        plan_timed_flush(broker.outside, partition)
         if appended.rolled:
-            sync_in_background(broker, partition)
+            sync_led_then(broker.outside, [partition], nobody_waits)
         traffic.bytes_in.value += len(wanted.records)
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
     return ProducePartitionResponse(
@@ -223,7 +242,7 @@ def _append(
     )
 
 
-def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
     known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
     if known is None:
@@ -231,9 +250,8 @@ def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitio
     if not 0 <= index < len(known.partitions):
         return _refused(index, Error.UNKNOWN_TOPIC_OR_PARTITION)
     there = known.partitions[index]
-    answer = _refused(index, Error.NOT_LEADER_OR_FOLLOWER)
-    answer.current_leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    return answer
+    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    return ProducePartitionResponse(index, Error.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:

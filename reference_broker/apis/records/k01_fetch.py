@@ -1,14 +1,40 @@
-"""Fetch: reads from many partitions at once, and incremental fetch sessions (KIP-227, both revisions)."""
+"""Fetch: reads from many partitions at once, in a fetch session or without one.
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+* An answer holds slices of the log, which are never decoded.
+* An incremental fetch costs what has changed and what is sent.
+* A newer request of a session ends one that still waits: INVALID_FETCH_SESSION_EPOCH. A closed or evicted session ends
+  it, too: FETCH_SESSION_ID_NOT_FOUND.
+* The limit of a response cuts at the first batch that does not fit into what is left.
+* A partition that sent data moves to the end of the session's list, also in the full response that opens the session.
+* The ID of a deleted topic is unknown in a session, too.
+* Unlike Kafka: a partition in error rides in each incremental answer, but ends a wait only when its error is new, has
+  changed or was asked for. Kafka answers each such fetch at once, in a loop.
+* Unlike Kafka: there are no quotas and no preferred read replica. The list of aborted transactions is empty.
+
+Version notes:
+* v9: the leader epoch that the fetcher knows is compared with the leader's.
+* v12: a fetcher that tells its last fetched epoch hears where its log diverges.
+* v13: topics are named by ID.
+* v16: the answer has the addresses of leaders that are elsewhere.
+* v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is sent again with
+  its sequence number is answered again, with at least the partitions of its first answer. A full request is answered
+  in its own order. A follower tells topic IDs, too. What a reader may not read yet counts as the log end.
+
+KIPs: 74, 98, 227, 320, 392, 516, 951.
+"""
+
+from typing import Protocol
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch_answer import refusal
-from reference_broker.apis.records.fetch_waiting import Fetch
+from reference_broker.apis.records.fetch_waiting import Fetch, FetchNeeds
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import MAX_SESSION_PARTITIONS
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
 
@@ -18,33 +44,18 @@ TOPIC_IDS_FROM = 13
 MAX_NAMED_PARTITIONS = MAX_SESSION_PARTITIONS
 """A request that names more is refused, since it would keep the node from everybody else for seconds."""
 
-CARD = Card(
-    api_key=ApiKey.FETCH,
-    min_version=4,
-    max_version=18,
-    behaviour="Slices of the log, never decoded. An incremental fetch costs what changed and what is sent. A partition "
-    "in error rides in each incremental answer, but ends a wait only when the error is new, has changed or was asked "
-    "for (Kafka answers each such fetch at once, in a loop). A newer request of the same session answers one that "
-    "still waits with INVALID_FETCH_SESSION_EPOCH, a closed or evicted session with FETCH_SESSION_ID_NOT_FOUND. A "
-    "response that its limit cuts short ends at the first batch that does not fit what is left. The full response that "
-    "opens a session moves what it sent to the end of the list, as any other does. A deleted topic's ID is unknown in "
-    "a session, too. Version 1000 is KIP-227's first revision, beside the final one and in the same slots: a request "
-    "sent again with its sequence number is answered again, with at least the partitions of its first answer; a full "
-    "one is answered in its own order; an error rides as in the final revision; a follower says topic IDs, too; what "
-    "a reader cannot read yet counts as being at the log end.",
-    simplifications="No quotas, no preferred read replica; the aborted list is empty until transactions are served.",
-    kips=(74, 98, 227, 320, 392, 516, 951),
-)
-
 
 def is_metadata_fetch(body: object) -> bool:
     """A replica of the metadata log reads it, by its topic ID; that is the quorum's to answer."""
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 
-def handle(broker: Broker, call: Call, body: object) -> FetchResponse | None:
+class Needs(FetchNeeds, HasQuorum, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | None:
     """A top-level error stands for every partition; its session ID is 0."""
-    assert isinstance(body, FetchRequest)
     if is_metadata_fetch(body):
         broker.quorum.handle_fetch(body, call.respond)
         return None
@@ -59,7 +70,10 @@ def handle(broker: Broker, call: Call, body: object) -> FetchResponse | None:
     return _fetch_news(broker, call, body)
 
 
-def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
+API = Api.of(FetchRequest, handle)
+
+
+def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Full: every named partition is answered. Closes the session that it names, if there is one."""
     sessions = broker.fetch_sessions
     creates = request.session_epoch == FULL_EPOCH
@@ -71,7 +85,7 @@ def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> FetchRespon
     return Fetch(broker, call, draft, request, creates).begin()
 
 
-def _fetch_news(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Incremental: the answer holds what changed."""
     sessions = broker.fetch_sessions
     session = sessions.lookup(request.session_id, request.session_epoch, call.api_version >= TOPIC_IDS_FROM)
@@ -100,7 +114,7 @@ def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: boo
             session.name(topic.topic, topic_id, wanted)
 
 
-def _fetch_first(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
     """A request of the first revision (Fetch 1000); refusals tell the session's ID while there is one."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
@@ -121,7 +135,7 @@ def _fetch_first(broker: Broker, call: Call, request: FetchRequest) -> FetchResp
 
 
 def _fetch_all_first(
-    broker: Broker, call: Call, request: FetchRequest, session: FetchSession | None
+    broker: Needs, call: Call, request: FetchRequest, session: FetchSession | None
 ) -> FetchResponse | None:
     """Without a session a new one is made, if possible; else the request's partitions replace the session's."""
     sessions = broker.fetch_sessions
@@ -137,7 +151,7 @@ def _fetch_all_first(
     return Fetch(broker, call, session, request).begin()
 
 
-def _named_first(broker: Broker, call: Call, request: FetchRequest) -> FetchSession | None:
+def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
     """The session of the first revision that a request of it names."""
     sessions = broker.fetch_sessions
     return sessions.find(request.session_id, sessions.first) if call.api_version >= FIRST_DRAFT_VERSION else None

@@ -1,4 +1,19 @@
-"""ListOffsets: the first, the last, or the first offset from a time on (KIP-79, KIP-207, KIP-320, KIP-734)."""
+"""ListOffsets: tells the first offset, the last one, or the first from a time on.
+
+* Consumers see offsets up to the high watermark or the last stable offset, followers up to the log end.
+* A new leader may not know yet that its high watermark reaches the start of its epoch. It answers OFFSET_NOT_AVAILABLE
+  for what lies beyond, since an offset that was told once may not go back.
+* An answer is never delayed. The timeout of version 10 is for remote reads.
+* Unlike Kafka: nothing is tiered, so the earliest local offset is the earliest one.
+
+Version notes:
+* v5: OFFSET_NOT_AVAILABLE. Older versions get LEADER_NOT_AVAILABLE.
+* v7: the special time -3 asks for the offset of the largest timestamp.
+* v8: the special time -4 asks for the earliest local offset.
+* v9: the special time -5 asks for the last tiered offset, of which there is none.
+
+KIPs: 79, 98, 207, 320, 405, 734.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,26 +28,13 @@ from kio.schema.list_offsets.v10.response import (
 )
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.fetch_reading import READ_COMMITTED, Reader, readable_end
+from reference_broker.apis.records.fetch_reading import READ_COMMITTED, LooksUpPartitions, Reader, readable_end
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
-
-CARD = Card(
-    api_key=ApiKey.LIST_OFFSETS,
-    min_version=1,
-    max_version=10,
-    behaviour="Consumers see up to the high watermark or last stable offset, followers up to the log end. A new leader "
-    "whose high watermark is not known to reach its epoch's start answers OFFSET_NOT_AVAILABLE for what lies beyond it "
-    "(LEADER_NOT_AVAILABLE before version 5), since an offset once told may not go back. An answer is never delayed: "
-    "the timeout of version 10 is for remote reads.",
-    simplifications="The earliest local offset is the earliest; nothing is tiered.",
-    kips=(79, 98, 207, 320, 405, 734),
-)
 
 LATEST = -1
 EARLIEST = -2
@@ -55,9 +57,8 @@ class Found:
     leader_epoch: int = -1
 
 
-def handle(broker: Broker, call: Call, body: object) -> ListOffsetsResponse:
+def handle(broker: LooksUpPartitions, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse:
     """Every partition has its own error code; one that is named twice is an invalid request."""
-    assert isinstance(body, ListOffsetsRequest)
     repeated = _repeated((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
     reader = _reader(body)
 
@@ -75,6 +76,9 @@ def handle(broker: Broker, call: Call, body: object) -> ListOffsetsResponse:
     )
 
 
+API = Api.of(ListOffsetsRequest, handle)
+
+
 def _repeated(named: Iterable[tuple[str, int]]) -> dict[tuple[str, int], None]:
     seen: dict[tuple[str, int], int] = {}
     for one in named:
@@ -89,7 +93,7 @@ def _reader(request: ListOffsetsRequest) -> Reader:
 
 
 def _answer(
-    broker: Broker, api_version: int, reader: Reader, topic: str, wanted: ListOffsetsPartition
+    broker: LooksUpPartitions, api_version: int, reader: Reader, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
         return _response(wanted, Error.UNSUPPORTED_VERSION)

@@ -1,6 +1,14 @@
-"""DeleteRecords: moves the start of partitions' logs forward (KIP-107)."""
+"""DeleteRecords: moves the start of partitions' logs forward.
+
+* Readers lose the records below the offset at once. Whole segments below it are deleted.
+* The answer comes when the log of every live replica starts there, or it is REQUEST_TIMED_OUT.
+* The new start becomes durable soon after the answer, as in Kafka.
+
+KIPs: 107.
+"""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
@@ -11,25 +19,16 @@ from kio.schema.delete_records.v2.response import (
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.flushing import sync_in_background
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions
 from reference_broker.ports.disk import DiskError
+from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
-
-CARD = Card(
-    api_key=ApiKey.DELETE_RECORDS,
-    min_version=0,
-    max_version=2,
-    behaviour="Records below the offset are gone for readers at once; whole segments below it are deleted. It is "
-    "answered when every live replica's log starts there, or REQUEST_TIMED_OUT. The new start becomes durable soon "
-    "after the answer, as in Kafka.",
-    kips=(107,),
-)
 
 TO_HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
@@ -45,9 +44,12 @@ class _Done:
     offset: int = _NO_LOW_WATERMARK
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+class Needs(LooksUpPartitions, HasReplication, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
     """One result for each partition, in the request's order."""
-    assert isinstance(body, DeleteRecordsRequest)
     done = [[_delete(broker, topic.name, entry) for entry in topic.partitions] for topic in body.topics]
     offsets = [(one.partition, one.offset) for topic in done for one in topic if one.partition is not None]
 
@@ -62,7 +64,10 @@ def handle(broker: Broker, call: Call, body: object) -> None:
         call.on_closed(abandon)
 
 
-def _delete(broker: Broker, topic: str, entry: DeleteRecordsPartition) -> _Done:
+API = Api.of(DeleteRecordsRequest, handle)
+
+
+def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
     if isinstance(partition, Error):
         return _Done(None, ErrorCode(int(partition)))
@@ -77,12 +82,12 @@ def _delete(broker: Broker, topic: str, entry: DeleteRecordsPartition) -> _Done:
         return _Done(None, ErrorCode.kafka_storage_error)
     if partition.log.log_start_offset != before:
         partition.changed()
-        sync_in_background(broker, partition)
+        sync_led_then(broker.outside, [partition], nobody_waits)
     return _Done(partition, ErrorCode.none, offset)
 
 
 def _response(
-    broker: Broker, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
+    broker: Needs, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
 ) -> DeleteRecordsResponse:
     return DeleteRecordsResponse(
         throttle_time=NO_THROTTLE,
@@ -107,7 +112,7 @@ def _refused(partition: Partition, offset: int) -> ErrorCode | None:
 
 
 def _result(
-    broker: Broker, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
+    broker: Needs, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
 ) -> DeleteRecordsPartitionResult:
     error, low_watermark = one.error, _NO_LOW_WATERMARK
     if one.partition is not None:

@@ -1,4 +1,10 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended in the leader's log (KIP-101, KIP-279, KIP-320)."""
+"""OffsetForLeaderEpoch: tells where a leader epoch ended in the leader's log.
+
+* The answer names the largest epoch that is not above the one asked for, and its end offset.
+* It is -1 and -1 for an epoch of which the log knows nothing.
+
+KIPs: 101, 279, 320.
+"""
 
 from datetime import timedelta
 
@@ -11,25 +17,15 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.wire.apis import ApiKey
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions
 from reference_broker.wire.errors import Error
 
-CARD = Card(
-    api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    min_version=2,
-    max_version=4,
-    behaviour="The largest epoch not above the one asked for, and its end offset; -1 and -1 for an epoch that the log "
-    "knows nothing of.",
-    kips=(101, 279, 320),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> OffsetForLeaderEpochResponse:  # noqa: ARG001
+def handle(broker: LooksUpPartitions, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:  # noqa: ARG001
     """Every partition has its own error code."""
-    assert isinstance(body, OffsetForLeaderEpochRequest)
     return OffsetForLeaderEpochResponse(
         throttle_time=i32Timedelta.parse(timedelta(0)),
         topics=tuple(
@@ -41,7 +37,10 @@ def handle(broker: Broker, call: Call, body: object) -> OffsetForLeaderEpochResp
     )
 
 
-def _answer(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+API = Api.of(OffsetForLeaderEpochRequest, handle)
+
+
+def _answer(broker: LooksUpPartitions, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = led_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
     if isinstance(partition, Error):
         return EpochEndOffset(error_code=ErrorCode(int(partition)), partition=wanted.partition)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.brokers import k62_broker_registration, k63_broker_heartbeat
-from reference_broker.apis.brokers import k67_allocate_producer_ids as k67
+from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
-from reference_broker.apis.topics import k19_create_topics
+from reference_broker.apis.registry import SERVED
+from reference_broker.apis.tests.declared import key_of, newest
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller_channel import ControllerChannel
@@ -32,14 +32,12 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-LOCAL = {
-    module.CARD.api_key: module for module in (k19_create_topics, k62_broker_registration, k63_broker_heartbeat, k67)
-}
 
 
 class AdminCall:
     connection = 1
     client_id = "admin"
+    client_host = ""
     closed = False
 
     def __init__(self, api_version: int, answered: Callable[[Any], None] | None = None) -> None:
@@ -139,6 +137,7 @@ class AdminWorld:
             groups=groups,
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )
+        self.dispatcher = Dispatcher(self.broker)
         self.publisher = PartitionPublisher(
             1,
             parsed,
@@ -177,10 +176,10 @@ class AdminWorld:
         return call.answers[0]
 
     def begin(self, module: Any, body: object, api_version: int | None = None) -> AdminCall:
-        call = AdminCall(module.CARD.max_version if api_version is None else api_version)
-        answer = module.handle(self.broker, call, body)
-        if answer is not None:
-            call.respond(answer)
+        return self.give(AdminCall(newest(module) if api_version is None else api_version), module, body)
+
+    def give(self, call: AdminCall, module: Any, body: object) -> AdminCall:
+        self.dispatcher.dispatch(key_of(module), call, body)
         if self.auto:
             self.settle()
         else:
@@ -194,8 +193,4 @@ class AdminWorld:
         partition.log.advance_high_watermark(partition.log.log_end_offset)
 
     def _serve_locally(self, api_key: int, body: object, answered: Callable[[object], None]) -> None:
-        module = LOCAL[api_key]
-        call = AdminCall(module.CARD.max_version, answered)
-        answer = module.handle(self.broker, call, body)
-        if answer is not None:
-            call.respond(answer)
+        self.dispatcher.dispatch(api_key, AdminCall(SERVED[api_key][1], answered), body)

@@ -56,7 +56,6 @@ class ReplicatedWorld(leader_world.World):
             replica=replica,
             replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
-            producer_ids=unused,
             groups=unused,
         )
         self.syncs: list[Any] = []

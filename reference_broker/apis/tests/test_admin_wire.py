@@ -1,4 +1,4 @@
-"""Every answer of the admin APIs can be written and read in every version that their cards announce."""
+"""Every answer of the admin APIs can be written and read in every version that is announced."""
 
 from datetime import timedelta
 
@@ -17,6 +17,7 @@ from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
 from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.declared import key_of, versions_of
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
@@ -45,14 +46,12 @@ BODIES = {
     ),
     k75_describe_topic_partitions: DescribeTopicPartitionsRequest(topics=()),
 }
-CASES = [
-    (module, version) for module in BODIES for version in range(module.CARD.min_version, module.CARD.max_version + 1)
-]
+CASES = [(module, version) for module in BODIES for version in versions_of(module)]
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module, version):
-    world, key = AdminWorld(), module.CARD.api_key
+    world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", BODIES[module])))[4:]
     header, offset = read_request_header(frame)

@@ -37,9 +37,11 @@ from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alt
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.records import k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminCall, AdminWorld
+from reference_broker.apis.tests.declared import key_of, newest, versions_of
 from reference_broker.apis.tests.test_config_and_ids import init
 from reference_broker.apis.tests.test_topic_admin import create, delete, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
@@ -334,7 +336,7 @@ def test_only_the_active_controller_changes_anything(module):
     body, part = ELSEWHERE[module]
     call = world.begin(module, body)
     for peer, _, api_key, _, asked, _, _, failed in world.outside.sent:
-        assert (peer, api_key, asked) == (2, module.CARD.api_key, body)
+        assert (peer, api_key, asked) == (2, key_of(module), body)
         failed()
     assert part(call.answers[0]).error_code == ErrorCode.not_controller
     assert len(world.outside.sent) == (module in PASSED_ON)
@@ -347,13 +349,12 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     body, part = ELSEWHERE[module]
     call = world.begin(module, body)
     ((_, channel, _, api_version, _, _, replied, _),) = world.outside.sent
-    assert (channel, api_version) == (Channel.FORWARD, module.CARD.max_version)
+    assert (channel, api_version) == (Channel.FORWARD, newest(module))
     replied("the controller's answer")
     assert call.answers == ["the controller's answer"]
-    call = AdminCall(module.CARD.max_version)
-    call.client_id = "node-3"
-    module.handle(world.broker, call, body)
-    world.settle()
+    call = AdminCall(newest(module))
+    call.client_id = client_id_of(1, world.lifecycle.incarnation_id)
+    world.give(call, module, body)
     assert part(call.answers[0]).error_code == ErrorCode.not_controller
     world.metadata.quorum.leader_id = -1
     assert part(world.ask(module, body)).error_code == ErrorCode.not_controller
@@ -492,12 +493,12 @@ NEW = (
     k64_unregister_broker,
     k67_allocate_producer_ids,
 )
-CASES = [(module, version) for module in NEW for version in range(module.CARD.min_version, module.CARD.max_version + 1)]
+CASES = [(module, version) for module in NEW for version in versions_of(module)]
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module, version):
-    world, key = AdminWorld(), module.CARD.api_key
+    world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]
     header, offset = read_request_header(frame)

@@ -17,6 +17,7 @@ from reference_broker.apis.groups import (
     k42_delete_groups,
 )
 from reference_broker.apis.tests.admin_world import AdminCall
+from reference_broker.apis.tests.declared import key_of
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.tests.membership_world import WALL_MS, World
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -26,7 +27,7 @@ from reference_broker.wire.messages import body_class, decode_request, decode_re
 from reference_broker.wire.schema import schema_fields
 
 MODULES = {
-    module.CARD.api_key: module
+    key_of(module): module
     for module in (
         k11_join_group,
         k12_heartbeat,

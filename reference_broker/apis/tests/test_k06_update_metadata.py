@@ -1,6 +1,5 @@
 """UpdateMetadata, ApiVersions and UpdateFeatures, as far as the metadata epoch reaches."""
 
-from collections import deque
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.metadata import k06_update_metadata, k18_api_versions
-from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, supported_features
@@ -41,10 +39,9 @@ class World:
             outside=self.ports,
             now=Now(self.ports.now_us, 0),
             metadata=MetadataCache(cluster_id="c"),
-            metadata_updates=deque(),
-            topic_answers={"t0": "an answer", "other": "another"},
-            replica=SimpleNamespace(lifecycle=SimpleNamespace(registered_epoch=3)),
+            lifecycle=SimpleNamespace(registered_epoch=3),
         )
+        self.api = k06_update_metadata.UpdateMetadata(self.broker)
 
     def give(self, epoch: int, partitions: int = 0, controller_epoch: int = 1, update_type: int = FULL_UPDATE) -> Call:
         states = tuple(
@@ -63,7 +60,7 @@ class World:
             type=update_type,
         )
         call = Call()
-        answer = k06_update_metadata.handle(self.broker, call, body)  # type: ignore[arg-type]
+        answer = self.api.handle(call, body)  # type: ignore[arg-type]
         if answer is not None:
             call.respond(answer)
         return call
@@ -83,7 +80,6 @@ def test_an_update_is_applied_noted_and_answered() -> None:
     call = world.give(4, partitions=2)
     assert (codes(call), world.epoch) == ([[0]], 4)
     assert len(world.broker.metadata.topics["t0"].partitions) == 2
-    assert world.broker.topic_answers == {}
     assert world.ports.told("update_metadata_applied") == [{"epoch": 4, "controller_epoch": 1, "controller_id": 1}]
 
 
@@ -142,7 +138,7 @@ def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
         finalized_features=lambda: (),
         finalized_features_epoch=0,
     )
-    broker: Any = SimpleNamespace(served=SERVED, controller=controller, config=settings)
+    broker: Any = SimpleNamespace(controller=controller, config=settings)
     body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
     answer: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
     return [one.name for one in answer.supported_features], [int(one.api_key) for one in answer.api_keys]

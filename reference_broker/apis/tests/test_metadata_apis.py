@@ -18,6 +18,7 @@ from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopi
 
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
+from reference_broker.apis.metadata.topic_answers import TopicAnswers
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
@@ -127,8 +128,22 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic():
     later = metadata(world)
     assert told(later) == [("a", "none", 2), ("b", "none", 1)]
     assert later.topics[1].partitions is first.topics[1].partitions
+
+
+def test_the_answers_of_deleted_topics_are_not_kept():
+    world, answers = AdminWorld(), TopicAnswers()
+
+    def find_all() -> None:
+        cache = world.broker.metadata
+        for each in cache.topics.values():
+            answers.find(cache, each, 0)
+
+    create(world, topic("a"), topic("b"))
+    find_all()
     delete(world, named("a"))
-    assert list(world.broker.topic_answers) == ["b"]
+    create(world, topic("c"))
+    find_all()
+    assert list(answers.by_name) == ["b", "c"]
 
 
 def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too():

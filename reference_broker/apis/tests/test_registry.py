@@ -1,12 +1,16 @@
 """Which APIs a node serves, and that they load when they are first asked for."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
-from reference_broker.apis.registry import SERVED, Apis, apis
-from reference_broker.wire.apis import ApiKey
+from reference_broker.apis.dispatcher import Dispatcher
+from reference_broker.apis.registry import MODULES, load, serves
+from reference_broker.apis.tests.fetch_world import FakeCall, World
+from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.fetch import FetchRequest
 
 NODE_WITHOUT_REQUESTS = """
 import sys
@@ -23,19 +27,27 @@ print(" ".join(sorted(messages)))
 """
 
 
-@pytest.mark.parametrize("api_key", SERVED, ids=lambda key: ApiKey(key).name)
-def test_the_versions_that_are_announced_are_those_of_the_card(api_key: int) -> None:
-    card = apis()[api_key].card
-    assert (card.api_key, card.min_version, card.max_version) == (api_key, *SERVED[api_key])
+@pytest.mark.parametrize("api_key", MODULES, ids=lambda key: ApiKey(key).name)
+def test_each_module_is_called_and_says_what_it_serves(api_key: int) -> None:
+    load(api_key)
+    module = sys.modules[f"reference_broker.apis.{MODULES[api_key]}"]
+    assert f".k{api_key:02}_{ApiKey(api_key).name.lower()}" == f".{MODULES[api_key].split('.')[1]}"
+    assert re.fullmatch(rf"{api_name(api_key)}: [^\n]+\.\n\n(\* .*)KIPs: [0-9, ]+\.\n", module.__doc__ or "", re.DOTALL)
 
 
-def test_a_node_finds_what_is_served_and_nothing_else() -> None:
-    found = Apis()
-    fetch = found.find(ApiKey.FETCH)
-    assert fetch is not None
-    assert found.find(ApiKey.FETCH) is fetch
-    assert found.find(ApiKey.ADD_OFFSETS_TO_TXN) is None
-    assert found.find(-1) is None
+def test_only_a_version_that_is_announced_or_a_draft_is_served() -> None:
+    assert serves(ApiKey.FETCH, 18)
+    assert serves(ApiKey.FETCH, 1000)
+    assert not serves(ApiKey.FETCH, 19)
+    assert not serves(ApiKey.VOTE, 1000)
+    assert not serves(ApiKey.ADD_OFFSETS_TO_TXN, 0)
+    assert not serves(-1, 0)
+
+
+def test_a_body_of_another_class_never_reaches_the_handler() -> None:
+    dispatcher = Dispatcher(World().broker)
+    with pytest.raises(AssertionError, match="API 0 got a FetchRequest"):
+        dispatcher.dispatch(ApiKey.PRODUCE, FakeCall(1, "c", 9), FetchRequest())
 
 
 @pytest.mark.live

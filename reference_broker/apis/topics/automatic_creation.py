@@ -6,13 +6,13 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicCo
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
-from reference_broker.apis.broker import Broker
+from reference_broker.apis.parts import HasLifecycle
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.controller.planning.topic_creation import WantedTopic
 from reference_broker.wire.apis import VERSIONS, ApiKey
 
 
-def ask_to_create(broker: Broker, wanted: WantedTopic, over: Callable[[], None]) -> None:
+def ask_to_create(broker: HasLifecycle, wanted: WantedTopic, over: Callable[[], None]) -> None:
     """``over`` is called once the request is answered or has failed: the topic may be there then. The active controller
     must be known (``channel.has_leader``)."""
     topic = CreatableTopic(
@@ -24,4 +24,4 @@ def ask_to_create(broker: Broker, wanted: WantedTopic, over: Callable[[], None])
     )
     body = CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
     version = VERSIONS[ApiKey.CREATE_TOPICS][1]
-    broker.replica.lifecycle.channel.ask(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)
+    broker.lifecycle.channel.ask(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)

@@ -1,4 +1,13 @@
-"""CreateTopics: makes topics, durably, all good ones of a request at once or none (KIP-464, KIP-516, KIP-525)."""
+"""CreateTopics: makes topics, durably, all good ones of a request at once or none.
+
+* The active controller answers once the records are committed and published there. Others pass the request on.
+* Errors are judged by all requests before, also by those that are still on their way.
+* A request that is larger than a batch of metadata is a transaction of the metadata log. Readers see all its topics or
+  none.
+* Unlike Kafka: the timeout is not used. A request may lead to 2,000,000 records, where Kafka stops at 10,000.
+
+KIPs: 4, 464, 516, 525, 868.
+"""
 
 from functools import lru_cache
 
@@ -12,8 +21,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, topic_rows
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, as_uuid
@@ -21,24 +31,12 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicOutcomes, WantedTopic
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.CREATE_TOPICS,
-    min_version=2,
-    max_version=7,
-    behaviour="The active controller answers once the records are committed and published there; others pass it on. "
-    "Errors are judged by all requests before, also those still on their way. A request larger than "
-    "a batch of metadata is a transaction of the metadata log: readers see all its topics or none.",
-    simplifications="The timeout is not used. Up to 2,000,000 records, where Kafka stops at 10,000.",
-    kips=(4, 464, 516, 525, 868),
-)
-
 REMEMBERED_ROWS = 16
 """Different settings of topics, in one process."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
     """Answers later. One result for each name of the request, in its order."""
-    assert isinstance(body, CreateTopicsRequest)
 
     def answer(outcomes: TopicOutcomes) -> None:
         results = tuple(_result(name, outcome, broker.config) for name, outcome in outcomes.items())
@@ -47,8 +45,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     def failed() -> None:
         answer({topic.name: NOT_CONTROLLER for topic in body.topics})
 
-    if not passed_on(broker, call, CARD, body, failed):
+    if not passed_on(broker, call, ApiKey.CREATE_TOPICS, body, failed):
         broker.controller.create_topics([_wanted(topic) for topic in body.topics], body.validate_only, answer)
+
+
+API = Api.of(CreateTopicsRequest, handle)
 
 
 def _wanted(topic: CreatableTopic) -> WantedTopic:

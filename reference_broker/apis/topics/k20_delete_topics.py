@@ -1,43 +1,47 @@
-"""DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none (KIP-516, KIP-599)."""
+"""DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none.
+
+* The active controller answers once the removal is committed and published there. Others pass the request on.
+* Files go later, in slices.
+* Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
+
+Version notes:
+* v3: TOPIC_DELETION_DISABLED. Older versions get INVALID_REQUEST.
+* v6: topics may be named by ID.
+
+KIPs: 4, 322, 516, 599.
+"""
 
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, as_uuid
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic
 from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.DELETE_TOPICS,
-    min_version=1,
-    max_version=6,
-    behaviour="The active controller answers once the removal is committed and published there; others pass it on. "
-    "Files go later, in slices.",
-    simplifications="The timeout is not used: nothing waits for other brokers.",
-    kips=(4, 322, 516, 599),
-)
-
 DELETION_DISABLED_FROM = 3
 """The version from which on there is an error of its own for that."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: DeleteTopicsRequest) -> None:
     """Answers later. One result for each entry of the request, in its order."""
-    assert isinstance(body, DeleteTopicsRequest)
 
     def answer(outcomes: DeletionOutcomes) -> None:
         told = zip(body.topics, outcomes, strict=True)
         results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in told)
         call.respond(DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results))
 
-    if not passed_on(broker, call, CARD, body, lambda: answer([NOT_CONTROLLER] * len(body.topics))):
+    if not passed_on(broker, call, ApiKey.DELETE_TOPICS, body, lambda: answer([NOT_CONTROLLER] * len(body.topics))):
         broker.controller.delete_topics([_named(entry) for entry in body.topics], answer)
+
+
+API = Api.of(DeleteTopicsRequest, handle)
 
 
 def _named(entry: DeleteTopicState) -> NamedTopic:

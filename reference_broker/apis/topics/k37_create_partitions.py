@@ -1,31 +1,28 @@
-"""CreatePartitions: adds partitions to topics, all good ones of a request at once or none (KIP-195)."""
+"""CreatePartitions: adds partitions to topics, all good ones of a request at once or none.
+
+* The active controller answers once the records are committed and published there. Others pass the request on.
+* All good entries of a request are seen at once.
+* Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
+
+KIPs: 195, 599.
+"""
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PlannedGrowth, WantedGrowth
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.CREATE_PARTITIONS,
-    min_version=0,
-    max_version=3,
-    behaviour="The active controller answers once the records are committed and published there; others pass it on. "
-    "All good entries of a request are seen at once.",
-    simplifications="The timeout is not used: nothing waits for other brokers.",
-    kips=(195, 599),
-)
 
-
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:
     """Answers later. One result for each name of the request, in its order."""
-    assert isinstance(body, CreatePartitionsRequest)
 
     def answer(outcomes: GrowthOutcomes) -> None:
         results = tuple(_result(name, outcome) for name, outcome in outcomes.items())
@@ -34,8 +31,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
     def failed() -> None:
         answer({topic.name: NOT_CONTROLLER for topic in body.topics})
 
-    if not passed_on(broker, call, CARD, body, failed):
+    if not passed_on(broker, call, ApiKey.CREATE_PARTITIONS, body, failed):
         broker.controller.create_partitions([_wanted(topic) for topic in body.topics], body.validate_only, answer)
+
+
+API = Api.of(CreatePartitionsRequest, handle)
 
 
 def _wanted(topic: CreatePartitionsTopic) -> WantedGrowth:

@@ -1,4 +1,11 @@
-"""ElectLeaders: preferred leaders lead again, or partitions without a leader get an unclean one (KIP-183, KIP-460)."""
+"""ElectLeaders: preferred leaders lead again, or partitions without a leader get an unclean one.
+
+* The active controller answers once the elections are committed and published there. Others pass the request on.
+* Null for the topics means all partitions. Those that need no election are not named in the answer then.
+* Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
+
+KIPs: 183, 460.
+"""
 
 from collections.abc import Sequence
 
@@ -8,8 +15,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import Broker, Call
-from reference_broker.apis.card import Card
+from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.leader_election import Election
@@ -20,23 +28,12 @@ from reference_broker.controller.planning.requested_elections import (
 )
 from reference_broker.wire.apis import ApiKey
 
-CARD = Card(
-    api_key=ApiKey.ELECT_LEADERS,
-    min_version=0,
-    max_version=2,
-    behaviour="Another node passes it on to the active controller, which answers once the elections are committed and "
-    "published there. Null for the topics: all partitions; those that need no election are not named in the answer.",
-    simplifications="The timeout is not used: nothing waits for other brokers.",
-    kips=(183, 460),
-)
-
 ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """By the request's type of election."""
 
 
-def handle(broker: Broker, call: Call, body: object) -> None:
+def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> None:
     """Answers later. One result for each partition of the request, in its order."""
-    assert isinstance(body, ElectLeadersRequest)
     election = ELECTIONS.get(int(body.election_type))
 
     def answer(outcomes: ElectionOutcomes | Refusal) -> None:
@@ -52,8 +49,11 @@ def handle(broker: Broker, call: Call, body: object) -> None:
 
     if election is None:
         answer(Refusal(ErrorCode.invalid_request, f"Unknown election type {int(body.election_type)}"))
-    elif not passed_on(broker, call, CARD, body, lambda: answer(NOT_CONTROLLER)):
+    elif not passed_on(broker, call, ApiKey.ELECT_LEADERS, body, lambda: answer(NOT_CONTROLLER)):
         broker.controller.elect_leaders(election, _wanted(body), answer)
+
+
+API = Api.of(ElectLeadersRequest, handle)
 
 
 def _wanted(body: ElectLeadersRequest) -> WantedPartitions | None:

@@ -16,7 +16,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicCo
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from reference_broker.apis.registry import apis
+from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request, Synced, TimerFired
@@ -38,8 +38,6 @@ LINK_US = 100
 DISK_US = 50
 LOCAL = 1 << 20
 """Connections of the test itself have greater numbers."""
-
-VERSIONS = {key: (api.card.min_version, api.card.max_version) for key, api in apis().items()}
 
 
 @dataclass
@@ -158,19 +156,28 @@ class ClusterWorld:
     def ready(self) -> None:
         self.run_until(lambda: all(each.node.ready for each in self.members.values() if each.alive))
 
-    def ask(self, number: int, api_key: int, api_version: int, body: object) -> Any:
+    def ask(self, number: int, api_key: int, api_version: int, body: object, client_id: str = "client") -> Any:
         """The answer, after the time that it takes."""
-        token = self.send(number, api_key, api_version, body)
+        token = self.send(number, api_key, api_version, body, client_id)
         self.run_until(lambda: token in self.replies)
         return self.replies[token]
 
-    def send(self, number: int, api_key: int, api_version: int, body: object) -> int:
+    def send(self, number: int, api_key: int, api_version: int, body: object, client_id: str = "client") -> int:
         token = next(self._correlation)
-        tag = Tag(api_key, api_version, "client")
-        self._give(self.members[number], Request(token, token, api_key, api_version, "client", body, tag))
+        tag = Tag(api_key, api_version, client_id)
+        self._give(self.members[number], Request(token, token, api_key, api_version, client_id, body, tag))
         return token
 
-    def create(self, topic: str, partitions: int = 1, replicas: int = 3, **configs: str) -> Any:
+    def create(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replicas: int = 3,
+        at: int | None = None,
+        client_id: str = "client",
+        **configs: str,
+    ) -> Any:
+        """``at``: the broker that is asked, else the active controller."""
         settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=each) for key, each in configs.items())
         wanted = CreatableTopic(
             name=TopicName(topic),
@@ -181,7 +188,10 @@ class ClusterWorld:
         )
         timeout = i32Timedelta.parse(timedelta(seconds=5))
         request = CreateTopicsRequest(topics=(wanted,), timeout=timeout, validate_only=False)
-        answer = self.ask(self.controller, ApiKey.CREATE_TOPICS, 7, request).topics[0]
+        asked = self.controller if at is None else at
+        answer = self.ask(asked, ApiKey.CREATE_TOPICS, 7, request, client_id).topics[0]
+        if answer.error_code != 0:
+            return answer
         self.run_until(lambda: all(topic in each.node.broker.loader.image.topics for each in self.living))
         return answer
 
@@ -292,9 +302,8 @@ class ClusterWorld:
         if not link.waiting or link.waiting[0][0] > self.mono_us:
             return
         link.served = asked = link.waiting.popleft()[1]
-        client_id = f"node-{self._number_of(member)}"
-        frame = b"".join(encode_request(asked.api_key, asked.api_version, asked.token, client_id, asked.body))
-        self._give(self.members[link.peer], decode(link.number, memoryview(frame)[4:], VERSIONS))
+        frame = b"".join(encode_request(asked.api_key, asked.api_version, asked.token, asked.client_id, asked.body))
+        self._give(self.members[link.peer], decode(link.number, memoryview(frame)[4:], SERVED))
 
     def _reply(self, effect: Reply) -> None:
         if effect.connection >= LOCAL:

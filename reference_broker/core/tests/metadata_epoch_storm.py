@@ -173,7 +173,8 @@ class Storm:
         assert self.is_whole()
         assert not [send for _, send in world.sends if send.api_key == ApiKey.UPDATE_METADATA], "it never rests"
         for member in world.living:
-            assert not member.node.broker.metadata_updates
+            calls = member.node._calls.values()
+            assert all(call._request.api_key != ApiKey.UPDATE_METADATA for call in calls), "an update still waits"
             assert len(member.node.broker.controller.broadcast._told) <= self.nodes
 
     def is_whole(self) -> bool:

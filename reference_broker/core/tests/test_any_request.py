@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kio.index import load_request_schema
 
-from reference_broker.apis.registry import apis
+from reference_broker.apis.registry import SERVED
 from reference_broker.core.tests.node_world import NodeWorld, batch, sent_batch
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
@@ -122,12 +122,12 @@ class Anything:
         return ProducePartition(self.i32(), self.random.choice([None, *BATCHES]))
 
 
-@pytest.mark.parametrize("api_key", sorted(apis()), ids=lambda key: ApiKey(key).name)
+@pytest.mark.parametrize("api_key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
 def test_every_request_is_answered_or_closes_its_connection_and_the_node_goes_on(api_key: int) -> None:
     random = Random(api_key)
-    card = apis()[api_key].card
+    low, high = SERVED[api_key]
     drafts = [version for key, version in DRAFTS if key == api_key]
-    for version in (*range(card.min_version, card.max_version + 1), *drafts):
+    for version in dict.fromkeys((*range(low, high + 1), *drafts)):
         world = NodeWorld(auto_create_topics_enable="true")
         for name in ("t", "u"):
             world.create(name, 2)

@@ -42,7 +42,7 @@ class World:
         self.on_event: Callable[[Event], None] = lambda _: None
         addresses = {} if address is None else {PEER: address}
         loop = asyncio.get_running_loop()
-        self.peers = Peers(7, addresses.get, loop, LogLines(7, self.log), self._given, 1 << 20)
+        self.peers = Peers(addresses.get, loop, LogLines(7, self.log), self._given, 1 << 20)
         self._sending = False
 
     def _given(self, event: Event) -> None:
@@ -53,7 +53,7 @@ class World:
     def send(self, number: int, timeout_ms: int = 5000, channel: Channel = Channel.RAFT) -> None:
         body = body_class(KEY, "request")(group_id="g", generation_id=number, member_id="m")
         self._sending = True
-        self.peers.send(Send(PEER, channel, number, KEY, VERSION, body, Tag(KEY, VERSION, ""), timeout_ms))
+        self.peers.send(Send(PEER, channel, number, KEY, VERSION, body, Tag(KEY, VERSION, ""), timeout_ms, "node-7"))
         self._sending = False
 
     async def until(self, count: int, limit_s: float = 5.0) -> list[Event]:

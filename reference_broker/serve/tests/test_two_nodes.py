@@ -12,6 +12,7 @@ import uvloop
 
 from reference_broker.core.effects import Effect, Note, Reply, Send, Sync
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request, Synced
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.serve.clock import Clock
@@ -23,12 +24,13 @@ from reference_broker.wire.errors import Error
 from reference_broker.wire.messages import body_class
 from reference_broker.wire.tags import Tag
 
+NAME = client_id_of(0, bytes(16))
 KEY, VERSION = int(ApiKey.HEARTBEAT), 4
 
 
 def ask(peer: int, number: int) -> Send:
     body = body_class(KEY, "request")(group_id="g", generation_id=number, member_id="m")
-    return Send(peer, Channel.RAFT, number, KEY, VERSION, body, Tag(KEY, VERSION, "", role="peer"), 2000)
+    return Send(peer, Channel.RAFT, number, KEY, VERSION, body, Tag(KEY, VERSION, "", role="peer"), 2000, NAME)
 
 
 class Node:
@@ -100,7 +102,6 @@ def play(tmp_path: Path, nodes: Sequence[Node], scene: Scene) -> None:
                 lambda: None,
                 failures.append,
                 failures.append,
-                number,
                 addresses.get,
             )
             drivers.append(driver)
@@ -144,7 +145,7 @@ def test_a_send_is_a_request_there_and_its_reply_an_event_here(tmp_path: Path) -
         (6, 0.006),
     ]
     requests = answering.of(Request)
-    assert [each.client_id for each in requests] == ["node-0", "node-0"]
+    assert {(each.client_id, each.tag.client_id) for each in requests} == {(NAME, "node-0")}
     assert {each.tag.role for each in requests} == {"peer"}
 
 

@@ -1,0 +1,34 @@
+"""Gives each request to the handler of its API: the one place where a body's class is looked at."""
+
+from collections.abc import Callable
+from typing import Any
+
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
+from reference_broker.apis.registry import load
+
+_Bound = tuple[Any, Callable[[Call, Any], object | None]]
+"""(classes of bodies, handler)."""
+
+
+class Dispatcher:
+    """Of one node. An API loads, and is bound to the node's parts, when it is first asked for."""
+
+    __slots__ = ("_bound", "_broker")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._bound: dict[int, _Bound] = {}
+
+    def dispatch(self, api_key: int, call: Call, body: object) -> None:
+        """Answers ``call`` now, or its handler keeps it. The API must be one that is served."""
+        bodies, handler = self._bound.get(api_key) or self._bind(api_key)
+        assert isinstance(body, bodies), f"API {api_key} got a {type(body).__name__}"
+        answer = handler(call, body)
+        if answer is not None:
+            call.respond(answer)
+
+    def _bind(self, api_key: int) -> _Bound:
+        api = load(api_key)
+        bound = self._bound[api_key] = (api.bodies, api.bind(self._broker))
+        return bound
