@@ -1,9 +1,11 @@
 """Mutants of replication: what leaders, followers and the controller know of replicas."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Mutant
+from reference_broker.metadata.image import NO_LEADER
 
 Function = Callable[..., Any]
 
@@ -47,8 +49,9 @@ def _unclean_restart_stays_in_sync(original: Function) -> Function:  # noqa: ARG
 
 
 def _leader_from_outside_the_isr(original: Function) -> Function:
-    def elect(partition: Any, isr: Any, acceptable: Any, election: Any) -> Any:  # noqa: ARG001
-        return original(partition, partition.replicas, acceptable, election)
+    def elect(partition: Any, isr: Any, acceptable: Any, election: Any) -> Any:
+        found = original(partition, partition.replicas, acceptable, election)
+        return found if found.leader in (*isr, NO_LEADER) else replace(found, unclean=True)
 
     return elect
 

@@ -66,7 +66,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "progress_outlives_restart": "isr-honest",
     "divergence_unseen": "replicas-equal",
     "unclean_restart_stays_in_sync": "replicas-equal",
-    "leader_from_outside_the_isr": "replicas-converge",
+    "leader_from_outside_the_isr": "replicas-equal",
     "epoch_overflows_to_negative": "session-epoch-order",
     "epoch_wraps_to_zero": "session-epoch-order",
     # Who comes back to another's session hears of its partitions, or nothing of its own.

@@ -7,7 +7,7 @@ written: the log would carry the damage to every node. A look costs less than 1 
 from typing import TypeAlias
 
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import PartitionImage
+from reference_broker.metadata.image import NO_LEADER, PartitionImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
 from reference_broker.metadata.replay import replay
 
@@ -30,10 +30,14 @@ def replay_checked(delta: MetadataDelta, record: MetadataRecord) -> None:
 
 
 def _check_state(record: _OfPartition, partition: PartitionImage) -> None:
-    isr, replicas = partition.isr, partition.replicas
+    isr, replicas, leader = partition.isr, partition.replicas, partition.leader
     assert isr, f"{_place(record)} is about to have no replica in sync: nobody could ever lead it again"
     assert isr is replicas or all(replica in replicas for replica in isr), (
         f"{_place(record)} is about to have the in-sync replicas {isr}, but its replicas are only {replicas}"
+    )
+    assert leader == NO_LEADER or leader in isr, (
+        f"{_place(record)} is about to be led by {leader}, which is not one of the in-sync replicas {isr}: it may lack "
+        "acknowledged records"
     )
 
 

@@ -47,6 +47,7 @@ def reign_of(world):
     [
         ({"isr": ()}, "no replica in sync"),
         ({"isr": (1, 2)}, r"in-sync replicas \(1, 2\), but its replicas are only \(1,\)"),
+        ({"leader": 2}, r"led by 2, which is not one of the in-sync replicas \(1,\)"),
     ],
 )
 def test_a_record_that_breaks_a_partition_is_never_written(fields, message):
