@@ -134,12 +134,6 @@ def _producer_whose_batches_overlap(log: PartitionLog) -> None:
     producer.marks = (*producer.marks[:-1], producer.marks[-1]._replace(first_offset=0))
 
 
-@spoils("producer 1: two batches end with sequence")
-def _producer_that_repeats_itself(log: PartitionLog) -> None:
-    producer = log.producers.by_id[1]
-    producer.marks = (*producer.marks[:-1], producer.marks[-1]._replace(last_sequence=producer.marks[-2].last_sequence))
-
-
 @spoils("producer 1: its last batch ends at 1000")
 def _producer_beyond_the_end(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
