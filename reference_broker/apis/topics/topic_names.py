@@ -1,7 +1,6 @@
 """Which topic names are allowed (Kafka's Topic.validate), and which would collide in metric names."""
 
 import re
-from collections.abc import Iterable
 
 MAX_NAME_LENGTH = 249
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -21,14 +20,6 @@ def name_problem(name: str) -> str | None:
     if not _LEGAL.fullmatch(name):
         return f"Topic name is invalid: '{name}' contains characters other than ASCII alphanumerics, '.', '_' and '-'"
     return None
-
-
-def collision(name: str, existing: Iterable[str]) -> str | None:
-    """An existing topic that differs only in '.' and '_'; costs a walk only for names with one of these."""
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
 
 
 def is_internal(name: str) -> bool:
