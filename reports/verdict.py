@@ -1,7 +1,7 @@
 """The verdict of a run: its outcome, what was judged, and the two files that other programs read."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -18,6 +18,15 @@ class Outcome(IntEnum):
     FAILED = 1  # a guarantee was broken
     INVALID = 3  # nothing was shown: a fault never fired, the traffic was too thin, evidence is missing
     CRASHED = 4  # the suite crashed or the broker died when it should not
+
+
+RANK = (Outcome.PASSED, Outcome.INVALID, Outcome.FAILED, Outcome.CRASHED)
+"""A crash outweighs a broken guarantee, which outweighs a run that showed nothing."""
+
+
+def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
+    """Of several runs; PASSED for none."""
+    return max(outcomes, key=RANK.index, default=Outcome.PASSED)
 
 
 Status = Literal["holds", "broken", "not checked", "nothing to judge", "broken, not promised"]
@@ -76,9 +85,8 @@ class Verdict:
 
 
 def worst_exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Of several runs: a crash outweighs a broken guarantee, which outweighs a run that showed nothing."""
-    order = (Outcome.CRASHED, Outcome.FAILED, Outcome.INVALID)
-    return next((int(one) for one in order if any(v.outcome is one for v in verdicts)), 0)
+    """Of several runs."""
+    return int(worst_outcome(one.outcome for one in verdicts))
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:

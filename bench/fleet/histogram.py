@@ -4,7 +4,7 @@
 histograms of seconds, workers and runs add up without loss.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 _STEPS_LOG2: Final = 7
@@ -37,26 +37,6 @@ class Histogram:
     def record(self, value_us: int, count: int = 1) -> None:
         bucket = bucket_of(value_us)
         self.counts[bucket] = self.counts.get(bucket, 0) + count
-
-    def merge(self, others: "Iterable[Histogram]") -> None:
-        for other in others:
-            for bucket, count in other.counts.items():
-                self.counts[bucket] = self.counts.get(bucket, 0) + count
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
-
-    def percentile_us(self, percent: float) -> int:
-        """The largest value that falls in the bucket of that rank; 0 if nothing was recorded."""
-        total = self.total
-        rank = max(1, -int(-total * percent // 100))
-        seen = 0
-        for bucket, count in self.sorted():
-            seen += count
-            if seen >= rank:
-                return bounds_us(bucket)[1] - 1
-        return 0
 
     def sorted(self) -> Iterator[tuple[int, int]]:
         """(bucket, count), ascending."""

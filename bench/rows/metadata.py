@@ -103,7 +103,7 @@ def _fill(folder: Path, sizes: Sizes, config: dict[str, str]) -> None:
 
 _SETTINGS = (
     "delete.retention.ms",
-    "file.delete.delay.ms",
+    "index.interval.bytes",
     "flush.messages",
     "flush.ms",
     "max.message.bytes",

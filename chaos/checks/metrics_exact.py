@@ -61,9 +61,3 @@ def session_metrics(node: "Node") -> _Numbers:
         metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached"),
         metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec"),
     )
-
-
-def read_session_metrics(node: "Node") -> tuple[int, int, int]:
-    """(sessions, cached partitions, evictions) as the node's registry shows them."""
-    sessions, partitions, evictions = session_metrics(node)
-    return sessions.value, partitions.value, evictions.value

@@ -103,14 +103,6 @@ class Toxiproxy:
         }
         return _toxic(self._call("post", f"/proxies/{proxy}/toxics", json=body))
 
-    def update_toxic(
-        self, proxy: str, name: str, attributes: Mapping[str, int], toxicity: float | None = None
-    ) -> Toxic:
-        body: dict[str, object] = {"attributes": dict(attributes)}
-        if toxicity is not None:
-            body["toxicity"] = toxicity
-        return _toxic(self._call("post", f"/proxies/{proxy}/toxics/{name}", json=body))
-
     def remove_toxic(self, proxy: str, name: str) -> None:
         """A toxic that is gone already is no error."""
         try:

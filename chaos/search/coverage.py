@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 
-from chaos.sim.outcome import Outcome
+from chaos.sim.verdict import SimVerdict
 
 Point = tuple[str, str, str]
 
 
-def coverage_of(outcomes: Iterable[Outcome]) -> dict[Point, int]:
+def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
     """Summed over all seeds, by (kind, role, state)."""
     found: dict[Point, int] = {}
-    for outcome in outcomes:
-        for point, times in outcome.coverage:
+    for verdict in verdicts:
+        for point, times in verdict.coverage:
             found[point] = found.get(point, 0) + times
     return dict(sorted(found.items()))
 

@@ -35,12 +35,12 @@ def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, lead
     guarded = with_clients(scenario, metadata_epoch=metadata_epoch, leader_epochs=leader_epochs)
     rewinds = read_again = copied = acked = 0
     for seed in seeds:
-        outcome, world = play(guarded, seed)
+        verdict, world = play(guarded, seed)
         moved = [each for each in world.history.resets if each.reason == OUT_OF_RANGE]
         rewinds += len(moved)
         read_again += sum(max(each.from_offset - each.to_offset, 0) for each in moved)
         copied += sum(each.count for each in world.history.copies)
-        acked += outcome.acked
+        acked += verdict.acked
     return Seen(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)
 
 

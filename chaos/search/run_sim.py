@@ -16,8 +16,9 @@ from chaos.promises import checked
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
 from chaos.sim.network import CODED_SHARE
-from chaos.sim.outcome import Outcome, Verdict, worse, worst
+from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
+from reports.verdict import Outcome, worst_outcome
 from scenarios import loader
 from scenarios.loader import Scenario
 from scenarios.revisions import each_revision, marked, revision_of
@@ -33,7 +34,7 @@ def run(
     *,
     hashed: bool = False,
     coded_share: float = CODED_SHARE,
-) -> Outcome:
+) -> SimVerdict:
     """Plays one seed. Raises MutantError if there is no such mutant or it does not fit the code."""
     return play(scenario, seed, mutant, hashed=hashed, coded_share=coded_share)[0]
 
@@ -46,7 +47,7 @@ def play(
     hashed: bool = False,
     keep_trace: bool = False,
     coded_share: float = CODED_SHARE,
-) -> tuple[Outcome, World]:
+) -> tuple[SimVerdict, World]:
     """As ``run``, with the world as it was at the end (for writing the run out)."""
     with applied(by_name(mutant) if mutant else None) as at_work:
         world = World(materialised(scenario, seed), seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share)
@@ -61,10 +62,10 @@ def play(
             crash = (
                 f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno}, during {world.stage})"
             )
-        return _outcome(world, at_work, crash, stuck), world
+        return _verdict(world, at_work, crash, stuck), world
 
 
-def _outcome(world: World, at_work: Applied | None, crash: str, stuck: str) -> Outcome:
+def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
     fired: dict[str, int] = {}
     for row in world.faults:
@@ -92,18 +93,18 @@ def _outcome(world: World, at_work: Applied | None, crash: str, stuck: str) -> O
         if at_work is not None and at_work.calls == 0:
             reasons.append(f"the mutant {at_work.mutant.name} was never called")
     # A broken guarantee stays broken, however thin the run was; without one, a run that shows nothing is INVALID.
-    verdict = Verdict.PASSED
+    outcome = Outcome.PASSED
     if crash:
-        verdict = Verdict.CRASHED
+        outcome = Outcome.CRASHED
     elif violations and not (at_work is not None and at_work.calls == 0):
-        verdict = Verdict.FAILED
+        outcome = Outcome.FAILED
     elif reasons:
-        verdict = Verdict.INVALID
-    return Outcome(
+        outcome = Outcome.INVALID
+    return SimVerdict(
         scenario.name,
         world.seed,
         at_work.mutant.name if at_work is not None else "",
-        verdict,
+        outcome,
         tuple(violations),
         tuple(reasons),
         tuple(sorted(fired.items())),
@@ -123,28 +124,28 @@ class Search:
     """Many seeds of one scenario. ``first_failing``: in the order of the seeds, the first that did not pass."""
 
     scenario: str
-    outcomes: tuple[Outcome, ...]
+    verdicts: tuple[SimVerdict, ...]
     seconds: float
 
     @property
-    def verdict(self) -> Verdict:
-        return worst(self.outcomes)
+    def outcome(self) -> Outcome:
+        return worst_outcome(each.outcome for each in self.verdicts)
 
     @property
     def seeds_per_s(self) -> float:
-        return len(self.outcomes) / self.seconds if self.seconds > 0 else 0.0
+        return len(self.verdicts) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def events_per_s(self) -> float:
-        return sum(each.events for each in self.outcomes) / self.seconds if self.seconds > 0 else 0.0
+        return sum(each.events for each in self.verdicts) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def events_per_seed(self) -> float:
-        return sum(each.events for each in self.outcomes) / max(len(self.outcomes), 1)
+        return sum(each.events for each in self.verdicts) / max(len(self.verdicts), 1)
 
     @property
-    def first_failing(self) -> Outcome | None:
-        return next((each for each in self.outcomes if each.verdict is self.verdict is not Verdict.PASSED), None)
+    def first_failing(self) -> SimVerdict | None:
+        return next((each for each in self.verdicts if each.outcome is self.outcome is not Outcome.PASSED), None)
 
 
 def search(
@@ -152,19 +153,19 @@ def search(
     seeds: Sequence[int],
     processes: int = 2,
     mutant: str | None = None,
-    progress: Callable[[Outcome], None] | None = None,
+    progress: Callable[[SimVerdict], None] | None = None,
 ) -> Search:
-    """Plays all seeds; ``processes`` 1 stays in this process. Outcomes come in the order of the seeds."""
+    """Plays all seeds; ``processes`` 1 stays in this process. Verdicts come in the order of the seeds."""
     started = time.perf_counter()
-    outcomes = []
-    for outcome in _outcomes(scenario, seeds, processes, mutant):
-        outcomes.append(outcome)
+    verdicts = []
+    for verdict in _verdicts(scenario, seeds, processes, mutant):
+        verdicts.append(verdict)
         if progress is not None:
-            progress(outcome)
-    return Search(scenario.name, tuple(outcomes), time.perf_counter() - started)
+            progress(verdict)
+    return Search(scenario.name, tuple(verdicts), time.perf_counter() - started)
 
 
-def _outcomes(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[Outcome]:
+def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
     if processes <= 1 or len(seeds) < 2 * processes:
         yield from (run(scenario, seed, mutant) for seed in seeds)
         return
@@ -175,7 +176,7 @@ def _outcomes(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
             yield from chunk
 
 
-def _run_chunk(file: str, seeds: Sequence[int], mutant: str | None) -> list[Outcome]:
+def _run_chunk(file: str, seeds: Sequence[int], mutant: str | None) -> list[SimVerdict]:
     """In a worker process: the scenario is read again, nothing but plain values crosses."""
     scenario = loader.find(file)
     with _collected_afterwards():
@@ -194,17 +195,17 @@ def _collected_afterwards() -> Iterator[None]:
 
 
 def report(found: Search) -> str:
-    """For the terminal: the verdict, the speed, and for a failure its story and the one command that repeats it."""
+    """For the terminal: the outcome, the speed, and for a failure its story and the one command that repeats it."""
     failing = found.first_failing
-    coverage = coverage_of(found.outcomes) if len(found.outcomes) > 1 else {}
+    coverage = coverage_of(found.verdicts) if len(found.verdicts) > 1 else {}
     lines = [
-        f"{found.scenario}: {found.verdict.name}, {len(found.outcomes)} seeds, {found.seeds_per_s:.1f} seeds/s, "
+        f"{found.scenario}: {found.outcome.name}, {len(found.verdicts)} seeds, {found.seeds_per_s:.1f} seeds/s, "
         f"{found.events_per_s:.0f} events/s, {found.events_per_seed:.0f} events a seed"
-        + (f", trace hash {found.outcomes[0].trace_hash}" if found.outcomes and found.outcomes[0].trace_hash else "")
+        + (f", trace hash {found.verdicts[0].trace_hash}" if found.verdicts and found.verdicts[0].trace_hash else "")
     ]
     if failing is not None:
-        bad = sum(each.verdict is not Verdict.PASSED for each in found.outcomes)
-        lines.append(f"  {bad} of {len(found.outcomes)} seeds did not pass; first: seed {failing.seed}")
+        bad = sum(each.outcome is not Outcome.PASSED for each in found.verdicts)
+        lines.append(f"  {bad} of {len(found.verdicts)} seeds did not pass; first: seed {failing.seed}")
         lines += [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
         lines += [f"  {reason}" for reason in failing.reasons]
         lines.append(f"  repeat with: {failing.repeat_command}")
@@ -235,7 +236,7 @@ def simulate(
         if with_mutants:
             first = seed if seed is not None else 1
             return _prove(scenarios, range(first, first + (seeds or 100)), processes)
-        code = Verdict.PASSED
+        code = Outcome.PASSED
         for scenario in scenarios:
             if single and seed is not None:
                 folder = out if out is None or len(scenarios) == 1 else out / scenario.name
@@ -245,16 +246,16 @@ def simulate(
                 found = search(scenario, range(first, first + (seeds or 100)), processes, mutant)
             print(report(found), flush=True)  # noqa: T201
             failing = found.first_failing
-            if failing is not None and failing.verdict in (Verdict.FAILED, Verdict.CRASHED) and (single or not mutant):
+            if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and (single or not mutant):
                 _shrink_and_tell(scenario, failing)
-            code = worse(code, found.verdict)
+            code = worst_outcome((code, found.outcome))
     except (loader.ScenarioError, MutantError, OSError) as error:
         print(f"crucible sim: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return code.value
 
 
-def _shrink_and_tell(scenario: Scenario, failing: Outcome) -> None:
+def _shrink_and_tell(scenario: Scenario, failing: SimVerdict) -> None:
     """A short schedule with which it fails in the same way; kept as a file of its own, if no mutant is to blame."""
     from chaos.search.shrink import keep_as_regression, shrink, told
 
@@ -267,12 +268,12 @@ def _shrink_and_tell(scenario: Scenario, failing: Outcome) -> None:
 
 def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None) -> Search:
     started = time.perf_counter()
-    outcome, world = play(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
+    verdict, world = play(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
     if out is not None:
         from chaos.sim.run_folder import write_out  # pyarrow: only where it is needed
 
-        write_out(outcome, world, out)
-    return Search(scenario.name, (outcome,), time.perf_counter() - started)
+        write_out(verdict, world, out)
+    return Search(scenario.name, (verdict,), time.perf_counter() - started)
 
 
 def _table_of(catches: Sequence[tuple[str, str, str, str]]) -> str:
@@ -291,10 +292,10 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
     for scenario in scenarios:
         found = search(scenario, seeds, processes)
         print(report(found), flush=True)  # noqa: T201
-        if found.verdict is not Verdict.PASSED:
+        if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
-            red = next((each for each in _outcomes(scenario, seeds, 1, mutant) if each.red), None)
+            red = next((each for each in _verdicts(scenario, seeds, 1, mutant) if each.red), None)
             how = "" if red is None else ", ".join(red.broken) or red.reasons[0]
             caught = f"caught by seed {red.seed}: {how}" if red is not None else "NOT caught"
             print(f"  {mutant}: {caught}", flush=True)  # noqa: T201
@@ -302,9 +303,9 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
             if red is None:
                 wrong.append(f"{scenario.name} with {mutant}")
     print(_table_of(catches))  # noqa: T201
-    verdict = f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught"
-    print(verdict)  # noqa: T201
+    told = f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught"
+    print(told)  # noqa: T201
     return 1 if wrong else 0
 
 
-__all__ = ["Outcome", "Search", "Verdict", "play", "report", "run", "search", "simulate"]
+__all__ = ["Outcome", "Search", "SimVerdict", "play", "report", "run", "search", "simulate"]

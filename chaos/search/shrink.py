@@ -7,7 +7,7 @@ from pathlib import Path
 from chaos.search.run_sim import run
 from chaos.search.swarm import materialised
 from chaos.search.write_scenario import write_scenario
-from chaos.sim.outcome import Outcome
+from chaos.sim.verdict import SimVerdict
 from scenarios.declared import simulated
 from scenarios.draw import drawn
 from scenarios.load import Load
@@ -22,7 +22,7 @@ REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
 Smaller = Callable[[Scenario], Iterator[Scenario]]
 
 
-def shrink(scenario: Scenario, failing: Outcome, max_runs: int = MAX_RUNS) -> Scenario:
+def shrink(scenario: Scenario, failing: SimVerdict, max_runs: int = MAX_RUNS) -> Scenario:
     """Tries smaller scenarios until none is left to try (or after so many runs); gives the smallest that still fails.
 
     ``failing``: what the scenario came to with its seed and mutant; its first broken guarantee is the one to keep (a
@@ -41,7 +41,7 @@ def shrink(scenario: Scenario, failing: Outcome, max_runs: int = MAX_RUNS) -> Sc
 
 
 class _Search:
-    def __init__(self, failing: Outcome, max_runs: int) -> None:
+    def __init__(self, failing: SimVerdict, max_runs: int) -> None:
         self._failing = failing
         self._left = max_runs
 
@@ -60,10 +60,10 @@ class _Search:
         return scenario
 
     def _fails(self, candidate: Scenario) -> bool:
-        outcome = run(candidate, self._failing.seed, self._failing.mutant or None)
+        verdict = run(candidate, self._failing.seed, self._failing.mutant or None)
         if self._failing.broken:
-            return self._failing.broken[0] in outcome.broken
-        return outcome.verdict is self._failing.verdict and outcome.reasons[:1] == self._failing.reasons[:1]
+            return self._failing.broken[0] in verdict.broken
+        return verdict.outcome is self._failing.outcome and verdict.reasons[:1] == self._failing.reasons[:1]
 
 
 def _halves_of_faults(scenario: Scenario) -> Iterator[Scenario]:
@@ -153,9 +153,9 @@ def told(scenario: Scenario) -> str:
     return f"these faults are enough for it: {', '.join(words)}"
 
 
-def keep_as_regression(scenario: Scenario, failing: Outcome, folder: Path = REGRESSIONS) -> tuple[Path, str]:
+def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = REGRESSIONS) -> tuple[Path, str]:
     """Writes the shrunk scenario; the file, and the one command that repeats it."""
-    broken = failing.broken[0] if failing.broken else failing.verdict.name.lower()
+    broken = failing.broken[0] if failing.broken else failing.outcome.name.lower()
     name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # In a file's name it would ask for a revision.
     path = folder / f"{name}-{broken}-{failing.seed}.toml"
     mutant = f" --mutant {failing.mutant}" if failing.mutant else ""

@@ -59,7 +59,7 @@ def _play(wanted: tuple[str, str, int]) -> Play:
     file, mutant, seed = wanted
     found = run(loader.find(file), seed, mutant or None, hashed=True)
     broken = tuple(sorted(found.broken))
-    return Play(found.scenario, mutant, seed, found.verdict.name, broken, found.events, found.trace_hash)
+    return Play(found.scenario, mutant, seed, found.outcome.name, broken, found.events, found.trace_hash)
 
 
 def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only: bool = False) -> list[str]:

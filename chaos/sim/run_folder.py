@@ -12,7 +12,7 @@ from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.live import identity
 from chaos.live.trace_spool import write_table
 from chaos.sim.machine import START_WALL_MS
-from chaos.sim.outcome import Outcome, Verdict
+from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import World
 from reference_broker.ports.now import Now
 from reports.columns import Table
@@ -20,6 +20,7 @@ from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import Check as JudgedCheck
 from reports.manifest import Expectations, Manifest, write_manifest
 from reports.schema import FAULTS, TRACE
+from reports.verdict import Outcome
 from scenarios.load import Load
 
 WORKER = "sim"
@@ -27,7 +28,7 @@ JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
 """Promised by every scenario; all others are left to whoever judges the folder, from its tables alone."""
 
 
-def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -> Path:
+def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
     """Everything that a judge needs; the world must have kept its trace. Gives the folder back."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
@@ -40,7 +41,7 @@ def write_out(outcome: Outcome, world: World, folder: Path, command: str = "") -
         by_node.setdefault((row.node, row.incarnation), []).append(row.values())
     for (node, incarnation), values in by_node.items():
         _write(TRACE, values, folder / "trace" / f"node-{node}-{incarnation}.parquet")
-    write_manifest(folder, _manifest(outcome, world, folder, command))
+    write_manifest(folder, _manifest(verdict, world, folder, command))
     return folder
 
 
@@ -48,26 +49,26 @@ def _write(table: Table, rows: Iterable[Sequence[Any]], path: Path) -> None:
     write_table(table, (list(row) for row in rows), path)
 
 
-def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Manifest:
+def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> Manifest:
     scenario, (commit, dirty) = world.scenario, identity.commit()
     return Manifest(
         scenario=scenario.name,
-        seed=outcome.seed,
+        seed=verdict.seed,
         world="sim",
-        repeat_command=outcome.repeat_command,
+        repeat_command=verdict.repeat_command,
         number=scenario.number or 0,
         title=scenario.title,
         run_id=folder.name,
-        mutant=outcome.mutant,
-        mutant_calls=outcome.mutant_calls if outcome.mutant else -1,
+        mutant=verdict.mutant,
+        mutant_calls=verdict.mutant_calls if verdict.mutant else -1,
         command=command or " ".join(sys.argv),
         commit=commit,
         dirty=dirty,
         start_wall_us=START_WALL_MS * 1000,
-        duration_us=outcome.virtual_us,
-        trace_hash=outcome.trace_hash,
+        duration_us=verdict.virtual_us,
+        trace_hash=verdict.trace_hash,
         clauses=scenario.clauses,
-        crash=outcome.reasons[0] if outcome.verdict is Verdict.CRASHED else "",
+        crash=verdict.reasons[0] if verdict.outcome is Outcome.CRASHED else "",
         versions=identity.versions(),
         machine=identity.machine(),
         config=dict(scenario.cluster.config),
@@ -80,7 +81,7 @@ def _manifest(outcome: Outcome, world: World, folder: Path, command: str) -> Man
             max_schedule_slip_ms=scenario.max_schedule_slip_ms,
             guarantees=_promised(world),
         ),
-        checks=tuple(_judged(check, outcome.events) for check in world.checks if _is_judged_here(check)),
+        checks=tuple(_judged(check, verdict.events) for check in world.checks if _is_judged_here(check)),
     )
 
 

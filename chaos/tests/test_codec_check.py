@@ -14,13 +14,13 @@ from chaos.sim.codec_check import (
     same_after_codec_reply,
     same_after_codec_request,
 )
-from chaos.sim.outcome import Verdict
 from reference_broker.core.effects import Reply
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.drafts import MetadataResponse1000
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, FetchTopic
 from reference_broker.wire.fetch_drafts import decode_draft_request
 from reference_broker.wire.tags import Tag
+from reports.verdict import Outcome
 from scenarios import loader
 
 PLAYED = (
@@ -128,7 +128,7 @@ def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.Monke
     monkeypatch.setattr(network, "same_after_codec_reply", checked)
     for name in PLAYED:
         outcome = run(loader.find(name), 1, coded_share=1.0)
-        assert outcome.verdict is Verdict.PASSED, (name, outcome.violations, outcome.reasons)
+        assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
     assert len(seen) == VERSIONS_PLAYED
     assert set(DRAFTS) - seen == NEVER_PLAYED
 
@@ -139,5 +139,5 @@ def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pyte
 
     monkeypatch.setattr("reference_broker.wire.messages.decode_draft_request", forgetful)
     outcome = run(loader.find("leader-killed-under-acks-all@first"), 1)
-    assert outcome.verdict is Verdict.CRASHED
+    assert outcome.outcome is Outcome.CRASHED
     assert "request.replica_epoch of API 1 v1000" in outcome.reasons[0]

@@ -10,8 +10,8 @@ import pytest
 from chaos.mutants import MutantError, mutants_of
 from chaos.search.run_sim import report, run, search, simulate
 from chaos.search.shrink import REGRESSIONS, shrink
-from chaos.sim.outcome import Verdict
 from chaos.sim.run_folder import JUDGED_HERE
+from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.loader import Scenario
 from scenarios.model import Range
@@ -116,7 +116,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
 def test_control_is_green(name: str) -> None:
     alone = ALL[name].cluster.total == 1
     found = search(ALL[name], CONTROL_SEEDS if alone else CLUSTER_SEEDS, processes=1)
-    assert found.verdict is Verdict.PASSED, report(found)
+    assert found.outcome is Outcome.PASSED, report(found)
 
 
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-11", "F-13", "F-14", "F-15", "F-18", "F-20", "F-22")
@@ -125,17 +125,17 @@ def test_control_is_green(name: str) -> None:
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
     for seed in sorted(MUTANT_SEEDS, key=lambda each: each != CAUGHT_FIRST.get((name, mutant), 1)):
-        outcome = run(ALL[name], seed, mutant)
-        if outcome.verdict is Verdict.INVALID:  # This seed plays another of the scenario's faults.
-            assert f"the mutant {mutant} was never called" in outcome.reasons
+        verdict = run(ALL[name], seed, mutant)
+        if verdict.outcome is Outcome.INVALID:  # This seed plays another of the scenario's faults.
+            assert f"the mutant {mutant} was never called" in verdict.reasons
             continue
-        assert outcome.verdict in (Verdict.PASSED, Verdict.FAILED), outcome.reasons
-        if outcome.verdict is Verdict.FAILED:
+        assert verdict.outcome in (Outcome.PASSED, Outcome.FAILED), verdict.reasons
+        if verdict.outcome is Outcome.FAILED:
             reasons = CAUGHT_BY[mutant]
-            assert set((reasons,) if isinstance(reasons, str) else reasons) & set(outcome.broken), outcome.broken
-            assert outcome.repeat_command == f"./crucible sim {name} --seed {seed} --mutant {mutant}"
+            assert set((reasons,) if isinstance(reasons, str) else reasons) & set(verdict.broken), verdict.broken
+            assert verdict.repeat_command == f"./crucible sim {name} --seed {seed} --mutant {mutant}"
             if (name, mutant) in REPEATED:
-                assert run(ALL[name], seed, mutant).broken == outcome.broken
+                assert run(ALL[name], seed, mutant).broken == verdict.broken
             return
     pytest.fail(f"{name} did not notice {mutant} in {len(MUTANT_SEEDS)} seeds")
 
@@ -143,9 +143,9 @@ def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
 def test_what_a_search_found_stays_mended(file: Path) -> None:
     scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])
-    assert run(scenario, seed).verdict is Verdict.PASSED
+    assert run(scenario, seed).outcome is Outcome.PASSED
     for mutant in mutants_of(scenario):
-        assert run(scenario, seed, mutant).verdict is Verdict.FAILED
+        assert run(scenario, seed, mutant).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_what_a_search_found_stays_mended(file: Path) -> None:
     ],
 )
 def test_a_run_that_shows_nothing_is_invalid(change: Callable[[Scenario], Scenario], reason: str) -> None:
-    outcome = run(change(ALL["01-lost-response"]), 1)
-    assert outcome.verdict is Verdict.INVALID
-    assert any(reason in each for each in outcome.reasons)
+    verdict = run(change(ALL["01-lost-response"]), 1)
+    assert verdict.outcome is Outcome.INVALID
+    assert any(reason in each for each in verdict.reasons)
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -170,17 +170,17 @@ def test_a_power_loss_under_load_is_survived(flushed: bool) -> None:
     lost = replace(kill.faults[0], kind="node_powered_off")
     scenario = replace(kill, faults=(lost,), cluster=replace(kill.cluster, config=config))
     for seed in range(1, 4):
-        outcome = run(scenario, seed)
-        assert outcome.verdict is Verdict.PASSED, (outcome.violations, outcome.reasons)
+        verdict = run(scenario, seed)
+        assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
 
 
 def test_a_mutant_that_is_never_called_is_invalid() -> None:
     plain = replace(
         ALL["plain-load"], load=replace(ALL["plain-load"].load, sim_seconds=0.3), sim_min_fetches=0, sim_min_acked=0
     )
-    outcome = run(plain, 1, "negative_idle_time_evicts")
-    assert outcome.verdict is Verdict.INVALID
-    assert "never called" in outcome.reasons[-1]
+    verdict = run(plain, 1, "negative_idle_time_evicts")
+    assert verdict.outcome is Outcome.INVALID
+    assert "never called" in verdict.reasons[-1]
 
 
 def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,17 +188,17 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", stumble)
-    outcome = run(ALL["plain-load"], 1)
-    assert outcome.verdict is Verdict.CRASHED
-    assert outcome.verdict.value == 4
-    assert "ZeroDivisionError: planted" in outcome.reasons[0]
+    verdict = run(ALL["plain-load"], 1)
+    assert verdict.outcome is Outcome.CRASHED
+    assert verdict.outcome.value == 4
+    assert "ZeroDivisionError: planted" in verdict.reasons[0]
 
 
 def test_search_in_two_processes_finds_the_same_and_says_how_to_repeat_it() -> None:
     scenario = ALL["01-lost-response"]
     seeds, mutant = range(1, 5), "epoch_not_advanced_when_response_lost"
     alone, together = (search(scenario, seeds, processes, mutant) for processes in (1, 2))
-    assert alone.outcomes == together.outcomes
+    assert alone.verdicts == together.verdicts
     text = report(together)
     assert "seeds/s" in text
     assert f"./crucible sim 01-lost-response --seed 1 --mutant {mutant}" in text

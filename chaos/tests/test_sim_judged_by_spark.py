@@ -6,8 +6,9 @@ import pytest
 
 from chaos.mutants import by_name, mutants_of
 from chaos.search.run_sim import play
-from chaos.sim.outcome import Outcome, Verdict
 from chaos.sim.run_folder import write_out
+from chaos.sim.verdict import SimVerdict
+from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.loader import Scenario
 from scenarios.revisions import each_revision
@@ -15,14 +16,14 @@ from scenarios.revisions import each_revision
 SEEDS = range(1, 30)
 
 
-def played(name: str, mutant: str | None, folder: Path) -> Outcome:
+def played(name: str, mutant: str | None, folder: Path) -> SimVerdict:
     """Written to ``folder``: a seed that passes, or with a mutant one that the simulator sees it with."""
     scenario = loader.find(name)
-    wanted = Verdict.FAILED if mutant else Verdict.PASSED
+    wanted = Outcome.FAILED if mutant else Outcome.PASSED
     plays = (play(scenario, seed, mutant, keep_trace=True) for seed in SEEDS)
-    outcome, world = next((outcome, world) for outcome, world in plays if outcome.verdict is wanted)
-    write_out(outcome, world, folder)
-    return outcome
+    verdict, world = next((verdict, world) for verdict, world in plays if verdict.outcome is wanted)
+    write_out(verdict, world, folder)
+    return verdict
 
 
 def mutants_where_they_live(scenario: Scenario) -> list[tuple[str, str]]:
@@ -43,8 +44,8 @@ def test_spark_agrees_with_the_simulator(tmp_path: Path) -> None:
     pairs: list[tuple[str, str | None]] = [(each_revision(each)[0].name, None) for each in scenarios if each.mutants]
     pairs += [pair for each in scenarios for pair in mutants_where_they_live(each)]
     folders = [tmp_path / f"{name}-{mutant or 'control'}" for name, mutant in pairs]
-    outcomes = [played(name, mutant, folder) for (name, mutant), folder in zip(pairs, folders, strict=True)]
+    simulated = [played(name, mutant, folder) for (name, mutant), folder in zip(pairs, folders, strict=True)]
     verdicts = verdicts_of(folders)
     told = {folder.name: verdict.outcome.name for folder, verdict in zip(folders, verdicts, strict=True)}
-    assert told == {folder.name: outcome.verdict.name for folder, outcome in zip(folders, outcomes, strict=True)}
-    assert all(by_name(outcome.mutant) for outcome in outcomes if outcome.mutant)
+    assert told == {folder.name: one.outcome.name for folder, one in zip(folders, simulated, strict=True)}
+    assert all(by_name(one.mutant) for one in simulated if one.mutant)

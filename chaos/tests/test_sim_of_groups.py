@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from chaos.search.run_sim import play
-from chaos.sim.outcome import Verdict
+from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Fault, Scenario
 
@@ -32,8 +32,8 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
         between_s=0.5,
         config=(("num.partitions", "7"),),
     )
-    outcome, world = play(with_faults(bounce), 1)
-    assert outcome.verdict is Verdict.PASSED, (outcome.violations, outcome.reasons)
+    verdict, world = play(with_faults(bounce), 1)
+    assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     struck = [row for row in world.faults if row.name == "bounce"]
     assert [row.target for row in struck] == ["node-0", "node-1", "node-2"]
     assert all(one.until_us <= two.at_us for one, two in pairwise(struck))
@@ -45,9 +45,9 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
 
 def test_a_bounce_that_does_not_reach_each_node_is_invalid() -> None:
     late = Fault("bounce", "rolling_bounce", at_s=13, sim_at_s=9, restart_after_s=2, between_s=9)
-    outcome, _ = play(with_faults(late), 1)
-    assert outcome.verdict is Verdict.INVALID
-    assert any("fired 1 of 3 times" in reason for reason in outcome.reasons)
+    verdict, _ = play(with_faults(late), 1)
+    assert verdict.outcome is Outcome.INVALID
+    assert any("fired 1 of 3 times" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.clause("M-14")
@@ -55,8 +55,8 @@ def test_a_bounce_that_does_not_reach_each_node_is_invalid() -> None:
 def test_a_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
     switch = Fault("switch", "feature_finalized", at_s=2, sim_at_s=2, feature=FEATURE, level=1)
     config = (("crucible.bootstrap.metadata.epoch", "0"), (f"{FEATURE}.enable", str(is_known).lower()))
-    outcome, world = play(with_faults(switch, config=config), 1)
-    assert outcome.verdict is (Verdict.PASSED if is_known else Verdict.INVALID), (outcome.violations, outcome.reasons)
+    verdict, world = play(with_faults(switch, config=config), 1)
+    assert verdict.outcome is (Outcome.PASSED if is_known else Outcome.INVALID), (verdict.violations, verdict.reasons)
     for machine in world.cluster.machines:
         assert machine.node is not None
         image = machine.node.broker.replica.loader.image  # type: ignore[attr-defined]
@@ -73,11 +73,11 @@ def test_only_the_links_between_a_node_and_the_controller_are_cut() -> None:
 
 
 def test_a_mirror_copies_to_the_second_cluster() -> None:
-    outcome, world = play(loader.find("mirror"), 1)
-    assert outcome.verdict is Verdict.PASSED, (outcome.violations, outcome.reasons)
+    verdict, world = play(loader.find("mirror"), 1)
+    assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     target = world.cluster.target
     assert target is not None
     assert target not in world.cluster.machines
-    assert sum(row.count for row in world.history.copies) >= outcome.acked
+    assert sum(row.count for row in world.history.copies) >= verdict.acked
     found = {(row.partition, row.count == 0) for row in world.history.target_runs}
     assert found == {(partition, ended) for partition in range(4) for ended in (False, True)}

@@ -11,7 +11,8 @@ from chaos.search.run_sim import report, run, search
 from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.swarm import materialised
 from chaos.search.write_scenario import text_of, write_scenario
-from chaos.sim.outcome import Outcome, Verdict
+from chaos.sim.verdict import SimVerdict
+from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.load import Admins, Load, Topic
 from scenarios.model import Cluster, Scenario, Swarm
@@ -80,8 +81,8 @@ def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) 
 @pytest.mark.clause("S-10", "T-7", "T-8")
 def test_swarms_break_nothing_and_tell_what_they_struck() -> None:
     found = search(swarming(), range(1, 9), processes=1)
-    assert found.verdict is Verdict.PASSED, report(found)
-    coverage = coverage_of(found.outcomes)
+    assert found.outcome is Outcome.PASSED, report(found)
+    coverage = coverage_of(found.verdicts)
     assert sum(coverage.values()) >= 8
     text = report(found)
     assert "seeds/s" in text
@@ -90,7 +91,7 @@ def test_swarms_break_nothing_and_tell_what_they_struck() -> None:
     assert len(coverage_table(coverage)) > 3
 
 
-def forgetful(seed: int) -> tuple[Outcome, Scenario]:
+def forgetful(seed: int) -> tuple[SimVerdict, Scenario]:
     scenario = swarming()
     return run(scenario, seed, FORGETFUL.name), scenario
 

@@ -142,16 +142,13 @@ class BrokerConfig:
     log_message_timestamp_after_max_ms: int = default_of("message.timestamp.after.max.ms")
     log_message_timestamp_before_max_ms: int = default_of("message.timestamp.before.max.ms")
     log_message_timestamp_type: str = default_of("message.timestamp.type")
-    log_preallocate: bool = default_of("preallocate")
     log_retention_bytes: int = default_of("retention.bytes")
     log_retention_check_interval_ms: int = setting(
         300_000, "How often retention is enforced, ms.", kind=Kind.LONG, at_least=1
     )
     log_retention_ms: int = default_of("retention.ms")
-    log_roll_jitter_ms: int = default_of("segment.jitter.ms")
     log_roll_ms: int = default_of("segment.ms")
     log_segment_bytes: int = default_of("segment.bytes")
-    log_segment_delete_delay_ms: int = default_of("file.delete.delay.ms")
     max_connections: int = setting(10_000, "Connections that may be open at once.", at_least=0)
     max_incremental_fetch_session_cache_slots: int = setting(1000, "Fetch sessions kept at once.", at_least=0)
     max_request_partition_size_limit: int = setting(2000, "Partitions in one description of topics.", at_least=1)

@@ -130,11 +130,26 @@ def key_of(name: str, default: Value, told: Mapping[str, Any]) -> ConfigKey:
     return ConfigKey(name, told[KIND], default, told[DOC], told[AT_LEAST], told[AT_MOST], told[CHOICES])
 
 
+WITHOUT_EFFECT = (
+    "file.delete.delay.ms",
+    "leader.imbalance.per.broker.percentage",
+    "log.preallocate",
+    "log.roll.jitter.ms",
+    "log.segment.delete.delay.ms",
+    "preallocate",
+    "segment.jitter.ms",
+)
+"""Settings of Kafka's that would change nothing here and are refused, so that nobody relies on them. Files are removed
+at once, segments grow as they are written and roll exactly in time, and KRaft looks at no percentage either."""
+
+
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
     """Values by key name. Raises ConfigError for an unknown key (``what`` says of what kind) or a bad value."""
     values: dict[str, Value] = {}
     for name, text in pairs.items():
         key = keys.get(name)
+        if key is None and name in WITHOUT_EFFECT:
+            raise ConfigError(f"{name} would have no effect on this broker; remove it.")
         if key is None:
             near = _nearest(name, keys)
             hint = f"did you mean {near}?" if near else "remove it."

@@ -54,10 +54,6 @@ class OffsetIndex:
         at = bisect_right(self.positions, position) - 1
         return self.positions[at] if at >= 0 else 0
 
-    def boundary_after(self, position: int, otherwise: int) -> int:
-        at = bisect_right(self.positions, position)
-        return self.positions[at] if at < len(self.positions) else otherwise
-
     def truncate(self, disk: Disk, size: int) -> None:
         """Forgets batches at byte positions >= ``size``."""
         keep = bisect_left(self.positions, size)

@@ -18,8 +18,6 @@ from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import Error
 
 if TYPE_CHECKING:
-    from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
-    from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
     from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
 
 _KEY = Struct(">hh")
@@ -128,22 +126,8 @@ def snapshot_footer(timestamp_ms: int) -> Record:
     return control_record(ControlType.SNAPSHOT_FOOTER, value, timestamp_ms)
 
 
-def decode_leader_change(control: ControlRecord) -> "LeaderChangeMessage":
-    from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
-    from kio.serial import entity_reader
-
-    return entity_reader(LeaderChangeMessage)(control.value, 0)[0]
-
-
 def decode_snapshot_header(control: ControlRecord) -> "SnapshotHeaderRecord":
     from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
     from kio.serial import entity_reader
 
     return entity_reader(SnapshotHeaderRecord)(control.value, 0)[0]
-
-
-def decode_snapshot_footer(control: ControlRecord) -> "SnapshotFooterRecord":
-    from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
-    from kio.serial import entity_reader
-
-    return entity_reader(SnapshotFooterRecord)(control.value, 0)[0]

@@ -31,11 +31,11 @@ def test_a_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.Monke
     folder = drive(find("plain-load"), plan, "typed", lambda _: None)
     (spec,) = specs
     assert spec.bootstrap == ["there:1", "there:2"]
-    assert (spec.seconds, spec.workers, spec.dial, spec.versions) == (7, 3, {}, {"fetch": 12})
+    assert (spec.load.seconds, spec.workers, spec.dial, spec.versions) == (7, 3, {}, {"fetch": 12})
     assert spec.shape is not None
     assert spec.shape.kind == "spike"
-    assert spec.topic.startswith("crucible-")
-    assert sum(group.count for group in spec.fetchers) == 40
+    assert spec.topic_prefix.startswith("crucible-")
+    assert sum(group.count for group in spec.load.fetchers) == 40
     manifest = read_manifest(folder.path)
     assert (manifest.target, manifest.seed, manifest.crash) == ("there:1", 5, "")
     assert manifest.expectations.faults == ()

@@ -76,7 +76,6 @@ def test_values_come_from_the_server_s_own_answers(server: ToxiproxyServer) -> N
     assert made.enabled
     toxic = client.add_toxic("p", "slow", "latency", "downstream", {"latency": 5, "jitter": 1})
     assert toxic.attributes == {"latency": 5, "jitter": 1}
-    assert client.update_toxic("p", "slow", {"latency": 9}).attributes["latency"] == 9
     assert [each.name for each in client.proxy("p").toxics] == ["slow"]
     assert client.update("p", enabled=False).enabled is False
     client.reset()

@@ -12,6 +12,7 @@ from reference_broker.apis.configs import k32_describe_configs
 from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, topic
+from reference_broker.configuration.topic_config import TOPIC_KEYS
 
 
 def describe(world, kind, name, keys=None, synonyms=False, documentation=False):
@@ -34,15 +35,16 @@ def init(**fields):
 def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it():
     world = AdminWorld(log_segment_bytes="5000", log_retention_hours="1")
     create(world, topic("t", configs=(("segment.bytes", "6000"),)))
-    result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "preallocate"), True, True)
+    result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "unclean.leader.election.enable"), True, True)
     rows = {row.name: row for row in result.configs}
-    assert sorted(rows) == ["preallocate", "retention.ms", "segment.bytes"]
+    assert sorted(rows) == ["retention.ms", "segment.bytes", "unclean.leader.election.enable"]
     own = [(one.name, one.value, one.source) for one in rows["segment.bytes"].synonyms]
     behind = [("log.segment.bytes", "5000", 4), ("log.segment.bytes", "1073741824", 5)]
     assert own == [("segment.bytes", "6000", 1), *behind]
     assert (rows["segment.bytes"].config_source, rows["segment.bytes"].config_type) == (1, 3)
     assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == ("3600000", 4)
-    assert (rows["preallocate"].value, rows["preallocate"].config_source) == ("false", 5)
+    unclean = rows["unclean.leader.election.enable"]
+    assert (unclean.value, unclean.config_source) == ("false", 5)
     assert not any(row.read_only or row.is_sensitive for row in result.configs)
     assert all(row.documentation for row in result.configs)
 
@@ -51,7 +53,7 @@ def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for():
     world = AdminWorld()
     create(world, topic("t"))
     result = describe(world, 2, "t")
-    assert len(result.configs) > 20
+    assert {row.name for row in result.configs} == set(TOPIC_KEYS)
     assert all(row.synonyms == () and row.documentation is None for row in result.configs)
     assert len(describe(world, 2, "t", ()).configs) == len(result.configs)
 

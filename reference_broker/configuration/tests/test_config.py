@@ -44,6 +44,7 @@ def test_the_finer_unit_wins(pairs, retention_ms):
     ("pairs", "sentence"),
     [
         ({"log.segment.byte": "1"}, "Unknown broker config name: log.segment.byte; did you mean log.segment.bytes?"),
+        ({"log.preallocate": "true"}, "log.preallocate would have no effect on this broker; remove it."),
         ({"zzz": "1"}, "Unknown broker config name: zzz; remove it."),
         ({"num.partitions": "many"}, "num.partitions is 'many': give a whole number from 1 to 10000."),
         ({"num.partitions": "0"}, "num.partitions is 0: give a whole number from 1 to 10000."),

@@ -36,10 +36,6 @@ class OffsetMap:
         self.latest_offset = offset
         return True
 
-    def is_superseded(self, key: bytes, offset: int) -> bool:
-        """A newer record of this key was seen."""
-        return self.offsets.get(short(key), -1) > offset
-
     @property
     def used_percent(self) -> int:
         return len(self.offsets) * 100 // self.capacity

@@ -1,6 +1,9 @@
 """Control batches carry Kafka's keys and messages."""
 
 import pytest
+from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
+from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+from kio.serial import entity_reader
 
 from reference_broker.records.batch import InvalidRecords, read_header, validate
 from reference_broker.records.builder import build
@@ -8,8 +11,6 @@ from reference_broker.records.control import (
     ControlType,
     build_control,
     build_marker,
-    decode_leader_change,
-    decode_snapshot_footer,
     decode_snapshot_header,
     leader_change,
     read_control,
@@ -41,7 +42,7 @@ def test_leader_change() -> None:
     (record,) = read_records(batch)
     control = read_control(record)
     assert control.type == ControlType.LEADER_CHANGE
-    message = decode_leader_change(control)
+    message = entity_reader(LeaderChangeMessage)(control.value, 0)[0]
     assert message.leader_id == 1
     assert [voter.voter_id for voter in message.voters] == [1, 2, 3]
     assert [voter.voter_id for voter in message.granting_voters] == [1, 3]
@@ -54,7 +55,7 @@ def test_snapshot_delimiters() -> None:
     assert first.type == ControlType.SNAPSHOT_HEADER
     assert decode_snapshot_header(first).last_contained_log_timestamp == 123
     assert last.type == ControlType.SNAPSHOT_FOOTER
-    assert decode_snapshot_footer(last).version == 0
+    assert entity_reader(SnapshotFooterRecord)(last.value, 0)[0].version == 0
 
 
 def test_a_control_batch_that_cannot_be_read_is_no_marker() -> None:

@@ -1,33 +1,23 @@
 """What a simulated run came to, and the exit code for it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from chaos.checks.check import Violation
+from reports.verdict import Outcome
 
 NODE_ENDED = ("NodeFailed", "StartRefused")
 """Errors by which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
 
 
-class Verdict(Enum):
-    """``code``: exit code of the command line."""
-
-    PASSED = 0
-    FAILED = 1
-    INVALID = 3
-    CRASHED = 4
-
-
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimVerdict:
     """``reasons``: why it is INVALID or CRASHED. ``trace_hash``: of single seeds only, else empty.
     ``mutant_calls``: how often the mutant's replacement ran, -1 without a mutant."""
 
     scenario: str
     seed: int
     mutant: str
-    verdict: Verdict
+    outcome: Outcome
     violations: tuple[Violation, ...]
     reasons: tuple[str, ...]
     faults: tuple[tuple[str, int], ...]
@@ -55,18 +45,5 @@ class Outcome:
     @property
     def red(self) -> bool:
         """What a mutant must come to: a broken guarantee, or a node that found out itself and ended."""
-        ended = self.verdict is Verdict.CRASHED and self.reasons[0].startswith(NODE_ENDED)
-        return ended or self.verdict is Verdict.FAILED
-
-
-RANK = (Verdict.PASSED, Verdict.INVALID, Verdict.FAILED, Verdict.CRASHED)
-"""A crash tops a broken guarantee, which tops an invalid run."""
-
-
-def worse(one: Verdict, other: Verdict) -> Verdict:
-    return max(one, other, key=RANK.index)
-
-
-def worst(outcomes: Sequence[Outcome]) -> Verdict:
-    """Of many; PASSED for none."""
-    return max((each.verdict for each in outcomes), key=RANK.index, default=Verdict.PASSED)
+        ended = self.outcome is Outcome.CRASHED and self.reasons[0].startswith(NODE_ENDED)
+        return ended or self.outcome is Outcome.FAILED
