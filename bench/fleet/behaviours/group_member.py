@@ -160,6 +160,7 @@ class GroupMember:
         self.sink = sink or Nowhere()
         self.store = store or OutsideStore()
         self.config = consumer_config(plan, settings, random)
+        self._random = random
         self._journal = Journal(plan.process)
         self._history = ConsumerHistory(self._journal, plan.group)
         self._lane_numbers = count(TIMER_LANE + 1)
@@ -222,7 +223,9 @@ class GroupMember:
             consumer.subscribe(self.member.topics)
         else:
             consumer.assign(self.member.partitions)
-        return Life(consumer, lanes, offsets, self._now_us, self._now_us + self.member.commit_interval_us)
+        # Clients that begin at once do not commit in step: who comes first after a fault is a matter of chance.
+        commit_at_us = self._now_us + 1 + self._random.randrange(self.member.commit_interval_us)
+        return Life(consumer, lanes, offsets, self._now_us, commit_at_us)
 
     def _begin_end(self, life: Life) -> None:
         life.ending_by_us = self._now_us + self.settings.request_timeout_us
