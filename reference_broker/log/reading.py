@@ -22,13 +22,16 @@ class OffsetOutOfRange(Exception):  # noqa: N818 - the name is the contract betw
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Whole batches from the one that holds ``offset``, below ``end_offset``. Both lie inside the log."""
-    items = segments.items
-    at = segments.index_of(offset)
-    segment = items[at]
-    if offset >= segment.next_offset:  # A hole at the segment's end, or an offset that only the next file's name keeps.
-        if at + 1 == len(items) or items[at + 1].base_offset >= end_offset:
-            return b""
-        segment = items[at + 1]
+    segment = segments.items[-1]
+    if offset < segment.base_offset:  # A reader at the log's end needs no search.
+        at = segments.index_of(offset)
+        segment = segments.items[at]
+        if offset >= segment.next_offset:  # A hole at the segment's end: the next batch begins the next segment.
+            segment = segments.items[at + 1]
+            if segment.base_offset >= end_offset:
+                return b""
+    if offset >= segment.next_offset:
+        return b""
     return _read_segment(segments.disk, segment, offset, max_bytes, end_offset, at_least_one)
 
 
