@@ -25,18 +25,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def part_of(item: pytest.Item) -> str:
-    """What needs Spark is judged in one session, whatever else it needs."""
+    """What starts processes is live, even if Spark judges it afterwards."""
     if item.get_closest_marker("peer"):
         return "live"
-    return next((part for part in ("spark", "live", "simulated") if item.get_closest_marker(part)), "quick")
+    return next((part for part in ("live", "spark", "simulated") if item.get_closest_marker(part)), "quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Live tests come before Spark starts: its processes would be in their way."""
+    """Where parts are chosen, those with Spark come last: it stays, and would be in the way of live ones."""
     wanted = config.getoption("--part")
     if wanted:
         config.hook.pytest_deselected(items=[item for item in items if part_of(item) not in wanted])
-        items[:] = sorted((item for item in items if part_of(item) in wanted), key=lambda it: PARTS.index(part_of(it)))
+        chosen = [item for item in items if part_of(item) in wanted]
+        items[:] = sorted(chosen, key=lambda item: item.get_closest_marker("spark") is not None)
 
 
 def pytest_collection_finish() -> None:

@@ -120,24 +120,24 @@ def demo(out: Path | None, seed: int) -> None:
     sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
 
 
-_ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live")
+_ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark")
 
 
 @main.command("test", epilog=_examples("test --fast", "test", "test --only tests -- reference_broker -k session"))
+@click.option("--fast", is_flag=True, help="In about a minute: lint, format, contracts and quick tests; no Java.")
 @click.option(
-    "--fast", is_flag=True, help="In about a minute: lint, format, contracts and the tests that start nothing."
+    "--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure, live and spark."
 )
-@click.option("--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure and live.")
 @click.argument("pytest_words", nargs=-1)
 def run_tests(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
-    """Everything that CI runs, or with --fast what needs no Java and starts no process. Words after -- go to pytest."""
+    """Everything that CI runs; with --fast, what needs no Java and starts no process. Words after -- go to pytest."""
     if fast and only:
         raise click.UsageError("give --fast or --only, not both")
     from playing import need_java
     from tools import checks
 
     names = checks.wanted(only, fast)
-    if "live" in names:
+    if {"live", "spark"} & {*names}:
         need_java()
     sys.exit(checks.run(names, pytest_words))
 

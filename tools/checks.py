@@ -1,7 +1,7 @@
 """What `./crucible test` runs: checks of the code, and the tests.
 
-Live tests notice every delay. So they run one after the other, and what only computes runs behind them: at the lowest
-priority, it gets what they leave of the processors.
+Live tests notice every delay, so they run one after the other, with nothing beside them. Tests with Spark leave some of
+the processors idle; what only computes runs behind them, at the lowest priority.
 """
 
 import os
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,15 @@ CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "format": ("layout", (sys.executable, "-m", "ruff", "format", "--check", ".")),
     "contracts": ("imports between rooms", (str(Path(sys.executable).parent / "lint-imports"), "--no-cache")),
     "types": ("types", (sys.executable, "-m", "mypy")),
-    "quick": ("tests that start nothing", (*PYTEST, *ON_ALL_CORES, "--part", "quick")),
-    "pure": (
-        "tests that start nothing, and simulated scenarios",
-        (*PYTEST, *ON_ALL_CORES, "--part", "quick", "--part", "simulated"),
-    ),
-    "live": ("live tests, and those with Spark", (*PYTEST, "--part", "live", "--part", "spark")),
+    "quick": ("quick tests", (*PYTEST, *ON_ALL_CORES, "--part", "quick")),
+    "pure": ("quick tests and simulated clusters", (*PYTEST, *ON_ALL_CORES, "--part", "quick", "--part", "simulated")),
+    "live": ("live tests", (*PYTEST, "--part", "live")),
+    "spark": ("tests of what Spark judges", (*PYTEST, "--part", "spark")),
 }
 FAST = ("lint", "format", "contracts", "quick")
-WHOLE = ("lint", "format", "contracts", "types", "pure", "live")
-TESTS = ("pure", "live")
-BEHIND_LIVE_TESTS = ("types", "pure")
+WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
+TESTS = ("pure", "live", "spark")
+BEHIND_SPARK = ("types", "pure")
 NO_TESTS = 5
 """Pytest's exit code where no test was left to run; ours if that is so in every part."""
 PATIENCE_BEHIND_S = 900
@@ -52,11 +50,10 @@ def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
 
 def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
     """0 if all is well, 5 if no test was left to run, else 1."""
-    behind = [name for name in names if name in BEHIND_LIVE_TESTS] if "live" in names else []
-    ahead = [name for name in names if name not in behind]
-    statuses = {name: _status_of(name, pytest_words) for name in ahead if name != "live"}
+    behind = [name for name in names if name in BEHIND_SPARK] if "spark" in names else []
+    statuses = {name: _status_of(name, pytest_words) for name in names if name not in (*behind, "spark")}
     with _behind(behind, pytest_words) as status_behind:
-        statuses |= {name: _status_of(name, pytest_words) for name in ahead if name == "live"}
+        statuses |= {name: _status_of(name, pytest_words) for name in names if name == "spark"}
         statuses |= {" or ".join(behind): status_behind()} if behind else {}
     return _worst(statuses)
 
@@ -88,9 +85,8 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
     patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
     with (
         tempfile.TemporaryFile("w+") as said,
-        _started(command, stdout=said, stderr=said, env=patient, start_new_session=True) as child,
+        _started(command, signal.SIGTERM, stdout=said, stderr=said, env=patient) as child,
     ):
-        _give_way(child.pid)
 
         def status() -> int:
             found = child.wait()
@@ -101,23 +97,17 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
         yield status
 
 
-def _give_way(session: int) -> None:
-    """Where Linux shares processors between sessions first, the whole session gets the lowest priority, too."""
-    with suppress(OSError):
-        Path(f"/proc/{session}/autogroup").write_text("19")
-
-
 @contextmanager
-def _started(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """If we are stopped it is told, and has time to end what it has started."""
+def _started(
+    command: Sequence[str], end: signal.Signals = signal.SIGINT, **options: Any
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """If we are stopped it is told with ``end``, and has time to end what it has started."""
     with subprocess.Popen(command, cwd=ROOT, **options) as child:
         try:
             yield child
         except KeyboardInterrupt as stop:
-            if "start_new_session" in options:
-                child.terminate()
-            elif getattr(stop, "number", signal.SIGINT) != signal.SIGINT:  # Ctrl-C reaches our session anyway.
-                child.send_signal(signal.SIGINT)
+            if getattr(stop, "number", signal.SIGINT) != signal.SIGINT:  # Ctrl-C reaches the whole group anyway.
+                child.send_signal(end)
             try:
                 child.wait(CHILD_ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:

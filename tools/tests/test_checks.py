@@ -35,6 +35,10 @@ def test_simulated():
 
 @pytest.mark.live
 @pytest.mark.spark
+def test_played_and_judged():
+    pass
+
+@pytest.mark.spark
 def test_judged():
     pass
 """
@@ -46,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     commands: Asked = []
 
     @contextmanager
-    def started(command: list[str], **_: Any) -> Iterator[SimpleNamespace]:
+    def started(command: list[str], *_: Any, **__: Any) -> Iterator[SimpleNamespace]:
         commands.append(tuple(command))
         status = 1 if "mypy" in command or "types" in command else 5 if "simulated" in command else 0
         yield SimpleNamespace(wait=lambda: status, pid=0)
@@ -58,9 +62,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 @pytest.mark.parametrize(
     ("only", "fast", "names"),
     [
-        ((), False, "lint format contracts types pure live"),
+        ((), False, "lint format contracts types pure live spark"),
         ((), True, "lint format contracts quick"),
-        (("tests", "lint"), False, "lint pure live"),
+        (("tests", "lint"), False, "lint pure live spark"),
         (("live", "types"), False, "types live"),
     ],
 )
@@ -68,16 +72,17 @@ def test_what_is_wanted(only: tuple[str, ...], fast: bool, names: str) -> None:
     assert " ".join(checks.wanted(only, fast)) == names
 
 
-def test_what_only_computes_gives_way_to_live_tests(asked: Asked) -> None:
-    assert checks.run(["lint", "types", "pure", "live"], ["-k", "some"]) == 1
-    first, behind, live = asked
-    assert "ruff" in first
+def test_what_only_computes_runs_behind_spark_and_live_tests_alone(asked: Asked) -> None:
+    assert checks.run(["lint", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
+    lint, live, behind, spark = asked
+    assert "ruff" in lint
+    assert live[-4:] == ("--part", "live", "-k", "some")
     assert behind[:3] == ("nice", "-n", "19")
     assert behind[-8:] == ("test", "--only", "types", "--only", "pure", "--", "-k", "some")
-    assert live[-6:] == ("--part", "live", "--part", "spark", "-k", "some")
+    assert spark[-4:] == ("--part", "spark", "-k", "some")
 
 
-def test_without_live_tests_all_run_one_after_the_other(asked: Asked) -> None:
+def test_without_spark_all_run_one_after_the_other(asked: Asked) -> None:
     assert checks.run(["lint", "quick"], ["-x"]) == 0
     assert [command[-1] for command in asked] == [".", "-x"]
 
@@ -100,10 +105,11 @@ def test_only_what_runs_spark_needs_java(asked: Asked, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "failed", "passed"),
     [
-        ([], 1, 4),
+        ([], 1, 5),
         (["--part", "quick"], 1, 1),
         (["--part", "quick", "--part", "simulated"], 1, 2),
-        (["--part", "live", "--part", "spark"], 0, 2),
+        (["--part", "live"], 0, 2),
+        (["--part", "spark"], 0, 1),
     ],
 )
 def test_each_test_is_in_one_part_and_starts_a_process_only_if_marked(
