@@ -1,5 +1,6 @@
 """Every scenario is green in the simulator without its mutants and red with each of them."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -8,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from chaos.mutants import MutantError, mutants_of
-from chaos.search.run_sim import report, run, search, simulate
+from chaos.search.run_sim import play, report, run, search, simulate
 from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.sim.run_folder import JUDGED_HERE
 from reports.verdict import Outcome
 from scenarios import loader
+from scenarios.load import Topic
 from scenarios.loader import Scenario
 from scenarios.model import Range
 from scenarios.revisions import each_revision
@@ -172,6 +174,24 @@ def test_a_power_loss_under_load_is_survived(flushed: bool) -> None:
     for seed in range(1, 4):
         verdict = run(scenario, seed)
         assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
+
+
+def test_a_load_may_have_topics_of_different_kinds() -> None:
+    plain = ALL["plain-load"]
+    cold = Topic("cold", 2, config=(("cleanup.policy", "compact"),))
+    (readers, *_), (writers, *_) = plain.load.fetchers, plain.load.producers
+    load = replace(
+        plain.load,
+        topics=(*plain.load.topics, cold),
+        fetchers=(*plain.load.fetchers, replace(readers, name="cold readers", topic="cold", partitions=2)),
+        producers=(*plain.load.producers, replace(writers, name="cold writers", topic="cold")),
+    )
+    verdict, world = play(replace(plain, load=load), 1)
+    assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
+    for kind in ("send", "read"):
+        counts = Counter(row.topic for row in world.history.runs if row.kind == kind)
+        assert min(counts["hot"], counts["cold"]) > 0
+    assert {(row.topic, row.partition) for row in world.history.ends} >= {("cold", 0), ("cold", 1)}
 
 
 def test_a_mutant_that_is_never_called_is_invalid() -> None:
