@@ -11,7 +11,7 @@ from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 GROUP = "micro"
 TOPIC = "t"
@@ -51,7 +51,7 @@ def _member(node: MemoryNode) -> MemberIdentity:
     identity = MemberIdentity(GROUP, joined.generation_id, member_id)
     body_of_sync = requests.sync(identity, "range", {member_id: b""})
     answer = node.call(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body_of_sync)
-    assert requests.error_of(answer.error_code) == Error.NONE  # type: ignore[attr-defined]
+    assert requests.error_of(answer.error_code) == ErrorCode.none  # type: ignore[attr-defined]
     return identity
 
 
@@ -59,7 +59,7 @@ def _member(node: MemoryNode) -> MemberIdentity:
 def bench_heartbeat(benchmark: BenchmarkFixture, node: MemoryNode) -> None:
     body = requests.heartbeat(_member(node))
     answer = benchmark(node.call, ApiKey.HEARTBEAT, VERSIONS.heartbeat, body)
-    assert requests.error_of(answer.error_code) == Error.NONE
+    assert requests.error_of(answer.error_code) == ErrorCode.none
 
 
 @pytest.mark.benchmark(group="groups")
@@ -70,4 +70,4 @@ def bench_commit(benchmark: BenchmarkFixture, version: int, feature: str) -> Non
     offsets = {TopicPartition(TOPIC, 0): OffsetToCommit(42, metadata_epoch=7)}
     body = commit_request(offsets, _member(node), version)
     answer = benchmark(node.call, ApiKey.OFFSET_COMMIT, version, body)
-    assert list(commit_errors(answer).values()) == [Error.NONE]
+    assert list(commit_errors(answer).values()) == [ErrorCode.none]

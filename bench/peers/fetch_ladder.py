@@ -10,7 +10,7 @@ from bench.peers.raw_client import RawConnection, create_topic
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from reference_broker.wire.messages import decode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
@@ -83,7 +83,7 @@ class LadderSession:
 
     def _answered(self, frame: bytes) -> list[int]:
         response = self._decode(frame)
-        if response.error_code != Error.NONE or response.session_id != self.session_id:
+        if response.error_code != ErrorCode.none or response.session_id != self.session_id:
             raise PeerError(f"{self.name} refused an incremental fetch with error {response.error_code}")
         self.epoch += 1
         return sorted(self._number(topic.topic, p.partition) for topic in response.responses for p in topic.partitions)
@@ -132,7 +132,7 @@ class LadderSession:
         assert isinstance(answer, ProduceResponse)
         for topic in answer.responses:
             for partition in topic.partitions:
-                if partition.error_code != Error.NONE:
+                if partition.error_code != ErrorCode.none:
                     raise PeerError(f"{self.name} refused a record with error {partition.error_code}")
 
     def _create_topics(self) -> None:

@@ -12,14 +12,14 @@ from reference_broker.client.group_requests import Joined, MemberIdentity
 from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.messages import decode_response
 
 VERSIONS = requests.GroupVersions()
 PROTOCOL = "bench"
 SESSION_TIMEOUT_US = 45_000_000
 REBALANCE_TIMEOUT_US = 60_000_000
-NOT_YET = (Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR)
+NOT_YET = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator)
 
 
 def await_coordinator(connection: RawConnection, group: str, limit_s: float) -> None:
@@ -28,14 +28,14 @@ def await_coordinator(connection: RawConnection, group: str, limit_s: float) -> 
     deadline = time.perf_counter() + limit_s
     body = requests.find_coordinator(group)
     probe = requests.leave(MemberIdentity(group, 0, "nobody"))
-    error: Error | int = Error.COORDINATOR_NOT_AVAILABLE
+    error: Error | int = ErrorCode.coordinator_not_available
     while error in NOT_YET:
         if time.perf_counter() > deadline:
             raise PeerError(f"no coordinator for {group} within {limit_s:g} s: {error_name(int(error))}")
         answer = connection.call(ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
         found = requests.coordinator_of(answer, group)
-        error = found if isinstance(found, int) else Error.NONE
-        if error == Error.NONE:
+        error = found if isinstance(found, int) else ErrorCode.none
+        if error == ErrorCode.none:
             error = requests.leave_error(connection.call(ApiKey.LEAVE_GROUP, VERSIONS.leave_group, probe))
         if error in NOT_YET:
             time.sleep(0.005)
@@ -65,7 +65,7 @@ class RawMember:
         answer = requests.joined(self._received(ApiKey.JOIN_GROUP, VERSIONS.join_group))
         self.member_id = answer.member_id or self.member_id
         self.joined = answer
-        if answer.error not in (Error.NONE, Error.MEMBER_ID_REQUIRED):
+        if answer.error not in (ErrorCode.none, ErrorCode.member_id_required):
             raise PeerError(f"a member could not join {self.group}: {error_name(int(answer.error))}")
         return answer.error
 
@@ -97,7 +97,7 @@ def learn_ids(members: Sequence[RawMember], subscription: bytes) -> None:
     """Each is told its ID, and joins no more than that."""
     for member in members:
         member.begin_join(subscription)
-        if member.end_join() != Error.MEMBER_ID_REQUIRED:
+        if member.end_join() != ErrorCode.member_id_required:
             raise PeerError("a member without an ID was let in")
 
 

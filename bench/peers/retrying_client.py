@@ -24,7 +24,7 @@ from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.errors import ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -85,7 +85,7 @@ class RetryingClient:
     ) -> None:
         """An attempt whose answer was lost may have made it: then "exists" is as good. Raises PeerError."""
         body = create_topics_request([new_topic(name, partitions, replicas, config or {})], self._call_limit_ms)
-        fine = (Error.NONE, Error.TOPIC_ALREADY_EXISTS)
+        fine = (ErrorCode.none, ErrorCode.topic_already_exists)
 
         def ask() -> bool | None:
             answer = self._ask_controller(CREATE_TOPICS, CREATE_VERSION, body)
@@ -96,7 +96,7 @@ class RetryingClient:
     def delete_topic(self, name: str, limit_s: float) -> None:
         """Raises PeerError."""
         body = delete_topics_request([name], self._call_limit_ms)
-        fine = (Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION)
+        fine = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
 
         def ask() -> bool | None:
             answer = self._ask_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
@@ -111,7 +111,9 @@ class RetryingClient:
             return {}
         return {
             int(each.partition_index): LedPartition(
-                int(each.leader_id) if int(each.error_code) in (Error.NONE, Error.REPLICA_NOT_AVAILABLE) else -1,
+                int(each.leader_id)
+                if int(each.error_code) in (ErrorCode.none, ErrorCode.replica_not_available)
+                else -1,
                 tuple(map(int, each.replica_nodes)),
                 tuple(map(int, each.isr_nodes)),
             )
@@ -152,7 +154,7 @@ class RetryingClient:
             if answer is None:
                 return None
             told = answer.responses[0].partitions[0]
-            return told.base_offset if self._is_fine(told.error_code, (Error.NONE,)) else None
+            return told.base_offset if self._is_fine(told.error_code, (ErrorCode.none,)) else None
 
         return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
 
@@ -171,7 +173,7 @@ class RetryingClient:
 
         def ask() -> int | None:
             answer = self._call(self._turn(), ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, body)
-            if answer is None or not self._is_fine(answer.error_code, (Error.NONE,)):
+            if answer is None or not self._is_fine(answer.error_code, (ErrorCode.none,)):
                 return None
             leader = int(answer.topics[0].partitions[0].leader_id)
             return leader if leader >= 0 else None

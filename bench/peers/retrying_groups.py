@@ -7,7 +7,7 @@ from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 VERSIONS = GroupVersions()
 
@@ -32,7 +32,7 @@ class RetryingGroups(RetryingClient):
             if answer is None:
                 return None
             errors = list(commit_errors(answer).values())
-            return True if all(self._is_fine(int(error), (Error.NONE,)) for error in errors) else None
+            return True if all(self._is_fine(int(error), (ErrorCode.none,)) for error in errors) else None
 
         self._until(ask, limit_s, f"a commit of {group}")
 
@@ -44,5 +44,5 @@ class RetryingGroups(RetryingClient):
         found = requests.coordinator_of(answer, group)
         if isinstance(found, NodeAddress):
             return found
-        self._is_fine(int(found), (Error.NONE,))
+        self._is_fine(int(found), (ErrorCode.none,))
         return None

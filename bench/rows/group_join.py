@@ -14,7 +14,7 @@ from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
 DELAY = "group.initial.rebalance.delay.ms"
@@ -54,8 +54,8 @@ def _first_record_ms(cluster: Cluster, group: str) -> float:
         began = time.perf_counter()
         await_coordinator(connection, group, LIMIT_S)
         member = RawMember(connection, group)
-        error: Error | int = Error.MEMBER_ID_REQUIRED
-        while error == Error.MEMBER_ID_REQUIRED:
+        error: Error | int = ErrorCode.member_id_required
+        while error == ErrorCode.member_id_required:
             member.begin_join(subscription_of(TOPIC))
             error = member.end_join()
         member.begin_sync({member.member_id: TOPIC.encode()})

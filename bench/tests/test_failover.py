@@ -15,7 +15,7 @@ from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE
 from bench.results import Results
 from bench.rows.failover import SUSPECT_S, TRY_S, measure
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
 
@@ -77,7 +77,7 @@ class Broker:
             cluster_id="c",
             controller_id=self.controller,
             topics=(),  # type: ignore[arg-type]
-            error_code=Error.NONE,  # type: ignore[arg-type]
+            error_code=ErrorCode.none,  # type: ignore[arg-type]
         )
 
     def _created(self, body: object) -> object:
@@ -85,7 +85,7 @@ class Broker:
 
         name = body.topics[0].name  # type: ignore[attr-defined]
         self.asked.append(name)
-        error = self.errors.pop(0) if self.errors else Error.NONE
+        error = self.errors.pop(0) if self.errors else ErrorCode.none
         response = body_class(CREATE_TOPICS, "response")
         result = __import__(response.__module__, fromlist=["x"]).CreatableTopicResult
         topic = result(
@@ -116,7 +116,7 @@ def _client(ports: list[int]) -> RetryingClient:
 
 def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
     with brokers(1) as (only,):
-        only.errors = [Error.NOT_CONTROLLER, Error.REQUEST_TIMED_OUT]
+        only.errors = [ErrorCode.not_controller, ErrorCode.request_timed_out]
         admin = _client([only.port])
         admin.create_topic("t", 1, 1, 5)
         admin.close()
@@ -125,7 +125,7 @@ def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
 
 def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
     with brokers(1) as (only,):
-        only.errors = [Error.TOPIC_ALREADY_EXISTS]
+        only.errors = [ErrorCode.topic_already_exists]
         admin = _client([only.port])
         admin.create_topic("t", 1, 1, 5)
         admin.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Mutant
 from reference_broker.groups.storage.codec import GroupKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 Function = Callable[..., Any]
 
@@ -13,14 +13,14 @@ Function = Callable[..., Any]
 def _generation_not_checked(original: Function) -> Function:
     def check(self: Any, member_id: str, group_instance_id: str | None, generation: int) -> Error:
         error = original(self, member_id, group_instance_id, generation)
-        return Error.NONE if error in (Error.ILLEGAL_GENERATION, Error.UNKNOWN_MEMBER_ID) else error
+        return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
 
     return check
 
 
 def _commit_before_replicated(original: Function) -> Function:  # noqa: ARG001
     def acknowledge(self: Any, end_offset: int, written: Any) -> None:  # noqa: ARG001
-        written(Error.NONE)
+        written(ErrorCode.none)
 
     return acknowledge
 

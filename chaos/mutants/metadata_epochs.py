@@ -8,7 +8,7 @@ from chaos.mutants.mutant import Mutant
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 Function = Callable[..., Any]
 
@@ -22,7 +22,7 @@ def _accepts_older_metadata(original: Function) -> Function:  # noqa: ARG001
 
 def _last_write_wins(original: Function) -> Function:  # noqa: ARG001
     def refusal(metadata_epoch: int, last: Any) -> Error:  # noqa: ARG001
-        return Error.NONE
+        return ErrorCode.none
 
     return refusal
 

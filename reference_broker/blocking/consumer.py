@@ -29,7 +29,7 @@ from reference_broker.client.group_requests import NO_GENERATION, name_of
 from reference_broker.client.offset_commits import Committed
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 _IDLE_US: Final = 50_000
 """How long at most the loop waits where nothing says when something is due."""
@@ -297,8 +297,8 @@ class BlockingConsumer:
         membership = self.consumer.membership
         if membership is not None and membership.generation == NO_GENERATION:
             chosen = offsets or {}
-            errors = dict.fromkeys(chosen, Error.UNKNOWN_MEMBER_ID)
-            return Committed(chosen, errors, self.consumer.identity, Error.UNKNOWN_MEMBER_ID)
+            errors = dict.fromkeys(chosen, ErrorCode.unknown_member_id)
+            return Committed(chosen, errors, self.consumer.identity, ErrorCode.unknown_member_id)
         begun = False
         while True:
             result = self.consumer.take_commit(_now_us())

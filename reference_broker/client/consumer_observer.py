@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class FetchedPartition:
     data: PartitionData
     before: int
     after: int
-    error: Error | int = Error.NONE
+    error: Error | int = ErrorCode.none
     batches: tuple["TakenBatch", ...] = ()
 
 

@@ -21,7 +21,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import HeaderPair
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import PartitionData
 
 RESET_POLICIES: Final = ("earliest", "latest", "none")
@@ -260,7 +260,7 @@ class HeldPartitions:
 def _records_of(where: TopicPartition, batch: TakenBatch) -> Iterator[ConsumerRecord]:
     """:raises InvalidRecords: the batch is damaged."""
     if checksum(batch.data[CRC_FROM:]) != batch.header.crc:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch of {where.topic}-{where.partition} fails its CRC")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"a batch of {where.topic}-{where.partition} fails its CRC")
     for record in read_records(batch.data):
         if record.offset >= batch.from_offset:
             yield ConsumerRecord(

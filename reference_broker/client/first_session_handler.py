@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from reference_broker.client.fetch_plan import INITIAL_EPOCH, NO_SESSION_ID, FetchPlan, Handled, Wanted, listed
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     INCREMENTAL_FETCH_RESPONSE,
@@ -89,7 +89,7 @@ class FirstSessionHandler:
         plan = self._take_in_flight()
         if response.error_code != 0:
             # A number that does not fit would not fit after a full request either, since that keeps the broker's.
-            foreign = response.error_code == Error.INVALID_FETCH_SESSION
+            foreign = response.error_code == DraftError.INVALID_FETCH_SESSION
             self.session_id, self.full_next = NO_SESSION_ID if foreign else response.session_id, True
             return Handled(f"top-level error {response.error_code}")
         found = tuple(

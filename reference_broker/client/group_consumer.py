@@ -42,7 +42,7 @@ from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 METADATA_LANE: Final = "metadata"
 GROUP_LANE: Final = "group"
@@ -50,13 +50,13 @@ COMMIT_LANE: Final = "commit"
 COMMITTED_LANE: Final = "committed"
 _NODE_LANE: Final = "node-"
 _RETRIED_BY_A_MEMBER: Final = (
-    Error.NOT_COORDINATOR,
-    Error.COORDINATOR_NOT_AVAILABLE,
-    Error.REBALANCE_IN_PROGRESS,
-    Error.UNKNOWN_MEMBER_ID,
-    Error.ILLEGAL_GENERATION,
-    Error.FENCED_INSTANCE_ID,
-    Error.REQUEST_TIMED_OUT,
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.unknown_member_id,
+    ErrorCode.illegal_generation,
+    ErrorCode.fenced_instance_id,
+    ErrorCode.request_timed_out,
 )
 """Errors of a fetch of committed offsets; the membership deals with them, or they pass."""
 

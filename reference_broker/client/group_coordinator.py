@@ -15,16 +15,16 @@ from reference_broker.client.group_requests import (
     find_coordinator,
 )
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 _RETRIABLE: Final = frozenset(
     {
-        Error.COORDINATOR_NOT_AVAILABLE,
-        Error.COORDINATOR_LOAD_IN_PROGRESS,
-        Error.NOT_COORDINATOR,
-        Error.UNKNOWN_SERVER_ERROR,
-        Error.REQUEST_TIMED_OUT,
-        Error.NETWORK_EXCEPTION,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.unknown_server_error,
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
     }
 )
 

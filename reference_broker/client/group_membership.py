@@ -47,7 +47,7 @@ from reference_broker.client.group_leader import GroupLeader
 from reference_broker.client.group_requests import NO_GENERATION, GroupRequest, MemberIdentity, error_of
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error, ProtocolError
+from reference_broker.wire.errors import Error, ErrorCode, ProtocolError
 
 if TYPE_CHECKING:
     from kio.schema.heartbeat.v4.response import HeartbeatResponse
@@ -57,16 +57,16 @@ _JOIN_GRACE_US: Final = 5_000_000
 """How much longer than the rebalance timeout JoinGroup's answer is waited for, as Kafka's client does."""
 _GENERATION_BYTES: Final = 4
 
-COORDINATOR_MOVED: Final = (Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE)
-MEMBERSHIP_LOST: Final = (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION)
+COORDINATOR_MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
+MEMBERSHIP_LOST: Final = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
 AGAIN: Final = (
-    Error.COORDINATOR_LOAD_IN_PROGRESS,
-    Error.REBALANCE_IN_PROGRESS,
-    Error.UNKNOWN_SERVER_ERROR,
-    Error.REQUEST_TIMED_OUT,
-    Error.NETWORK_EXCEPTION,
-    Error.NOT_ENOUGH_REPLICAS,
-    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.unknown_server_error,
+    ErrorCode.request_timed_out,
+    ErrorCode.network_exception,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
 )
 """Joining or syncing is begun again after the backoff."""
 
@@ -203,11 +203,11 @@ class GroupMembership:
             self.coordinator.lose(now_us)
         elif self.state not in (MemberState.STABLE, MemberState.RELEASING) or asked_as != self.identity:
             return
-        elif error is Error.REBALANCE_IN_PROGRESS:
+        elif error is ErrorCode.rebalance_in_progress:
             self._rejoin = True
         elif error in MEMBERSHIP_LOST:
             self._lose(error)
-        elif error is Error.FENCED_INSTANCE_ID:
+        elif error is ErrorCode.fenced_instance_id:
             self._fail(error)
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -351,18 +351,18 @@ class GroupMembership:
             self._again(now_us)
 
     def _join_answered(self, now_us: int, joined: requests.Joined) -> None:
-        if not joined.error or joined.error is Error.MEMBER_ID_REQUIRED:
+        if not joined.error or joined.error is ErrorCode.member_id_required:
             self.member_id = joined.member_id
         if self._leaving or self.state is MemberState.LEAVING:
             return
-        if joined.error is Error.MEMBER_ID_REQUIRED:
+        if joined.error is ErrorCode.member_id_required:
             self._back_out()
             return
         if joined.error:
             self._refused(now_us, joined.error)
             return
         if joined.protocol not in self.config.protocols:
-            self._fail(Error.INCONSISTENT_GROUP_PROTOCOL)
+            self._fail(ErrorCode.inconsistent_group_protocol)
             return
         self._joined, self.is_leader = joined, joined.is_leader
         self.state = MemberState.SYNCING
@@ -371,7 +371,7 @@ class GroupMembership:
             try:
                 self._leader.begin(joined)
             except ProtocolError:
-                self._fail(Error.INCONSISTENT_GROUP_PROTOCOL)
+                self._fail(ErrorCode.inconsistent_group_protocol)
 
     def _sync_answered(self, now_us: int, body: object) -> None:
         answer = cast("SyncGroupResponse", body)
@@ -386,7 +386,7 @@ class GroupMembership:
         try:
             assigned = decode_assignment(answer.assignment).partitions
         except ProtocolError:
-            self._fail(Error.INCONSISTENT_GROUP_PROTOCOL)
+            self._fail(ErrorCode.inconsistent_group_protocol)
             return
         self.generation = joined.generation_id
         self._heartbeat_at_us = now_us + self.config.heartbeat_interval_us
@@ -410,11 +410,11 @@ class GroupMembership:
             return
         if error in COORDINATOR_MOVED:
             self.coordinator.lose(now_us, self._sent_to)
-        elif error is Error.REBALANCE_IN_PROGRESS:
+        elif error is ErrorCode.rebalance_in_progress:
             self._rejoin = True
         elif error in MEMBERSHIP_LOST:
             self._lose(error)
-        elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+        elif error is ErrorCode.coordinator_load_in_progress:
             self._retry_at_us = now_us + self.config.backoff_us
         else:
             self._fail(error)
@@ -452,7 +452,7 @@ class GroupMembership:
             self._events.append(Lost(self.assignment, self.generation))
         self.assignment = ()
         self.generation = NO_GENERATION
-        if error is Error.UNKNOWN_MEMBER_ID:
+        if error is ErrorCode.unknown_member_id:
             self.member_id = ""
         self._back_out()
 

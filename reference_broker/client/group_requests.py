@@ -19,7 +19,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.errors import Error, ErrorCode, error_name, known_error
 
 if TYPE_CHECKING:
     from kio.schema.find_coordinator.v6.response import FindCoordinatorResponse
@@ -82,10 +82,10 @@ class MemberIdentity:
 def error_of(value: object) -> Error | int:
     """An answer's error code, of whichever of the wire's kinds; an unknown one stays a number."""
     code = int(cast(Any, value).value) if hasattr(value, "value") else int(cast(Any, value))
-    return Error(code) if code in _CODES else code
-
-
-_CODES: Final = frozenset(int(each) for each in Error)
+    try:
+        return known_error(code)
+    except ValueError:
+        return code
 
 
 def name_of(error: Error | int) -> str:
@@ -108,7 +108,7 @@ def coordinator_of(body: object, group_id: str) -> NodeAddress | Error | int:
         if each.key in (group_id, ""):
             error = error_of(each.error_code)
             return error if error else NodeAddress(int(each.node_id), each.host, int(each.port))
-    return Error.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.coordinator_not_available
 
 
 def join(
@@ -198,7 +198,7 @@ def leave_error(body: object) -> Error | int:
     """The group's error, else the member's own."""
     answer = cast("LeaveGroupResponse", body)
     own = [error_of(each.error_code) for each in answer.members]
-    return error_of(answer.error_code) or next((each for each in own if each), Error.NONE)
+    return error_of(answer.error_code) or next((each for each in own if each), ErrorCode.none)
 
 
 FIND_COORDINATOR: Final = int(ApiKey.FIND_COORDINATOR)

@@ -15,21 +15,21 @@ from reference_broker.client.node_lane import FetchSettings, NodeLane
 from reference_broker.client.offset_commits import NO_OFFSET
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 
 _STALE_METADATA: Final = (
-    Error.NOT_LEADER_OR_FOLLOWER,
-    Error.FENCED_LEADER_EPOCH,
-    Error.UNKNOWN_LEADER_EPOCH,
-    Error.LEADER_NOT_AVAILABLE,
-    Error.UNKNOWN_TOPIC_OR_PARTITION,
-    Error.UNKNOWN_TOPIC_ID,
-    Error.INCONSISTENT_TOPIC_ID,
-    Error.REPLICA_NOT_AVAILABLE,
-    Error.KAFKA_STORAGE_ERROR,
-    Error.OFFSET_NOT_AVAILABLE,
-    Error.UNKNOWN_SERVER_ERROR,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.leader_not_available,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.inconsistent_topic_id,
+    ErrorCode.replica_not_available,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.offset_not_available,
+    ErrorCode.unknown_server_error,
 )
 """Of a partition: ask for metadata, then try again."""
 
@@ -93,7 +93,7 @@ class LeaderFetches:
         node = self.metadata.cache.nodes[node_id]
         resetting = {where: self._leader_epoch(where) for where, held in partitions if held.phase is Phase.RESETTING}
         if resetting and self.settings.reset == "none":
-            self.failures.append(Error.OFFSET_OUT_OF_RANGE)
+            self.failures.append(ErrorCode.offset_out_of_range)
             lane.retry_at_us = now_us + self.backoff_us
             return None
         if resetting:
@@ -161,22 +161,22 @@ class LeaderFetches:
         before, error = position.offset, error_of(data.error_code)
         batches: tuple[TakenBatch, ...] = ()
         diverging = data.diverging_epoch
-        if error is Error.NONE and diverging is not None and diverging.epoch >= 0:
+        if error is ErrorCode.none and diverging is not None and diverging.epoch >= 0:
             metadata_epoch = self.metadata.cache.metadata_epoch
             self.partitions.truncated(where, diverging.epoch, diverging.end_offset, metadata_epoch)
-        elif error is Error.NONE:
+        elif error is ErrorCode.none:
             try:
                 batches = self.partitions.take(where, data)
             except InvalidRecords:
-                error = Error.CORRUPT_MESSAGE
-        if error is not Error.NONE:
+                error = ErrorCode.corrupt_message
+        if error is not ErrorCode.none:
             self._take_error(now_us, lane, where, data, error)
         return FetchedPartition(where, data, before, position.offset, error, batches)
 
     def _take_error(
         self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData, error: Error | int
     ) -> None:
-        if error is Error.OFFSET_OUT_OF_RANGE:
+        if error is ErrorCode.offset_out_of_range:
             self.partitions.begin_reset(where, "out_of_range")
             return
         if error not in _STALE_METADATA:

@@ -40,28 +40,28 @@ from reference_broker.client.offset_requests import (
     fetched_offsets,
 )
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 NO_OFFSET: Final = -1
 NOT_SENT: Final = -1
-_MOVED: Final = (Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE)
+_MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 _AGAIN: Final = (
-    Error.COORDINATOR_LOAD_IN_PROGRESS,
-    Error.REQUEST_TIMED_OUT,
-    Error.NOT_ENOUGH_REPLICAS,
-    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    Error.UNSTABLE_OFFSET_COMMIT,
-    Error.NETWORK_EXCEPTION,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.request_timed_out,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.unstable_offset_commit,
+    ErrorCode.network_exception,
 )
 _OF_THE_GROUP: Final = (
-    Error.REBALANCE_IN_PROGRESS,
-    Error.UNKNOWN_MEMBER_ID,
-    Error.ILLEGAL_GENERATION,
-    Error.FENCED_INSTANCE_ID,
-    Error.INVALID_GROUP_ID,
-    Error.GROUP_AUTHORIZATION_FAILED,
-    Error.NOT_COORDINATOR,
-    Error.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.unknown_member_id,
+    ErrorCode.illegal_generation,
+    ErrorCode.fenced_instance_id,
+    ErrorCode.invalid_group_id,
+    ErrorCode.group_authorization_failed,
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
 )
 
 
@@ -80,7 +80,7 @@ class Committed:
     @property
     def refused(self) -> tuple[TopicPartition, ...]:
         """Those with INVALID_METADATA_EPOCH."""
-        return tuple(each for each, error in self.errors.items() if error is Error.INVALID_METADATA_EPOCH)
+        return tuple(each for each, error in self.errors.items() if error is DraftError.INVALID_METADATA_EPOCH)
 
     @property
     def succeeded(self) -> bool:
@@ -101,7 +101,7 @@ class Fetched:
     @property
     def group_error(self) -> Error | int:
         """As Committed's."""
-        return self.error if self.error in _OF_THE_GROUP else Error.NONE
+        return self.error if self.error in _OF_THE_GROUP else ErrorCode.none
 
 
 Result: TypeAlias = Committed | Fetched
@@ -162,7 +162,7 @@ class CommittedOffsets:
         self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
         self._version = NOT_SENT
         if not self._fetch:
-            self._end_fetch({}, Error.NONE)
+            self._end_fetch({}, ErrorCode.none)
 
     def take_result(self) -> Result | None:
         """The ended operation's, once."""
@@ -174,7 +174,7 @@ class CommittedOffsets:
         if self._in_flight or not self.busy:
             return None
         if now_us >= self._deadline_us or self.coordinator.failure is not None:
-            self._give_up(self.coordinator.failure or Error.REQUEST_TIMED_OUT)
+            self._give_up(self.coordinator.failure or ErrorCode.request_timed_out)
             return None
         if self.coordinator.node is None:
             request = self.coordinator.next_request(now_us)
@@ -234,7 +234,7 @@ class CommittedOffsets:
     def _fetch_answered(self, now_us: int, found: dict[TopicPartition, CommittedOffset] | Error | int) -> None:
         if isinstance(found, dict):
             assert self._fetch is not None, "an answer to no fetch"
-            self._end_fetch({each: found.get(each, CommittedOffset(NO_OFFSET)) for each in self._fetch}, Error.NONE)
+            self._end_fetch({each: found.get(each, CommittedOffset(NO_OFFSET)) for each in self._fetch}, ErrorCode.none)
         elif found in _MOVED or found in _AGAIN:
             if found in _MOVED:
                 self.coordinator.lose(now_us, self._sent_to)
@@ -251,7 +251,7 @@ class CommittedOffsets:
 
     def _end_commit(self) -> None:
         assert self._commit is not None, "no commit to end"
-        of_the_group = next((each for each in self._ended.values() if each in _OF_THE_GROUP), Error.NONE)
+        of_the_group = next((each for each in self._ended.values() if each in _OF_THE_GROUP), ErrorCode.none)
         self._result = Committed(self._commit, dict(self._ended), self._identity, of_the_group, self._version)
         self._commit = None
 

@@ -28,7 +28,7 @@ from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
     OffsetFetchRequestTopic1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse
@@ -147,7 +147,7 @@ def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Err
     if hasattr(body, "groups"):
         groups = cast("OffsetFetchResponse", body).groups
         if not groups:
-            return Error.NETWORK_EXCEPTION  # Says nothing of the group that was asked for.
+            return ErrorCode.network_exception  # Says nothing of the group that was asked for.
         group = groups[0]
     else:
         group = cast("OffsetFetchResponse1000", body)

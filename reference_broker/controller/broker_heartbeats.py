@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.operations import Answered, Plan, Planning
 from reference_broker.controller.planning.broker_changes import (
@@ -29,6 +27,7 @@ from reference_broker.controller.planning.leader_election import active_brokers
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.ports.node_ports import Surroundings
+from reference_broker.wire.errors import ErrorCode
 
 CHECKS_PER_SESSION = 6
 """Sessions are looked at so many times within one session timeout."""

@@ -12,7 +12,6 @@ from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i64, u16
 
@@ -27,6 +26,7 @@ from reference_broker.metadata.uuids import random_uuid, uuid_from_text
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800

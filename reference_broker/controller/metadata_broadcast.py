@@ -31,7 +31,7 @@ from reference_broker.wire.drafts import (
     UpdateMetadataRequest1000,
     UpdateMetadataResponse1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
 """(API key, request, answer): what the node's own APIs say."""
@@ -254,9 +254,9 @@ class MetadataBroadcast:
         assert isinstance(answer, UpdateMetadataResponse1000), f"an update was answered by {type(answer).__name__}"
         if not self._is_current(told):
             return
-        if answer.error_code == Error.STALE_CONTROLLER_EPOCH:
+        if answer.error_code == ErrorCode.stale_controller_epoch:
             self._failed(told)  # A newer controller has told it: this node is about to learn of that.
-        elif answer.error_code != Error.NONE:
+        elif answer.error_code != ErrorCode.none:
             told.known = told.target = None  # It cannot go on from what it has: all of it, next time.
             self._failed(told)
         else:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
+from reference_broker.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Activation
 from reference_broker.controller.operations import (
@@ -39,6 +37,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.offset_and_epoch import NOWHERE, Provenance
 from reference_broker.quorum.values import NotLeader
+from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_SLICE = 250
 """Of work in one event, of about 10 us each: some 3 ms."""

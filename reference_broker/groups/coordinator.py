@@ -26,7 +26,7 @@ from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 class GroupCoordinator:
@@ -78,11 +78,11 @@ class GroupCoordinator:
         """Returns the partition that keeps the group, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or
         INVALID_GROUP_ID for an ID that no record can hold. Where Kafka refuses the empty ID, the caller does."""
         if not fits(group_id):
-            return Error.INVALID_GROUP_ID
+            return ErrorCode.invalid_group_id
         found = self._led.get(partition_of(group_id, partition_count(self._image(), self._config)))
         if found is None:
-            return Error.NOT_COORDINATOR
-        return found if found.is_loaded else Error.COORDINATOR_LOAD_IN_PROGRESS
+            return ErrorCode.not_coordinator
+        return found if found.is_loaded else ErrorCode.coordinator_load_in_progress
 
     def active(self) -> Iterable[OffsetsPartition]:
         """Returns every loaded partition, by index."""

@@ -23,7 +23,7 @@ from reference_broker.records.batch import (
     validate,
 )
 from reference_broker.records.rules import Rules, check_client_batch, check_keys
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 Batches = Sequence[tuple[int, BatchHeader]]
 """Byte position and header of each batch."""
@@ -39,7 +39,7 @@ class UnexpectedOffset(RecordsRefused):
     def __init__(self, header: BatchHeader, log_end_offset: int) -> None:
         self.first_offset, self.last_offset = header.base_offset, header.last_offset
         super().__init__(
-            Error.UNKNOWN_SERVER_ERROR,
+            ErrorCode.unknown_server_error,
             f"replicated batch at offset {self.first_offset}, the log ends at {log_end_offset}",
         )
 
@@ -84,7 +84,7 @@ def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, orig
     try:
         batches = validate(view)
         if not batches:
-            raise InvalidRecords(Error.INVALID_RECORD, "no record batch")
+            raise InvalidRecords(ErrorCode.invalid_record, "no record batch")
         if origin is Origin.CLIENT:
             for _, header in batches:
                 check_client_batch(header, rules, wall_ms)
@@ -94,7 +94,7 @@ def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, orig
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
     if origin is Origin.CLIENT and len(view) > config.segment_bytes:
         raise RecordsRefused(
-            Error.RECORD_LIST_TOO_LARGE, f"{len(view)} bytes do not fit a segment of {config.segment_bytes}"
+            ErrorCode.record_list_too_large, f"{len(view)} bytes do not fit a segment of {config.segment_bytes}"
         )
     return batches
 

@@ -15,7 +15,7 @@ from reference_broker.records.batch import (
     add_sequence,
 )
 from reference_broker.records.control import ControlType, read_marker
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
 
 REMEMBERED_BATCHES = 5
@@ -113,13 +113,13 @@ class ProducerStates:
         if producer is None:
             if first != 0 and self.reject_unknown:
                 raise InvalidRecords(
-                    Error.UNKNOWN_PRODUCER_ID,
+                    ErrorCode.unknown_producer_id,
                     f"producer {header.producer_id} is not known here and sent sequence {first}, not 0",
                 )
             return None
         if epoch < producer.producer_epoch:
             raise InvalidRecords(
-                Error.INVALID_PRODUCER_EPOCH,
+                ErrorCode.invalid_producer_epoch,
                 f"producer {header.producer_id} has epoch {producer.producer_epoch}, the batch {epoch}",
             )
         if epoch > producer.producer_epoch:
@@ -133,7 +133,7 @@ class ProducerStates:
         if first != expected:
             raise _out_of_order(header, f"expected sequence {expected}, got {first}")
         if producer.current_txn_first_offset >= 0 and not header.is_transactional:
-            raise InvalidRecords(Error.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction")
+            raise InvalidRecords(ErrorCode.invalid_txn_state, f"producer {header.producer_id} has an open transaction")
         return None
 
     def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
@@ -236,5 +236,5 @@ def _next_sequence(last: int) -> int:
 
 def _out_of_order(header: BatchHeader, why: str) -> InvalidRecords:
     return InvalidRecords(
-        Error.OUT_OF_ORDER_SEQUENCE_NUMBER, f"producer {header.producer_id}, epoch {header.producer_epoch}: {why}"
+        ErrorCode.out_of_order_sequence_number, f"producer {header.producer_id}, epoch {header.producer_epoch}: {why}"
     )

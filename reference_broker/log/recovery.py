@@ -24,7 +24,7 @@ from reference_broker.records.batch import (
     checksum,
     read_header,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 SLICE_BYTES = 256 * 1024
 LOG_SUFFIX = ".log"
@@ -251,10 +251,10 @@ def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeade
         header = read_header(chunk, at)
         size = header.size_bytes
         if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
-            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: no batch at byte {position}")
+            raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
         if at + size > len(chunk):
             at, chunk_at, chunk = 0, position, memoryview(disk.read(path, position, max(size, SLICE_BYTES)))
         if checksum(chunk[at + CRC_FROM : at + size]) != header.crc:
-            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: wrong CRC at byte {position}")
+            raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")
         yield position, header
         position += size

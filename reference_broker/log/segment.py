@@ -13,7 +13,7 @@ from reference_broker.records.batch import (
     InvalidRecords,
     read_header,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 NAME_DIGITS = 20
 WALK_CHUNK_BYTES = 64 * 1024
@@ -191,6 +191,6 @@ def headers(
         header = read_header(chunk, position - chunk_at)
         size = header.size_bytes
         if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
-            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: no batch at byte {position}")
+            raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
         yield position, header
         position += size

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from reference_broker.metadata.cache import NO_EPOCH, MetadataCache, MetadataUpdate
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
 from reference_broker.wire.drafts import FULL_UPDATE, UpdateMetadataPartition1000, UpdateMetadataRequest1000
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 DELETED = -2
 """A partition's leader where it is deleted."""
@@ -23,14 +23,14 @@ Slices: TypeAlias = Generator[None, None, MetadataUpdate | None]
 def refusal(update: UpdateMetadataRequest1000, cache: MetadataCache, broker_epoch: int) -> Error:
     """NONE: it counts, or was overtaken (``is_overtaken``). ``broker_epoch``: of this incarnation."""
     if update.controller_epoch < cache.controller_epoch:
-        return Error.STALE_CONTROLLER_EPOCH
+        return ErrorCode.stale_controller_epoch
     if update.broker_epoch != broker_epoch:
-        return Error.STALE_BROKER_EPOCH
+        return ErrorCode.stale_broker_epoch
     if update.type != FULL_UPDATE and (
         cache.metadata_epoch == NO_EPOCH or update.controller_epoch != cache.controller_epoch
     ):
-        return Error.INVALID_REQUEST
-    return Error.NONE
+        return ErrorCode.invalid_request
+    return ErrorCode.none
 
 
 def is_overtaken(update: UpdateMetadataRequest1000, cache: MetadataCache) -> bool:

@@ -12,7 +12,7 @@ from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.timing import GONE_DELAY_US
 from reference_broker.quorum.values import Installed, LeaderChanged, Outcome, Rediscover, Role
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
@@ -127,9 +127,9 @@ class Follower(RoleState):
     def _replied(self, answer: Answer) -> None:
         assert isinstance(answer, FetchAnswer), answer
         self._failures = 0
-        if answer.error is Error.NOT_LEADER_OR_FOLLOWER:
+        if answer.error is ErrorCode.not_leader_or_follower:
             self._release(None)
-        if answer.error is not Error.NONE:
+        if answer.error is not ErrorCode.none:
             self._failures = 1
             self._retry()
         elif answer.snapshot is not None:

@@ -14,7 +14,7 @@ from reference_broker.quorum.metadata_log import VALID, Valid
 from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription, Role
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Leader(RoleState):
 
     def depart(self) -> None:
         for waiting in self.waiting.values():
-            waiting.answer(self._refused(Error.NOT_LEADER_OR_FOLLOWER))
+            waiting.answer(self._refused(ErrorCode.not_leader_or_follower))
         self.waiting.clear()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
@@ -176,7 +176,7 @@ class Leader(RoleState):
             max_bytes = min(request.max_bytes, partition.partition_max_bytes)
             records = log.read(partition.fetch_offset, max_bytes, log.end_offset)
         return fetched(
-            Error.NONE, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
+            ErrorCode.none, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
         )
 
     def _refused(self, error: Error) -> FetchResponse:

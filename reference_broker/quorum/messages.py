@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def read_voted(body: object) -> Answer | None:
     if not isinstance(body, vote_response.VoteResponse) or body.error_code or not _names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
-    return Answer(Error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
+    return Answer(known_error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
 
 
 def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "begin_request.BeginQuorumEpochRequest":
@@ -195,7 +194,7 @@ def read_epoch_answer(body: object) -> Answer | None:
     if body.error_code or not _names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
-    return Answer(Error(int(one.error_code)), one.leader_id, one.leader_epoch)
+    return Answer(known_error(int(one.error_code)), one.leader_id, one.leader_epoch)
 
 
 def _names_metadata(topics: Sequence[object]) -> bool:

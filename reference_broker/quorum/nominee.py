@@ -6,7 +6,7 @@ from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
 from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.values import NO_NODE, Role
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
@@ -76,7 +76,7 @@ class Nominee(RoleState):
         )
 
     def _answered(self, peer: int, answer: Answer) -> None:
-        if answer.error is not Error.NONE:
+        if answer.error is not ErrorCode.none:
             self._unreachable(peer)
             return
         self.failed.pop(peer, None)

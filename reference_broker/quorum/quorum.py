@@ -36,7 +36,7 @@ from reference_broker.quorum.values import (
     ReplicaDescription,
     Role,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 __all__ = [
@@ -165,12 +165,12 @@ class Quorum:
     def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
         """Of a request that only the leader answers, in Kafka's order; None: go on. ``cluster_id`` None: not said."""
         if cluster_id is not None and cluster_id != self.cluster_id:
-            return Error.INCONSISTENT_CLUSTER_ID
+            return ErrorCode.inconsistent_cluster_id
         if leader_epoch != self.epoch:
-            return Error.FENCED_LEADER_EPOCH if leader_epoch < self.epoch else Error.UNKNOWN_LEADER_EPOCH
+            return ErrorCode.fenced_leader_epoch if leader_epoch < self.epoch else ErrorCode.unknown_leader_epoch
         if not self.is_leader:
-            return Error.NOT_LEADER_OR_FOLLOWER
-        return Error.BROKER_NOT_AVAILABLE if self.leaving else None
+            return ErrorCode.not_leader_or_follower
+        return ErrorCode.broker_not_available if self.leaving else None
 
     # What others ask
 

@@ -12,7 +12,7 @@ from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import Answer, EpochNews, Vote
 from reference_broker.quorum.values import NO_NODE, Role
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def vote(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> No
     asked = quorum_messages.read_vote(body)
     refused = _whole_error(quorum, asked.cluster_id if asked else None, asked is not None)
     if asked is None or refused is not None:
-        answer(quorum_messages.vote_refused(refused or Error.INVALID_REQUEST))
+        answer(quorum_messages.vote_refused(refused or ErrorCode.invalid_request))
         return
 
     def reply(error: Error, granted: bool = False) -> None:
@@ -35,7 +35,7 @@ def vote(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> No
         return
     own = quorum.log.end
     up_to_date = (asked.end.epoch, asked.end.offset) >= (own.epoch, own.offset)
-    _judge(quorum, asked, up_to_date, lambda granted: reply(Error.NONE, granted))
+    _judge(quorum, asked, up_to_date, lambda granted: reply(ErrorCode.none, granted))
 
 
 def _judge(quorum: "Quorum", asked: Vote, up_to_date: bool, reply: Callable[[bool], None]) -> None:
@@ -55,7 +55,7 @@ def begin_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]
     news = quorum_messages.read_begin_epoch(body)
     refused = _whole_error(quorum, news.cluster_id if news else None, news is not None)
     if news is None or refused is not None:
-        answer(quorum_messages.begin_refused(refused or Error.INVALID_REQUEST))
+        answer(quorum_messages.begin_refused(refused or ErrorCode.invalid_request))
         return
 
     def reply(error: Error) -> None:
@@ -68,16 +68,16 @@ def begin_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]
     state = quorum.state
     if news.epoch == quorum.epoch and isinstance(state, Follower):
         state.announced()
-        reply(Error.NONE)
+        reply(ErrorCode.none)
     else:
-        quorum.become_follower(news.epoch, news.leader_id, then=lambda: reply(Error.NONE))
+        quorum.become_follower(news.epoch, news.leader_id, then=lambda: reply(ErrorCode.none))
 
 
 def end_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
     news = quorum_messages.read_end_epoch(body)
     refused = _whole_error(quorum, news.cluster_id if news else None, news is not None)
     if news is None or refused is not None:
-        answer(quorum_messages.end_refused(refused or Error.INVALID_REQUEST))
+        answer(quorum_messages.end_refused(refused or ErrorCode.invalid_request))
         return
 
     def reply(error: Error) -> None:
@@ -89,18 +89,18 @@ def end_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) 
         return
     state = quorum.state
     if news.epoch > quorum.epoch:
-        quorum.become_unattached(news.epoch, voted_id=NO_NODE, then=lambda: reply(Error.NONE))
+        quorum.become_unattached(news.epoch, voted_id=NO_NODE, then=lambda: reply(ErrorCode.none))
         return
     if isinstance(state, Follower):
         state.leader_resigned(news.successors)
-    reply(Error.NONE)
+    reply(ErrorCode.none)
 
 
 def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
     partition = fetch_messages.fetched_partition(request)
     refused = _whole_error(quorum, request.cluster_id, partition is not None)
     if partition is None or refused is not None:
-        answer(fetch_messages.fetch_refused(refused or Error.INVALID_REQUEST))
+        answer(fetch_messages.fetch_refused(refused or ErrorCode.invalid_request))
         return
     state = quorum.state
     error = _fetch_error(request, partition) or quorum.leader_check(None, partition.current_leader_epoch)
@@ -109,7 +109,7 @@ def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchRespon
         return
     answer(
         fetch_messages.fetched(
-            error or Error.NOT_LEADER_OR_FOLLOWER,
+            error or ErrorCode.not_leader_or_follower,
             quorum.leader_id,
             quorum.epoch,
             quorum.high_watermark,
@@ -121,40 +121,40 @@ def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchRespon
 def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:
     """Of the request as a whole."""
     if quorum.stopped:
-        return Error.BROKER_NOT_AVAILABLE
+        return ErrorCode.broker_not_available
     if cluster_id is not None and cluster_id != quorum.cluster_id:
-        return Error.INCONSISTENT_CLUSTER_ID
-    return None if is_metadata else Error.INVALID_REQUEST
+        return ErrorCode.inconsistent_cluster_id
+    return None if is_metadata else ErrorCode.invalid_request
 
 
 def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) -> Error | None:
     """Of a request between voters. ``voter_id``: whom it is meant for (-1: not said)."""
     if epoch < quorum.epoch:
-        return Error.FENCED_LEADER_EPOCH
+        return ErrorCode.fenced_leader_epoch
     if remote_id < 0 or remote_id == quorum.node_id:
-        return Error.INVALID_REQUEST
+        return ErrorCode.invalid_request
     if not quorum.is_voter or remote_id not in quorum.voters:
-        return Error.INCONSISTENT_VOTER_SET
-    return Error.INVALID_VOTER_KEY if voter_id not in (NO_NODE, quorum.node_id) else None
+        return ErrorCode.inconsistent_voter_set
+    return ErrorCode.invalid_voter_key if voter_id not in (NO_NODE, quorum.node_id) else None
 
 
 def _vote_error(quorum: "Quorum", asked: Vote) -> Error | None:
     newest = asked.epoch if asked.pre_vote else asked.epoch - 1
     if asked.end.offset < 0 or not 0 <= asked.end.epoch <= newest:
-        return Error.INVALID_REQUEST
+        return ErrorCode.invalid_request
     return _voter_error(quorum, asked.candidate_id, asked.epoch, asked.voter_id)
 
 
 def _news_error(quorum: "Quorum", news: EpochNews) -> Error | None:
     error = _voter_error(quorum, news.leader_id, news.epoch, news.voter_id)
     if error is None and news.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, news.leader_id):
-        return Error.INVALID_REQUEST  # Two leaders of one epoch: one of the two nodes lies.
+        return ErrorCode.invalid_request  # Two leaders of one epoch: one of the two nodes lies.
     if error is None and news.epoch == quorum.epoch and quorum.role in (Role.LEADER, Role.RESIGNED):
-        return Error.INVALID_REQUEST
+        return ErrorCode.invalid_request
     return error
 
 
 def _fetch_error(request: FetchRequest, partition: FetchPartition) -> Error | None:
     fetched_epoch = partition.last_fetched_epoch
     is_sane = request.max_wait_ms >= 0 and partition.fetch_offset >= 0
-    return None if is_sane and 0 <= fetched_epoch <= partition.current_leader_epoch else Error.INVALID_REQUEST
+    return None if is_sane and 0 <= fetched_epoch <= partition.current_leader_epoch else ErrorCode.invalid_request

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c as _crc32c
 
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -116,7 +116,9 @@ def add_sequence(sequence: int, count: int) -> int:
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Raises InvalidRecords (CORRUPT_MESSAGE) if fewer than 61 bytes are there."""
     if len(buffer) - position < HEADER_BYTES:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch header needs 61 bytes, {len(buffer) - position} are left")
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"a batch header needs 61 bytes, {len(buffer) - position} are left"
+        )
     return _new(BatchHeader, _HEADER.unpack_from(buffer, position))
 
 
@@ -132,7 +134,7 @@ def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size < HEADER_BYTES or position + size > end:
             raise InvalidRecords(
-                Error.CORRUPT_MESSAGE, f"batch at byte {position} claims {size} bytes, {end - position} are left"
+                ErrorCode.corrupt_message, f"batch at byte {position} claims {size} bytes, {end - position} are left"
             )
         yield position, header
         position += size
@@ -158,14 +160,16 @@ def checked(view: memoryview, position: int, end: int) -> BatchHeader:
     left = end - position
     if left > UNPATCHED_FROM and view[position + UNPATCHED_FROM] != MAGIC:
         magic = view[position + UNPATCHED_FROM]
-        error = Error.UNSUPPORTED_FOR_MESSAGE_FORMAT if magic < MAGIC else Error.CORRUPT_MESSAGE
+        error = ErrorCode.unsupported_for_message_format if magic < MAGIC else ErrorCode.corrupt_message
         raise InvalidRecords(error, f"batch at byte {position} has magic {magic}, not 2")
     header = read_header(view, position)
     size = header.batch_length + LENGTH_OVERHEAD_BYTES
     if size < HEADER_BYTES or size > left:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"batch at byte {position} claims {size} bytes, {left} are left")
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"batch at byte {position} claims {size} bytes, {left} are left"
+        )
     if checksum(view[position + CRC_FROM : position + size]) != header.crc:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"batch at byte {position} has a wrong CRC")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"batch at byte {position} has a wrong CRC")
     return header
 
 

@@ -6,7 +6,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - struct names its class in lower case
 
 from reference_broker.records.batch import Buffer, InvalidRecords
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 """A batch that decompresses to more is refused: a small request must not make the broker allocate gigabytes."""
@@ -37,10 +37,10 @@ def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESS
     what the codec says or that grow beyond ``max_bytes``."""
     function = _DECOMPRESS.get(codec)
     if function is None:
-        raise InvalidRecords(Error.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {codec} does not exist")
+        raise InvalidRecords(ErrorCode.unsupported_compression_type, f"compression codec {codec} does not exist")
     plain = function(data, max_bytes)
     if len(plain) > max_bytes:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch decompresses to more than {max_bytes} bytes")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"a batch decompresses to more than {max_bytes} bytes")
     return plain
 
 
@@ -158,7 +158,7 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _corrupt(codec: str, why: object) -> InvalidRecords:
-    return InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch is not {codec}: {why}")
+    return InvalidRecords(ErrorCode.corrupt_message, f"a batch is not {codec}: {why}")
 
 
 _COMPRESS: dict[int, Callable[[bytes], bytes]] = {

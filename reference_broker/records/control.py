@@ -15,7 +15,7 @@ from reference_broker.records.builder import build
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
 from reference_broker.wire.encoding import encoder
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
@@ -66,7 +66,7 @@ def build_marker(
 def read_control(record: Record) -> ControlRecord:
     """Raises InvalidRecords (CORRUPT_MESSAGE) if the key is not a control key."""
     if record.key is None or len(record.key) < _KEY.size:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, "a control record without a control key")
+        raise InvalidRecords(ErrorCode.corrupt_message, "a control record without a control key")
     version, type_ = _KEY.unpack_from(record.key)
     return ControlRecord(type_, version, record.value or b"")
 

@@ -6,7 +6,7 @@ from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, In
 from reference_broker.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
 from reference_broker.records.record import HeaderPair, Record
 from reference_broker.records.varint import read_zigzag
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 __all__ = ["Record", "read_all", "read_records"]
 
@@ -30,7 +30,9 @@ def read_records(batch: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMP
     view = memoryview(batch)
     header = read_header(view)
     if not HEADER_BYTES <= header.size_bytes <= len(view):
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a batch claims {header.size_bytes} bytes, {len(view)} are there")
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"a batch claims {header.size_bytes} bytes, {len(view)} are there"
+        )
     body = view[HEADER_BYTES : header.size_bytes]
     plain = body if header.compression == 0 else decompress(header.compression, body, max_decompressed_bytes)
     yield from _decode(bytes(plain), header)
@@ -42,10 +44,12 @@ def _decode(plain: bytes, header: BatchHeader) -> Iterator[Record]:
         length, start = read_zigzag(plain, position)
         position = start + length
         if length < 0 or position > len(plain):
-            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a record of {length} bytes, {len(plain) - start} are left")
+            raise InvalidRecords(
+                ErrorCode.corrupt_message, f"a record of {length} bytes, {len(plain) - start} are left"
+            )
         yield _decode_record(plain, start, position, header)
     if position != len(plain):
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{len(plain) - position} bytes follow the last record")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"{len(plain) - position} bytes follow the last record")
 
 
 def _decode_record(plain: bytes, start: int, end: int, header: BatchHeader) -> Record:
@@ -58,20 +62,22 @@ def _decode_record(plain: bytes, start: int, end: int, header: BatchHeader) -> R
     if count:
         headers, position = _read_headers(plain, position, end, count)
     if position != end:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a record's fields end at byte {position}, the record at {end}")
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"a record's fields end at byte {position}, the record at {end}"
+        )
     timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, headers)
 
 
 def _read_headers(plain: bytes, position: int, end: int, count: int) -> tuple[tuple[HeaderPair, ...], int]:
     if not 0 <= count <= end - position:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a record claims {count} headers")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"a record claims {count} headers")
     pairs = []
     for _ in range(count):
         name, position = _read_bytes(plain, position, end)
         value, position = _read_bytes(plain, position, end)
         if name is None:
-            raise InvalidRecords(Error.CORRUPT_MESSAGE, "a record header without a name")
+            raise InvalidRecords(ErrorCode.corrupt_message, "a record header without a name")
         pairs.append((name.decode(errors="replace"), value))
     return tuple(pairs), position
 
@@ -81,5 +87,5 @@ def _read_bytes(plain: bytes, position: int, end: int) -> tuple[bytes | None, in
     if length < 0:
         return None, position
     if length > end - position:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"a field of {length} bytes, {end - position} are left")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"a field of {length} bytes, {end - position} are left")
     return plain[position : position + length], position + length

@@ -19,7 +19,7 @@ from reference_broker.records.batch import (
     read_header,
 )
 from reference_broker.records.reader import read_records
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 MIN_RECORD_BYTES = 7
 """Length, attributes, two deltas, key length, value length, header count: one byte each."""
@@ -44,7 +44,7 @@ def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
     """
     size = header.batch_length + LENGTH_OVERHEAD_BYTES
     if size > rules.max_message_bytes:
-        raise InvalidRecords(Error.MESSAGE_TOO_LARGE, f"batch of {size} bytes, {rules.max_message_bytes} allowed")
+        raise InvalidRecords(ErrorCode.message_too_large, f"batch of {size} bytes, {rules.max_message_bytes} allowed")
     _check_shape(header, size)
     _check_producer(header)
     if rules.create_time:
@@ -54,46 +54,47 @@ def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 def _check_shape(header: BatchHeader, size: int) -> None:
     attributes, count = header.attributes, header.record_count
     if attributes & ~KNOWN_ATTRIBUTES:
-        raise InvalidRecords(Error.INVALID_RECORD, f"batch attributes {attributes:#06x} have unknown bits")
+        raise InvalidRecords(ErrorCode.invalid_record, f"batch attributes {attributes:#06x} have unknown bits")
     if attributes & (CONTROL | DELETE_HORIZON):
-        raise InvalidRecords(Error.INVALID_RECORD, "clients may not send control batches or delete horizons")
+        raise InvalidRecords(ErrorCode.invalid_record, "clients may not send control batches or delete horizons")
     if attributes & LOG_APPEND_TIME:
-        raise InvalidRecords(Error.INVALID_TIMESTAMP, "clients may not set append times")
+        raise InvalidRecords(ErrorCode.invalid_timestamp, "clients may not set append times")
     codec = attributes & COMPRESSION_MASK
     if codec > LAST_CODEC:
-        raise InvalidRecords(Error.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {codec} does not exist")
+        raise InvalidRecords(ErrorCode.unsupported_compression_type, f"compression codec {codec} does not exist")
     if count < 1 or count != header.last_offset_delta + 1:
         raise InvalidRecords(
-            Error.INVALID_RECORD, f"batch of {count} records has last offset delta {header.last_offset_delta}"
+            ErrorCode.invalid_record, f"batch of {count} records has last offset delta {header.last_offset_delta}"
         )
     if codec == 0 and count * MIN_RECORD_BYTES > size - HEADER_BYTES:
-        raise InvalidRecords(Error.INVALID_RECORD, f"{count} records do not fit {size - HEADER_BYTES} bytes")
+        raise InvalidRecords(ErrorCode.invalid_record, f"{count} records do not fit {size - HEADER_BYTES} bytes")
 
 
 def _check_producer(header: BatchHeader) -> None:
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise InvalidRecords(
-                Error.INVALID_RECORD,
+                ErrorCode.invalid_record,
                 f"producer {header.producer_id} sent epoch {header.producer_epoch}, sequence {header.base_sequence}",
             )
     elif header.producer_id != -1 or header.producer_epoch != -1 or header.base_sequence != -1:
-        raise InvalidRecords(Error.INVALID_RECORD, "epoch or sequence without a producer ID")
+        raise InvalidRecords(ErrorCode.invalid_record, "epoch or sequence without a producer ID")
     elif header.is_transactional:
-        raise InvalidRecords(Error.INVALID_RECORD, "a transactional batch without a producer ID")
+        raise InvalidRecords(ErrorCode.invalid_record, "a transactional batch without a producer ID")
 
 
 def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
     latest, first = header.max_timestamp_ms, header.base_timestamp_ms
     if latest < NO_TIMESTAMP or first < NO_TIMESTAMP:
-        raise InvalidRecords(Error.INVALID_TIMESTAMP, f"timestamps {first} and {latest} are negative")
+        raise InvalidRecords(ErrorCode.invalid_timestamp, f"timestamps {first} and {latest} are negative")
     if latest != NO_TIMESTAMP and latest - now_ms > rules.after_max_ms:
         raise InvalidRecords(
-            Error.INVALID_TIMESTAMP, f"timestamp {latest} is {latest - now_ms} ms ahead, {rules.after_max_ms} allowed"
+            ErrorCode.invalid_timestamp,
+            f"timestamp {latest} is {latest - now_ms} ms ahead, {rules.after_max_ms} allowed",
         )
     if first != NO_TIMESTAMP and now_ms - first > rules.before_max_ms:
         raise InvalidRecords(
-            Error.INVALID_TIMESTAMP, f"timestamp {first} is {now_ms - first} ms old, {rules.before_max_ms} allowed"
+            ErrorCode.invalid_timestamp, f"timestamp {first} is {now_ms - first} ms old, {rules.before_max_ms} allowed"
         )
 
 
@@ -109,5 +110,5 @@ def check_keys(batches: Sequence[Buffer]) -> None:
         )
         if wrong:
             raise InvalidRecords(
-                Error.INVALID_RECORD, f"{len(wrong)} records have no key, or not the next offset", wrong
+                ErrorCode.invalid_record, f"{len(wrong)} records have no key, or not the next offset", wrong
             )

@@ -1,7 +1,7 @@
 """Zigzag variable-length integers, as records use them (Kafka's ByteUtils.writeVarint / writeVarlong)."""
 
 from reference_broker.records.batch import Buffer, InvalidRecords
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 MAX_VARINT_BYTES = 10
 
@@ -34,8 +34,8 @@ def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
             if byte < 0x80:
                 return (result >> 1) ^ -(result & 1), position
     except IndexError as error:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, "a record ends inside a number") from error
-    raise InvalidRecords(Error.CORRUPT_MESSAGE, "a record holds a number of more than 10 bytes")
+        raise InvalidRecords(ErrorCode.corrupt_message, "a record ends inside a number") from error
+    raise InvalidRecords(ErrorCode.corrupt_message, "a record holds a number of more than 10 bytes")
 
 
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]

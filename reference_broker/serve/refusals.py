@@ -3,36 +3,36 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 FIXES: Mapping[int, str] = {
-    Error.INCONSISTENT_CLUSTER_ID: "it belongs to another cluster: give every node the same crucible.cluster.id, or "
-    "this one another data directory",
-    Error.INCONSISTENT_VOTER_SET: "it knows other voters: give every node the same IDs in controller.quorum.voters",
-    Error.INVALID_VOTER_KEY: "it is another voter than this node takes it for: correct its address in "
+    ErrorCode.inconsistent_cluster_id: "it belongs to another cluster: give every node the same crucible.cluster.id, "
+    "or this one another data directory",
+    ErrorCode.inconsistent_voter_set: "it knows other voters: give every node the same IDs in controller.quorum.voters",
+    ErrorCode.invalid_voter_key: "it is another voter than this node takes it for: correct its address in "
     "controller.quorum.voters",
-    Error.DUPLICATE_BROKER_REGISTRATION: "another broker with this node's ID is alive: give each node an ID of its own "
-    "(one that has just ended is forgotten after broker.session.timeout.ms)",
-    Error.INVALID_REGISTRATION: "it refuses this broker's registration: both must be of one version of Crucible",
-    Error.UNSUPPORTED_VERSION: "it speaks or uses newer versions: both must be of one version of Crucible",
+    ErrorCode.duplicate_broker_registration: "another broker with this node's ID is alive: give each node an ID of its "
+    "own (one that has just ended is forgotten after broker.session.timeout.ms)",
+    ErrorCode.invalid_registration: "it refuses this broker's registration: both must be of one version of Crucible",
+    ErrorCode.unsupported_version: "it speaks or uses newer versions: both must be of one version of Crucible",
 }
 
 
 def refusal(body: object) -> Error | None:
     """An error of the answer as a whole, or of its only partition, that asking again will not change."""
     code = _code(body)
-    if code == Error.NONE:
+    if code == ErrorCode.none:
         topics = getattr(body, "topics", None)
         partitions = getattr(topics[0], "partitions", None) if topics else None
         code = _code(partitions[0]) if partitions else code
-    return Error(code) if code in FIXES else None
+    return known_error(code) if code in FIXES else None
 
 
 def _code(part: Any) -> int:
-    return int(getattr(part, "error_code", Error.NONE))
+    return int(getattr(part, "error_code", ErrorCode.none))
 
 
 def waits_for(node: "Node") -> str:

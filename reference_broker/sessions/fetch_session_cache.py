@@ -19,7 +19,7 @@ from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.final_revision import MIN_EVICTION_MS, FinalRevision
 from reference_broker.sessions.first_revision import FirstRevision
 from reference_broker.sessions.revision import Revision
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 MAX_SESSION_PARTITIONS = 250_000
 """A session that would cache more is closed, and none of that size is created."""
@@ -90,7 +90,7 @@ class FetchSessionCache:
         """The session of an incremental request, or the top-level error. A refused request changes nothing."""
         session = self._numbered(session_id, request_epoch, self.final)
         if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
-            return Error.FETCH_SESSION_TOPIC_ID_ERROR
+            return ErrorCode.fetch_session_topic_id_error
         return session
 
     def lookup_first(self, session_id: int, sequence_number: int) -> FetchSession | Error:
@@ -103,7 +103,7 @@ class FetchSessionCache:
             self.count_not_found()
             return revision.unknown_id
         if session.denied:
-            return Error.INCREMENTAL_FETCH_DENIED
+            return DraftError.INCREMENTAL_FETCH_DENIED
         return session if session.accept_epoch(number) else revision.wrong_number
 
     def admit(self, draft: FetchSession, now: Now) -> bool:

@@ -6,7 +6,7 @@ from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.queues import ListQueue
 from reference_broker.sessions.revision import DataQueue, is_lasting
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import PartitionData
 
 MIN_EVICTION_MS = 120_000
@@ -40,11 +40,11 @@ class FinalRevision:
 
     @property
     def unknown_id(self) -> Error:
-        return Error.FETCH_SESSION_ID_NOT_FOUND
+        return ErrorCode.fetch_session_id_not_found
 
     @property
     def wrong_number(self) -> Error:
-        return Error.INVALID_FETCH_SESSION_EPOCH
+        return ErrorCode.invalid_fetch_session_epoch
 
     def is_number(self, number: int) -> bool:
         return 1 <= number <= LARGEST_EPOCH

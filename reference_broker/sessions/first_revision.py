@@ -12,7 +12,7 @@ from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.queues import RingQueue
 from reference_broker.sessions.revision import DataQueue, is_lasting
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error
 from reference_broker.wire.fetch import PartitionData
 
 
@@ -34,11 +34,11 @@ class FirstRevision:
 
     @property
     def unknown_id(self) -> Error:
-        return Error.INVALID_FETCH_SESSION
+        return DraftError.INVALID_FETCH_SESSION
 
     @property
     def wrong_number(self) -> Error:
-        return Error.INVALID_FETCH_SESSION
+        return DraftError.INVALID_FETCH_SESSION
 
     def is_number(self, number: int) -> bool:
         return number >= 1

@@ -15,7 +15,7 @@ from reference_broker.wire import drafts, reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import Reader, decoder
 from reference_broker.wire.encoding import Writer, encoder
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.fetch_drafts import (
     decode_draft_request,
@@ -44,7 +44,7 @@ Direction: TypeAlias = Literal["request", "response"]
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
-_UNSUPPORTED_VERSION: Final = int(Error.UNSUPPORTED_VERSION).to_bytes(2, "big")
+_UNSUPPORTED_VERSION: Final = int(ErrorCode.unsupported_version).to_bytes(2, "big")
 _LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
 """librdkafka, asking for all topics in a flexible version, writes four bytes for the null array where one is right;
 what it means stands in the first bytes, and three are left over. Kafka ignores bytes behind any request."""

@@ -34,7 +34,7 @@ from reference_broker.client.metadata_cache import MetadataUpdate
 from reference_broker.client.offset_commits import Committed, Fetched
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reports.rows import (
     END_OF_RUN_US,
     CommitRow,
@@ -212,7 +212,7 @@ class ConsumerHistory(ConsumerObserver):
             self.quiet.pop(where, None)
 
     def _fetched(self, reads: Reads, part: FetchedPartition) -> PositionRow:
-        if part.error is Error.OFFSET_OUT_OF_RANGE:
+        if part.error is ErrorCode.offset_out_of_range:
             self._out_of_range[part.where] = reads.index
         if part.batches:
             producers = tuple((each.header.last_offset, each.header.producer_id) for each in part.batches)
@@ -270,8 +270,8 @@ class ConsumerHistory(ConsumerObserver):
 
     def committed(self, committed: Committed) -> None:
         operation = self._sent.pop(COMMIT_LANE)
-        wrong = next((each for each in committed.errors.values() if each), Error.NONE)
-        kind = "ok" if not wrong else "info" if wrong is Error.REQUEST_TIMED_OUT else "fail"
+        wrong = next((each for each in committed.errors.values() if each), ErrorCode.none)
+        kind = "ok" if not wrong else "info" if wrong is ErrorCode.request_timed_out else "fail"
         self.journal.end(operation, kind, name_of(wrong) if wrong else None)
         for where, error in committed.errors.items():
             at, draft = committed.offsets[where], committed.version == DRAFT_VERSION
@@ -359,9 +359,9 @@ class ConsumerHistory(ConsumerObserver):
 
 def _error_in(f: str, body: object) -> str | None:
     """Of answers that say it of themselves or of partitions; others are the consumer's to judge."""
-    code: Error | int = Error.NONE
+    code: Error | int = ErrorCode.none
     if f == _snake(api_name(LIST_OFFSETS)):
-        code = next((error for error, _, _ in listed_offsets(body).values() if error), Error.NONE)
+        code = next((error for error, _, _ in listed_offsets(body).values() if error), ErrorCode.none)
     elif f not in ("metadata", "fetch"):
         code = error_of(getattr(body, "error_code", 0))
     return name_of(code) if code else None

@@ -49,7 +49,7 @@ from reference_broker.client.group_events import (
 from reference_broker.client.group_requests import GroupVersions
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reports.rows import END_OF_RUN_US
 
 TIMER_LANE: Final = 0
@@ -373,7 +373,7 @@ class GroupMember:
 
     def _follow_policy_none(self, consumer: GroupConsumer) -> None:
         """Without a reset policy the application decides: it stays where it is, or begins at offset 0."""
-        if Error.OFFSET_OUT_OF_RANGE in consumer.take_failures():
+        if ErrorCode.offset_out_of_range in consumer.take_failures():
             for where, at in consumer.resetting.items():
                 if at < 0:
                     epoch = consumer.metadata_epoch()

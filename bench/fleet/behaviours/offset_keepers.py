@@ -14,7 +14,7 @@ from bench.fleet.behaviours.sinks import Sink
 from reference_broker.client.group_consumer import GroupConsumer
 from reference_broker.client.offset_commits import NO_OFFSET
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError
 
 NO_EPOCH: Final = -1
 
@@ -84,7 +84,7 @@ class KafkaOffsets:
             return
         self.busy = False
         for where, error in result.errors.items():
-            if error is Error.INVALID_METADATA_EPOCH:
+            if error is DraftError.INVALID_METADATA_EPOCH:
                 self.refused[where] = result.offsets[where].offset
             elif not error:
                 self.refused.pop(where, None)

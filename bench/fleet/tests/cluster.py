@@ -11,7 +11,6 @@ from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
@@ -27,6 +26,7 @@ from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Disconnected, Request, TimedOut
 from bench.fleet.tests.conftest import TICK_US, World
+from reference_broker.wire.errors import ErrorCode
 
 ADDRESSES = tuple(Address(f"node-{number}", 9092) for number in range(3))
 NO_WAIT = bodies.milliseconds(0)

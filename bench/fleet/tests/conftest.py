@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.list_offsets.v10.response import (
     ListOffsetsPartitionResponse,
@@ -47,6 +46,7 @@ from bench.fleet.behaviours.protocol import (
 from bench.fleet.recorder import MemorySink, Recorder
 from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
 from reference_broker.records.batch import patched, read_header
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     FetchResponse,

@@ -4,7 +4,6 @@ metadata epochs, and nodes whose idea of the cluster is old."""
 from dataclasses import dataclass, field
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
-from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
@@ -27,6 +26,7 @@ from bench.fleet.behaviours.protocol import Answered, Disconnected, Request, Tim
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
 from reference_broker.client.draft_versions import NEEDED_DRAFTS
 from reference_broker.wire import drafts
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
 NO_WAIT = bodies.milliseconds(0)

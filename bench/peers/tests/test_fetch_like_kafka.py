@@ -15,7 +15,7 @@ from bench.peers.raw_client import RawConnection, create_topic
 from bench.peers.systems import KAFKA
 from bench.peers.tests.fetch_walk import TOPICS, Answer, Ask, Side, Walk, fetch
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 pytestmark = pytest.mark.peer
@@ -87,10 +87,10 @@ def test_topics_that_come_go_and_come_back_get_the_same_answers(sides: tuple[Sid
     assert look(1) == [{late: 0} if by_name else {}] * 2
     _delete(sides, passing)
     _settle(sides, {kept: 1, late: 1})
-    gone = int(Error.UNKNOWN_TOPIC_OR_PARTITION)
-    assert look(2) == [{passing: gone if by_name else int(Error.UNKNOWN_TOPIC_ID)}, {passing: gone}]
+    gone = int(ErrorCode.unknown_topic_or_partition)
+    assert look(2) == [{passing: gone if by_name else int(ErrorCode.unknown_topic_id)}, {passing: gone}]
     _settle(sides, topics, learn=by_name)
-    assert look(3) == [{passing: 0 if by_name else int(Error.INCONSISTENT_TOPIC_ID)}] * 2
+    assert look(3) == [{passing: 0 if by_name else int(ErrorCode.inconsistent_topic_id)}] * 2
     for name in topics:
         _delete(sides, name)
 

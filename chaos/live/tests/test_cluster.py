@@ -25,7 +25,7 @@ from bench.fleet.behaviours.bodies import (
 from bench.ports import free_port
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.live
 
@@ -100,7 +100,10 @@ class Admin:
                     continue
                 body = create_topics_request([new_topic(topic, 1, 1, {})], 1000)
                 answer = ask(found[1], CREATE_TOPICS, 7, body)
-                if answer is not None and answer.topics[0].error_code in (Error.NONE, Error.TOPIC_ALREADY_EXISTS):
+                if answer is not None and answer.topics[0].error_code in (
+                    ErrorCode.none,
+                    ErrorCode.topic_already_exists,
+                ):
                     return found[0]
             time.sleep(0.05)
         raise AssertionError(f"nobody made {topic}")

@@ -5,13 +5,13 @@ import threading
 import time
 from typing import Any
 
-from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 
 from bench.fleet.behaviours.bodies import milliseconds
 from chaos.faults import feature_finalized
 from chaos.faults.timed import Ended
 from chaos.live.targets import Target
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, encode_response
 from scenarios.model import Fault

@@ -18,7 +18,6 @@ from kio.schema.alter_partition.v3.request import AlterPartitionRequest, TopicDa
 from kio.schema.alter_partition.v3.request import PartitionData as Wanted
 from kio.schema.alter_partition.v3.response import AlterPartitionResponse, PartitionData
 from kio.schema.alter_partition.v3.response import TopicData as TopicAnswer
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
@@ -28,6 +27,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.planning.isr_changes import IsrOutcomes, WantedIsr
 from reference_broker.metadata.image import PartitionImage
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:

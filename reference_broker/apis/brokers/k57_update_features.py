@@ -11,7 +11,6 @@ Version notes:
 KIPs: 232, 584, 778.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
 from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
@@ -22,6 +21,7 @@ from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.feature_updates import FeatureOutcomes, WantedLevel
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:

@@ -16,7 +16,6 @@ from uuid import UUID
 
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from reference_broker.apis.api import Api
@@ -25,6 +24,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:

@@ -9,13 +9,13 @@ KIPs: 631.
 
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
-from kio.schema.errors import ErrorCode
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.broker_heartbeats import Heartbeat
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001

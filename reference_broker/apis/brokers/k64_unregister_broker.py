@@ -7,7 +7,6 @@
 KIPs: 631.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
@@ -17,6 +16,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: UnregisterBrokerRequest) -> None:

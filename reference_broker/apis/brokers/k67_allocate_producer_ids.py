@@ -8,7 +8,6 @@ KIPs: 730.
 
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
 from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32
 
@@ -17,6 +16,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE
+from reference_broker.wire.errors import ErrorCode
 
 NO_BLOCK = -1
 

@@ -18,7 +18,6 @@ from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
@@ -28,6 +27,7 @@ from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem
+from reference_broker.wire.errors import ErrorCode
 
 
 class Needs(HasConfig, HasController, HasNodeId, Protocol):

@@ -11,7 +11,6 @@ KIPs: 133, 339.
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsResource as Wanted
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
@@ -21,6 +20,7 @@ from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.config_changes import ConfigOutcomes, ReplacedConfigs
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: AlterConfigsRequest) -> None:

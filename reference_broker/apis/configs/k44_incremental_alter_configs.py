@@ -8,7 +8,6 @@
 KIPs: 339.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -26,6 +25,7 @@ from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.config_changes import AlteredConfigs, ConfigOutcomes
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: IncrementalAlterConfigsRequest) -> None:

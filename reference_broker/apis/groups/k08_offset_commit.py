@@ -11,7 +11,6 @@ Version notes:
 KIPs: 211, 232, 320, 345.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
@@ -31,7 +30,7 @@ from reference_broker.wire.drafts import (
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 GROUP_NOT_FOUND_FROM = 9
 

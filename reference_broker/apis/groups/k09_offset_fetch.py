@@ -17,7 +17,6 @@ KIPs: 88, 232, 447, 709.
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kio.schema.offset_fetch.v9.response import (
     OffsetFetchResponse,
@@ -40,7 +39,7 @@ from reference_broker.wire.drafts import (
     OffsetFetchResponsePartition1000,
     OffsetFetchResponseTopic1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 NOTHING = -1
 GROUP_ERROR_FROM = 2
@@ -80,7 +79,7 @@ def _wanted(asked: OffsetFetchRequestGroup) -> list[tuple[str, Sequence[int]]] |
 def _group(
     asked: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
 ) -> OffsetFetchResponseGroup:
-    if error is not Error.NONE and api_version < GROUP_ERROR_FROM:
+    if error is not ErrorCode.none and api_version < GROUP_ERROR_FROM:
         found = [FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked) or () for index in indexes]
     told = ErrorCode(int(error))
     topics = tuple(

@@ -15,7 +15,6 @@ KIPs: 699, 932.
 
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.types import BrokerId
@@ -28,6 +27,7 @@ from reference_broker.apis.parts import HasMetadata
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.storage.record_fields import fits
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
+from reference_broker.wire.errors import ErrorCode
 
 GROUP = 0
 KEY_TYPES = (GROUP, 1, 2)

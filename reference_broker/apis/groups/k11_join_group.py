@@ -18,7 +18,6 @@ KIPs: 62, 345, 394, 559, 800, 814.
 
 from datetime import timedelta
 
-from kio.schema.errors import ErrorCode
 from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 from kio.static.primitive import i32
@@ -29,6 +28,7 @@ from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
 from reference_broker.groups.state.member import MemberProtocol
+from reference_broker.wire.errors import ErrorCode
 
 NEEDS_MEMBER_ID_FROM = 4
 NULL_PROTOCOL_FROM = 7

@@ -9,7 +9,8 @@
 KIPs: 62, 345.
 """
 
-from kio.schema.errors import ErrorCode
+from collections.abc import Mapping
+
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
@@ -17,7 +18,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: HasGroups, call: Call, body: HeartbeatRequest) -> HeartbeatResponse:  # noqa: ARG001
@@ -34,10 +35,10 @@ def _response(error: Error) -> HeartbeatResponse:
     return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(error))
 
 
-_ANSWERS = {
-    Error.NONE: _response(Error.NONE),
-    Error.REBALANCE_IN_PROGRESS: _response(Error.REBALANCE_IN_PROGRESS),
-    Error.COORDINATOR_LOAD_IN_PROGRESS: _response(Error.NONE),
+_ANSWERS: Mapping[Error, HeartbeatResponse] = {
+    ErrorCode.none: _response(ErrorCode.none),
+    ErrorCode.rebalance_in_progress: _response(ErrorCode.rebalance_in_progress),
+    ErrorCode.coordinator_load_in_progress: _response(ErrorCode.none),
 }
 """Almost every heartbeat of a large group gets one of the first two. While the group is loaded Kafka says that all is
 well, since older clients do not expect the true error here."""

@@ -8,7 +8,6 @@
 KIPs: 345, 800.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
@@ -17,7 +16,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, Leaving
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: HasGroups, call: Call, body: LeaveGroupRequest) -> LeaveGroupResponse:  # noqa: ARG001

@@ -10,7 +10,6 @@ Version notes:
 KIPs: 345, 559.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
@@ -19,7 +18,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import SyncAnswer, SyncRequest
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 NAMES_PROTOCOL_FROM = 5
 
@@ -27,7 +26,7 @@ NAMES_PROTOCOL_FROM = 5
 def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupResponse | None:
     """Answers through ``call``, at once or later."""
     if call.api_version >= NAMES_PROTOCOL_FROM and (body.protocol_type is None or body.protocol_name is None):
-        return _response(SyncAnswer(Error.INCONSISTENT_GROUP_PROTOCOL))
+        return _response(SyncAnswer(ErrorCode.inconsistent_group_protocol))
     request = SyncRequest(
         body.group_id,
         body.generation_id,

@@ -11,7 +11,6 @@ KIPs: 345, 430, 1043.
 
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
@@ -22,7 +21,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
@@ -51,7 +50,7 @@ def _described(broker: HasGroups, group_id: GroupId, operations: int, version: i
     if version < NOT_FOUND_FROM:
         return _group(group_id, GroupState.DEAD.value, operations=operations)
     message = f"Group {group_id} not found."
-    return _group(group_id, GroupState.DEAD.value, error=Error.GROUP_ID_NOT_FOUND, message=message)
+    return _group(group_id, GroupState.DEAD.value, error=ErrorCode.group_id_not_found, message=message)
 
 
 def _existing(group: Group, operations: int) -> DescribedGroup:
@@ -70,7 +69,7 @@ def _group(
     group_id: GroupId,
     state: str,
     *,
-    error: Error = Error.NONE,
+    error: Error = ErrorCode.none,
     message: str | None = None,
     protocol_type: str = "",
     protocol: str = "",

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
@@ -20,7 +19,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.state.group import Group
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 TYPE = "classic"
 GROUPS_A_SLICE = 1000
@@ -33,9 +32,9 @@ class Needs(HasGroups, HasOutside, Protocol):
 def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
     """Many groups are listed in slices, and answered through ``call``."""
     if broker.groups.loading():
-        return _response(Error.COORDINATOR_LOAD_IN_PROGRESS, [])
+        return _response(ErrorCode.coordinator_load_in_progress, [])
     if body.types_filter and TYPE not in (each.strip().lower() for each in body.types_filter):
-        return _response(Error.NONE, [])
+        return _response(ErrorCode.none, [])
     states = frozenset(each.strip().lower() for each in body.states_filter)
     groups = (group for each in tuple(broker.groups.active()) for group in tuple(each.groups.values()))
     _list_slice(broker, call, groups, states, [])
@@ -53,7 +52,7 @@ def _list_slice(
     batch = tuple(islice(groups, GROUPS_A_SLICE))
     listed.extend(_listed(each) for each in batch if not states or each.state.value.lower() in states)
     if len(batch) < GROUPS_A_SLICE:
-        call.respond(_response(Error.NONE, listed))
+        call.respond(_response(ErrorCode.none, listed))
     else:
         now_us = broker.outside.now().mono_us
         broker.outside.set_timer(now_us, lambda: _list_slice(broker, call, groups, states, listed))

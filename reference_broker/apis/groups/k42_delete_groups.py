@@ -10,14 +10,13 @@ from functools import partial
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: HasGroups, call: Call, body: DeleteGroupsRequest) -> None:

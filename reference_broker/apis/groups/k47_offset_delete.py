@@ -7,7 +7,6 @@
 KIPs: 496.
 """
 
-from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponse,
@@ -19,7 +18,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: HasGroups, call: Call, body: OffsetDeleteRequest) -> None:
@@ -39,7 +38,7 @@ def handle(broker: HasGroups, call: Call, body: OffsetDeleteRequest) -> None:
                 ),
             )
             for topic in body.topics
-            if error is Error.NONE
+            if error is ErrorCode.none
         )
         call.respond(OffsetDeleteResponse(error_code=ErrorCode(int(error)), throttle_time=NO_THROTTLE, topics=topics))
 

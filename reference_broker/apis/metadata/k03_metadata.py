@@ -17,7 +17,6 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v13.response import (
     MetadataResponse,
@@ -45,6 +44,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.topic_names import is_internal, name_problem
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000
+from reference_broker.wire.errors import ErrorCode
 
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1

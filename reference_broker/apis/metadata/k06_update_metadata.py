@@ -21,7 +21,7 @@ from reference_broker.apis.parts import HasLifecycle, HasNow, HasOutside
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.updates import is_overtaken, refusal, update_from
 from reference_broker.wire.drafts import UpdateMetadataRequest1000, UpdateMetadataResponse1000
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 MOST_WAITING = 64
 """Updates of one node; each controller that believes to be active sends one at a time."""
@@ -43,7 +43,7 @@ class UpdateMetadata:
     def handle(self, call: Call, body: UpdateMetadataRequest1000) -> UpdateMetadataResponse1000 | None:
         """Answers once it is applied."""
         if len(self.waiting) == MOST_WAITING:
-            return UpdateMetadataResponse1000(error_code=Error.BROKER_NOT_AVAILABLE)
+            return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
         self.waiting.append((call, body))
         if len(self.waiting) == 1:
             self._begin()
@@ -59,7 +59,7 @@ class UpdateMetadata:
             next(slices)
         except StopIteration as stop:
             call, body = self.waiting.popleft()
-            if stop.value is not Error.NONE:
+            if stop.value is not ErrorCode.none:
                 _note_refusal(self.broker, body, stop.value)
             call.respond(UpdateMetadataResponse1000(error_code=stop.value))
             if self.waiting:
@@ -81,7 +81,7 @@ def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, 
     if not counts:
         return error
     if update is None:
-        return Error.INVALID_REQUEST
+        return ErrorCode.invalid_request
     broker.metadata = broker.metadata.apply(update)
     broker.outside.note(
         "update_metadata_applied",
@@ -89,13 +89,13 @@ def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, 
         ("controller_epoch", body.controller_epoch),
         ("controller_id", body.controller_id),
     )
-    return Error.NONE
+    return ErrorCode.none
 
 
 def _judged(broker: Needs, body: UpdateMetadataRequest1000) -> tuple[Error, bool]:
     """Its answer, and whether it is to be applied."""
     error = refusal(body, broker.metadata, broker.lifecycle.registered_epoch)
-    return error, error is Error.NONE and not is_overtaken(body, broker.metadata)
+    return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)
 
 
 def _note_refusal(broker: HasOutside, body: UpdateMetadataRequest1000, error: Error) -> None:

@@ -23,7 +23,6 @@ from kio.schema.api_versions.v4.response import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32Timedelta, i64
 
 from reference_broker.apis.api import Api
@@ -31,6 +30,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasController
 from reference_broker.apis.registry import SERVED
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, METADATA_EPOCH_DRAFTS, ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 ADVERTISED_MINIMUM = {ApiKey.PRODUCE: 0}
 """Older librdkafka takes compression for unsupported unless Produce v0 is announced (KAFKA-18659); Kafka 4 does

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
@@ -21,6 +20,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasLoader, HasMetadata
 from reference_broker.apis.proposing import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.metadata.image import BrokerImage
+from reference_broker.wire.errors import ErrorCode
 
 BROKERS, CONTROLLERS = 1, 2
 

@@ -19,7 +19,6 @@ from kio.schema.describe_topic_partitions.v0.response import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
@@ -31,6 +30,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uu
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal, name_problem
+from reference_broker.wire.errors import ErrorCode
 
 
 class Needs(HasMetadata, HasConfig, Protocol):

@@ -6,7 +6,6 @@ To describe 10,000 partitions costs 0.1 s, and many clients ask.
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
-from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.response import MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
@@ -17,6 +16,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.drafts import MetadataPartition1000, MetadataTopic1000
+from reference_broker.wire.errors import ErrorCode
 
 _BrokerIds: TypeAlias = tuple[BrokerId, ...]
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import NO_LEADER, PartitionImage
+from reference_broker.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from kio.schema.describe_quorum.v2.response import (
     ReplicaState,
     TopicData,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64, u16
 
@@ -32,6 +31,7 @@ from reference_broker.metadata.records import LISTENER_NAME
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 METADATA_TOPIC = "__cluster_metadata"
 

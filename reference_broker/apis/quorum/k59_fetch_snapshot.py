@@ -26,7 +26,7 @@ from reference_broker.quorum.snapshots.messages import (
     response_of,
 )
 from reference_broker.quorum.snapshots.serving import serve
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 class Needs(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
@@ -39,11 +39,11 @@ def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object:
     request = read_request(body)
     if request is None:
         error = broker.quorum.leader_check(body.cluster_id, broker.quorum.epoch)
-        if error is not Error.INCONSISTENT_CLUSTER_ID:
-            error = Error.INVALID_REQUEST
+        if error is not ErrorCode.inconsistent_cluster_id:
+            error = ErrorCode.invalid_request
         return draft_refused(error) if is_draft else refused(error)
     piece = serve(request, broker.snapshots, broker.quorum, broker.now.mono_us, is_draft)
-    if piece.error is Error.INCONSISTENT_CLUSTER_ID:
+    if piece.error is ErrorCode.inconsistent_cluster_id:
         return draft_refused(piece.error) if is_draft else refused(piece.error)
     if is_draft:
         return draft_response_of(request.topic, request.partition, piece)

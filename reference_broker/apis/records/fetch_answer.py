@@ -9,7 +9,7 @@ from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
     INCREMENTAL_FETCH_OK,
@@ -82,8 +82,8 @@ def _may_follow(session: FetchSession) -> int:
 
 
 _TEXTS = {
-    Error.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
-    Error.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
-    Error.INVALID_REQUEST: "A partition outside the session, too many partitions, or an unknown fetch type.",
+    DraftError.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
+    DraftError.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
+    ErrorCode.invalid_request: "A partition outside the session, too many partitions, or an unknown fetch type.",
 }
 """Only the first revision's responses carry them."""

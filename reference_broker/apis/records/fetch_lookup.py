@@ -2,7 +2,7 @@
 
 from reference_broker.apis.records.fetch_reading import LooksUpPartitions, leader_epoch_error, led_elsewhere
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
@@ -11,6 +11,6 @@ def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_lea
     if partition is None:
         known = broker.controller.image.topics.get(topic)
         if known is None or not 0 <= index < len(known.partitions):
-            return Error.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.unknown_topic_or_partition
         return led_elsewhere(broker, known.partitions[index], current_leader_epoch)
     return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition

@@ -14,7 +14,7 @@ from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.sessions.cached_partition import CachedPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -65,18 +65,18 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader) -> 
     error = leader_epoch_error(partition.leader_epoch, cached.current_leader_epoch)
     if error:
         leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
-        return failed(cached.index, error, leader if error == Error.FENCED_LEADER_EPOCH else None)
+        return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
     log = partition.log
     if cached.fetch_offset < log.log_start_offset:
-        return failed(cached.index, Error.OFFSET_OUT_OF_RANGE)
+        return failed(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:
         end = log.end_offset_for_epoch(cached.last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
-            return failed(cached.index, Error.OFFSET_OUT_OF_RANGE)
+            return failed(cached.index, ErrorCode.offset_out_of_range)
         if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
             return Look(replace(state(cached.index, log), diverging_epoch=EpochEndOffset(end.epoch, end.end_offset)))
     if cached.fetch_offset > log.log_end_offset:
-        return failed(cached.index, Error.OFFSET_OUT_OF_RANGE)
+        return failed(cached.index, ErrorCode.offset_out_of_range)
     return _readable(log, cached, reader)
 
 
@@ -106,16 +106,16 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
 def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     """``request_epoch``: the leader epoch that the fetcher knows, -1 if it does not say."""
     if request_epoch < 0 or request_epoch == leader_epoch:
-        return Error.NONE
-    return Error.FENCED_LEADER_EPOCH if request_epoch < leader_epoch else Error.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 
 
 def led_elsewhere(broker: HasNodeId, there: PartitionImage, request_epoch: int) -> Error:
     """Why ``there`` is not served here. A follower compares the leader epoch first (KIP-320), since one that is behind
     the requester does not know who leads."""
     if broker.node_id in there.replicas:
-        return leader_epoch_error(there.leader_epoch, request_epoch) or Error.NOT_LEADER_OR_FOLLOWER
-    return Error.NOT_LEADER_OR_FOLLOWER
+        return leader_epoch_error(there.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
+    return ErrorCode.not_leader_or_follower
 
 
 def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
@@ -125,18 +125,18 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
         topic = image.topic_by_id(cached.topic_id)
         if topic is None:
             recreated = cached.topic in image.topics
-            return failed(cached.index, Error.INCONSISTENT_TOPIC_ID if recreated else Error.UNKNOWN_TOPIC_ID)
+            return failed(cached.index, ErrorCode.inconsistent_topic_id if recreated else ErrorCode.unknown_topic_id)
         cached.topic = topic.name
     else:
         topic = image.topics.get(cached.topic)
         if topic is not None and not cached.may_be(topic.topic_id):
-            return failed(cached.index, Error.INCONSISTENT_TOPIC_ID)
+            return failed(cached.index, ErrorCode.inconsistent_topic_id)
     if topic is None or not 0 <= cached.index < len(topic.partitions):
-        return failed(cached.index, Error.UNKNOWN_TOPIC_OR_PARTITION)
+        return failed(cached.index, ErrorCode.unknown_topic_or_partition)
     there = topic.partitions[cached.index]
     error = led_elsewhere(broker, there, cached.current_leader_epoch)
     leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    return failed(cached.index, error, None if error == Error.UNKNOWN_LEADER_EPOCH else leader)
+    return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
 
 
 def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:
@@ -154,9 +154,9 @@ def read_records(cached: CachedPartition, found: Look, max_bytes: int, at_least_
     try:
         records = partition.log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
     except OffsetOutOfRange:
-        found.data = failed(cached.index, Error.OFFSET_OUT_OF_RANGE).data
+        found.data = failed(cached.index, ErrorCode.offset_out_of_range).data
     except DiskError:
-        found.data = failed(cached.index, Error.KAFKA_STORAGE_ERROR).data
+        found.data = failed(cached.index, ErrorCode.kafka_storage_error).data
     else:
         found.data = _with_records(found.data, records)
 

@@ -22,7 +22,7 @@ from reference_broker.apis.records.fetch_reading import (
 )
 from reference_broker.sessions.cached_partition import CachedPartition, divergence
 from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 MAX_MISSES = 16
@@ -102,7 +102,7 @@ class Fetch:
         self._stop_waiting()
         sessions = self.broker.fetch_sessions
         kept = sessions.find(self.session.session_id, sessions.first)
-        self.call.respond(refusal(Error(error_code), self.request, kept))
+        self.call.respond(refusal(known_error(error_code), self.request, kept))
 
     def _look(self, cached: CachedPartition) -> None:
         self._note(cached, look(self.broker, cached, self.reader))

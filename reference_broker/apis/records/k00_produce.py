@@ -30,7 +30,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch
 from reference_broker.wire.produce import (
     ProducePartition,
@@ -119,10 +119,10 @@ def _marked(
 
     def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
         error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-        if error is None or answer.error_code != Error.NONE:
+        if error is None or answer.error_code != ErrorCode.none:
             return answer
         leader = None
-        if error == Error.NOT_LEADER_OR_FOLLOWER:
+        if error == ErrorCode.not_leader_or_follower:
             leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
         return replace(answer, error_code=error, current_leader=leader)
 
@@ -163,7 +163,7 @@ def _may_be_written(broker: HasPartitions, call: Call, topic: ProduceTopic) -> b
 
 def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
     answers = [
-        _refused(wanted.partition, Error.INVALID_TOPIC_EXCEPTION, "the topic is internal")
+        _refused(wanted.partition, ErrorCode.invalid_topic_exception, "the topic is internal")
         for wanted in topic.partitions
     ]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
@@ -187,9 +187,9 @@ def _append(
     nothing, but is not acknowledged before its first writing may be."""
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
-        return _refused(index, Error.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+        return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
-        return _refused(index, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+        return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
     by_id = topic.topic_id != NO_TOPIC_ID
     if by_id:
         partition = broker.partitions.by_id.get((topic.topic_id, index))
@@ -199,15 +199,15 @@ def _append(
         return _not_led(broker, topic, index)
     traffic = broker.traffic
     if wanted.records is None or len(wanted.records) == 0:
-        return _refused(index, Error.INVALID_RECORD, "a produce needs a record batch for each partition it names")
+        return _refused(index, ErrorCode.invalid_record, "a produce needs a record batch for each partition it names")
     if _batch_bytes(wanted.records) < len(wanted.records):
-        return _refused(index, Error.INVALID_RECORD, "a produce may hold only one record batch for each partition")
+        return _refused(index, ErrorCode.invalid_record, "a produce may hold only one record batch for each partition")
     if _is_transactional(wanted.records):
-        return _refused(index, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+        return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
-        return _refused(index, Error.NOT_ENOUGH_REPLICAS, here)
+        return _refused(index, ErrorCode.not_enough_replicas, here)
     try:
         appended = log.append(broker.now, wanted.records, partition.leader_epoch)
     except RecordsRefused as refused:
@@ -215,13 +215,13 @@ def _append(
         return ProducePartitionResponse(
             index,
             refused.error,
-            log_start_offset=log.log_start_offset if refused.error == Error.UNKNOWN_PRODUCER_ID else -1,
+            log_start_offset=log.log_start_offset if refused.error == ErrorCode.unknown_producer_id else -1,
             record_errors=[RecordError(at, text) for at, text in refused.record_errors],
             error_message=refused.message,
         )
     except DiskError as failure:
         broker.outside.note("append_failed", ("partition", f"{partition.topic}-{index}"), ("reason", str(failure)))
-        return _refused(index, Error.KAFKA_STORAGE_ERROR, str(failure))
+        return _refused(index, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if followers is None:
@@ -235,7 +235,7 @@ def _append(
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
     return ProducePartitionResponse(
         index,
-        Error.NONE,
+        ErrorCode.none,
         base_offset=appended.first_offset,
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
@@ -246,12 +246,12 @@ def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProduceP
     image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
     known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
     if known is None:
-        return _refused(index, Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION)
+        return _refused(index, ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
     if not 0 <= index < len(known.partitions):
-        return _refused(index, Error.UNKNOWN_TOPIC_OR_PARTITION)
+        return _refused(index, ErrorCode.unknown_topic_or_partition)
     there = known.partitions[index]
     leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    return ProducePartitionResponse(index, Error.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
+    return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:
@@ -272,7 +272,7 @@ def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
     """acks=0: no answer. The client learns of an error by losing the connection, as from Kafka."""
     for topic in response.responses:
         for answer in topic.partitions:
-            if answer.error_code != Error.NONE:
+            if answer.error_code != ErrorCode.none:
                 call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
                 return
     call.respond(None)

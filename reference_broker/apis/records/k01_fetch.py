@@ -35,7 +35,7 @@ from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import MAX_SESSION_PARTITIONS
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
 
 TOPIC_IDS_FROM = 13
@@ -61,8 +61,8 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
         return None
     if sum(len(topic.partitions) for topic in body.topics) > MAX_NAMED_PARTITIONS:
         if call.api_version < FIRST_DRAFT_VERSION:
-            return FetchResponse(int(Error.INVALID_REQUEST))
-        return refusal(Error.INVALID_REQUEST, body, _named_first(broker, call, body))
+            return FetchResponse(int(ErrorCode.invalid_request))
+        return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
     if call.api_version >= FIRST_DRAFT_VERSION:
         return _fetch_first(broker, call, body)
     if body.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
@@ -100,7 +100,7 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
     if sessions.is_too_large(session):
         sessions.close(session.session_id, "too many partitions")
         sessions.count_not_found()
-        return refusal(Error.FETCH_SESSION_ID_NOT_FOUND, request)
+        return refusal(ErrorCode.fetch_session_id_not_found, request)
     if not session.partitions:
         sessions.close(session.session_id, "no partition left")
         return FetchResponse()
@@ -120,15 +120,15 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
             sessions.count_not_found()
-            return refusal(Error.INVALID_FETCH_SESSION, request, named)
+            return refusal(DraftError.INVALID_FETCH_SESSION, request, named)
         return _fetch_all_first(broker, call, request, named)
     if request.fetch_type != INCREMENTAL_FETCH:
-        return refusal(Error.INVALID_REQUEST, request, named)
+        return refusal(ErrorCode.invalid_request, request, named)
     session = sessions.lookup_first(request.session_id, request.session_epoch)
     if isinstance(session, Error):
         return refusal(session, request, named)
     if not _holds_all(session, request):
-        return refusal(Error.INVALID_REQUEST, request, session)
+        return refusal(ErrorCode.invalid_request, request, session)
     sessions.accept(session, request.session_epoch, broker.now)
     _name_partitions(session, request)
     return Fetch(broker, call, session, request).begin()

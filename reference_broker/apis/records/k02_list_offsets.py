@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v10.response import (
     ListOffsetsPartitionResponse,
@@ -34,7 +33,7 @@ from reference_broker.apis.records.fetch_lookup import led_partition
 from reference_broker.apis.records.fetch_reading import READ_COMMITTED, LooksUpPartitions, Reader, readable_end
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 LATEST = -1
 EARLIEST = -2
@@ -64,7 +63,7 @@ def handle(broker: LooksUpPartitions, call: Call, body: ListOffsetsRequest) -> L
 
     def answer(topic: ListOffsetsTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         if (topic.name, wanted.partition_index) in repeated:
-            return _response(wanted, Error.INVALID_REQUEST)
+            return _response(wanted, ErrorCode.invalid_request)
         return _answer(broker, call.api_version, reader, topic.name, wanted)
 
     return ListOffsetsResponse(
@@ -96,17 +95,17 @@ def _answer(
     broker: LooksUpPartitions, api_version: int, reader: Reader, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
-        return _response(wanted, Error.UNSUPPORTED_VERSION)
+        return _response(wanted, ErrorCode.unsupported_version)
     partition = led_partition(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
     if isinstance(partition, Error):
         return _response(wanted, partition)
     try:
         found = find(partition, wanted.timestamp, reader)
     except DiskError:
-        return _response(wanted, Error.KAFKA_STORAGE_ERROR)
+        return _response(wanted, ErrorCode.kafka_storage_error)
     if isinstance(found, Error):
-        return _response(wanted, found if api_version >= NOT_AVAILABLE_FROM else Error.LEADER_NOT_AVAILABLE)
-    return _response(wanted, Error.NONE, found)
+        return _response(wanted, found if api_version >= NOT_AVAILABLE_FROM else ErrorCode.leader_not_available)
+    return _response(wanted, ErrorCode.none, found)
 
 
 def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Error:
@@ -117,7 +116,7 @@ def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Err
     lags = followers is not None and followers.epoch_start_offset > end_offset
     if timestamp_ms == LATEST:
         if lags:
-            return Error.OFFSET_NOT_AVAILABLE
+            return ErrorCode.offset_not_available
         return Found(end_offset, leader_epoch=log.latest_epoch)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
@@ -125,7 +124,7 @@ def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Err
         return Found()
     found = log.offset_of_max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
     if found is None or found.offset >= end_offset:
-        return Error.OFFSET_NOT_AVAILABLE if lags else Found()
+        return ErrorCode.offset_not_available if lags else Found()
     if found.offset < 0:
         return Found()
     return Found(found.offset, found.timestamp_ms, found.leader_epoch)

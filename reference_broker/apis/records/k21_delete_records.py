@@ -16,7 +16,6 @@ from kio.schema.delete_records.v2.response import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
@@ -28,7 +27,7 @@ from reference_broker.apis.records.fetch_reading import LooksUpPartitions
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 TO_HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
@@ -116,7 +115,7 @@ def _result(
 ) -> DeleteRecordsPartitionResult:
     error, low_watermark = one.error, _NO_LOW_WATERMARK
     if one.partition is not None:
-        error = ErrorCode(int(errors.get(one.partition, Error.NONE)))
+        error = ErrorCode(int(errors.get(one.partition, ErrorCode.none)))
         low_watermark = one.partition.log.log_start_offset
         if one.partition.followers is not None:
             low_watermark = broker.replication.leaders.low_watermark(one.partition)

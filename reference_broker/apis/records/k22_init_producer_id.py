@@ -13,7 +13,6 @@ from typing import Protocol
 
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
 from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.types import BrokerId, ProducerId
@@ -25,6 +24,7 @@ from reference_broker.apis.parts import HasController, HasLifecycle, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.producer_ids import ProducerIds
 from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 NONE = -1
 COME_AGAIN = ErrorCode.coordinator_load_in_progress

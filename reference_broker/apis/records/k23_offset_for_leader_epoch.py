@@ -8,7 +8,6 @@ KIPs: 101, 279, 320.
 
 from datetime import timedelta
 
-from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest, OffsetForLeaderPartition
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
@@ -21,7 +20,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch_lookup import led_partition
 from reference_broker.apis.records.fetch_reading import LooksUpPartitions
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: LooksUpPartitions, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:  # noqa: ARG001

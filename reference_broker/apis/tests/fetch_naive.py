@@ -16,7 +16,7 @@ from reference_broker.apis.tests.fetch_naive_values import (
     normal,
 )
 from reference_broker.apis.tests.fetch_world import FakeCall, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FetchRequest
 
 
@@ -45,13 +45,13 @@ class Naive:
         else:
             found = self.sessions.get(request.session_id)
             if found is None or found.min_ms != MIN_MS or request.session_epoch < 1:
-                return expect_error(call, Error.FETCH_SESSION_ID_NOT_FOUND)
+                return expect_error(call, ErrorCode.fetch_session_id_not_found)
             if found.epoch != request.session_epoch:
-                return expect_error(call, Error.INVALID_FETCH_SESSION_EPOCH)
+                return expect_error(call, ErrorCode.invalid_fetch_session_epoch)
             if found.by_id != by_id:
-                return expect_error(call, Error.FETCH_SESSION_TOPIC_ID_ERROR)
+                return expect_error(call, ErrorCode.fetch_session_topic_id_error)
             session = found
-            self.abandon(session, Error.INVALID_FETCH_SESSION_EPOCH)
+            self.abandon(session, ErrorCode.invalid_fetch_session_epoch)
             session.epoch = session.epoch % (2**31 - 1) + 1
             session.used_ms = self.world.broker.now.wall_ms
         self.apply(session, request)
@@ -264,7 +264,7 @@ class Naive:
         session = self.sessions.pop(number, None)
         if session is not None:
             first = isinstance(session, FirstSession)
-            self.abandon(session, Error.INVALID_FETCH_SESSION if first else Error.FETCH_SESSION_ID_NOT_FOUND)
+            self.abandon(session, DraftError.INVALID_FETCH_SESSION if first else ErrorCode.fetch_session_id_not_found)
 
     def abandon(self, session: Session, error: int) -> None:
         for fetch in [fetch for fetch in self.waiting if fetch.session is session]:

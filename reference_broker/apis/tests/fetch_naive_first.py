@@ -12,7 +12,7 @@ from reference_broker.apis.tests.fetch_naive_values import (
     normal,
 )
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ class NaiveFirst:
         known = request.session_id if session is not None else 0
         if request.fetch_type == 0:
             if request.session_epoch != 0 or (request.session_id and session is None):
-                return refused(call, Error.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
             session = self.begin_full(session, request)
         else:
             if session is None or request.session_epoch < 1:
-                return refused(call, Error.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
             if request.session_epoch not in (session.number, session.number + 1):
-                return refused(call, Error.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
             keys = [part.key for part in session.parts]
             if any((topic.topic, one.partition) not in keys for topic in request.topics for one in topic.partitions):
-                return refused(call, Error.INVALID_REQUEST, known)
+                return refused(call, ErrorCode.invalid_request, known)
             self.begin_incremental(session, request)
         return self.answer_or_wait(session, call, request)
 
@@ -48,7 +48,7 @@ class NaiveFirst:
         if session is None:
             session = FirstSession(False, request.replica_id >= 0)
         else:
-            self.naive.abandon(session, Error.INVALID_FETCH_SESSION)
+            self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)
             session.used_ms = self.naive.world.broker.now.wall_ms
             session.parts, session.last_told = [], []
         session.full, session.answered = True, False
@@ -57,7 +57,7 @@ class NaiveFirst:
         return session
 
     def begin_incremental(self, session: FirstSession, request: FetchRequest) -> None:
-        self.naive.abandon(session, Error.INVALID_FETCH_SESSION)
+        self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)
         session.used_ms = self.naive.world.broker.now.wall_ms
         named = [part for part in session.parts if part.named]
         if request.session_epoch > session.number:

@@ -2,11 +2,15 @@
 
 from reference_broker.apis.tests.fetch_world import World
 from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
 FULL, RESPONSE, OK = 0, 1, 2
-NOT_VALID, DENIED, INVALID = Error.INVALID_FETCH_SESSION, Error.INCREMENTAL_FETCH_DENIED, Error.INVALID_REQUEST
+NOT_VALID, DENIED, INVALID = (
+    DraftError.INVALID_FETCH_SESSION,
+    DraftError.INCREMENTAL_FETCH_DENIED,
+    ErrorCode.invalid_request,
+)
 
 
 def opened(world: World, *places: tuple[str, int], **fields: int) -> int:

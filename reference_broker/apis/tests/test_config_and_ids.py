@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
-from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 from reference_broker.apis.configs import k32_describe_configs
@@ -13,6 +12,7 @@ from reference_broker.apis.records import k21_delete_records, k22_init_producer_
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS
+from reference_broker.wire.errors import ErrorCode
 
 
 def describe(world, kind, name, keys=None, synonyms=False, documentation=False):

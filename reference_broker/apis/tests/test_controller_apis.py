@@ -15,7 +15,6 @@ from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest,
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
-from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
     AlterableConfig,
     AlterConfigsResource,
@@ -43,6 +42,7 @@ from reference_broker.apis.tests.test_topic_admin import create, delete, growth_
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 

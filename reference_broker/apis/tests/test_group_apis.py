@@ -21,7 +21,7 @@ from reference_broker.apis.tests.declared import key_of
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.tests.membership_world import WALL_MS, World
 from reference_broker.wire.apis import VERSIONS, ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.schema import schema_fields
@@ -114,7 +114,7 @@ def join(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
 def member_of(broker: Broker, version: int = 9, **more: Any) -> str:
     """Of a stable group, alone."""
     joined = join(broker, version, **more)
-    if joined.error_code == Error.MEMBER_ID_REQUIRED:
+    if joined.error_code == ErrorCode.member_id_required:
         joined = join(broker, version, joined.member_id, **more)
     broker.ask(
         ApiKey.SYNC_GROUP,
@@ -132,9 +132,9 @@ def test_join_in_each_version(version: int) -> None:
     broker = Broker()
     first = join(broker, version)
     if version >= 4:
-        assert (first.error_code, first.protocol_name or "", first.leader) == (Error.MEMBER_ID_REQUIRED, "", "")
+        assert (first.error_code, first.protocol_name or "", first.leader) == (ErrorCode.member_id_required, "", "")
         first = join(broker, version, first.member_id)
-    assert (first.error_code, first.generation_id, first.protocol_name) == (Error.NONE, 1, "range")
+    assert (first.error_code, first.generation_id, first.protocol_name) == (ErrorCode.none, 1, "range")
     assert first.leader == first.member_id
     assert first.member_id.startswith("tester-")
     assert [(each.member_id, each.metadata) for each in first.members] == [(first.member_id, b"meta")]
@@ -159,11 +159,11 @@ def test_sync_in_each_version(version: int) -> None:
     asked: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
     if version >= 5:
         refused = broker.ask(ApiKey.SYNC_GROUP, version, **asked, protocol_type="consumer")
-        assert refused.error_code == Error.INCONSISTENT_GROUP_PROTOCOL
+        assert refused.error_code == ErrorCode.inconsistent_group_protocol
         asked |= {"protocol_type": "consumer", "protocol_name": "range"}
     asked["assignments"] = [{"member_id": joined.member_id, "assignment": b"mine"}]
     answer = broker.ask(ApiKey.SYNC_GROUP, version, **asked)
-    assert (answer.error_code, answer.assignment) == (Error.NONE, b"mine")
+    assert (answer.error_code, answer.assignment) == (ErrorCode.none, b"mine")
     assert answer.protocol_name == ("range" if version >= 5 else None)
 
 
@@ -172,10 +172,10 @@ def test_heartbeat_in_each_version(version: int) -> None:
     broker = Broker()
     member_id = member_of(broker)
     for said, error in (
-        ({"generation_id": 1}, Error.NONE),
-        ({"generation_id": 2}, Error.ILLEGAL_GENERATION),
-        ({"generation_id": 1, "member_id": "x"}, Error.UNKNOWN_MEMBER_ID),
-        ({"generation_id": 1, "group_id": ""}, Error.INVALID_GROUP_ID),
+        ({"generation_id": 1}, ErrorCode.none),
+        ({"generation_id": 2}, ErrorCode.illegal_generation),
+        ({"generation_id": 1, "member_id": "x"}, ErrorCode.unknown_member_id),
+        ({"generation_id": 1, "group_id": ""}, ErrorCode.invalid_group_id),
     ):
         asked: dict[str, Any] = {"group_id": "g", "member_id": member_id, **said}
         assert broker.ask(ApiKey.HEARTBEAT, version, **asked).error_code == error
@@ -189,7 +189,7 @@ def test_heartbeat_in_each_version(version: int) -> None:
         protocols=[{"name": "range", "metadata": b""}],
     )
     answer = broker.ask(ApiKey.HEARTBEAT, version, group_id="g", member_id=member_id, generation_id=1)
-    assert answer.error_code == Error.REBALANCE_IN_PROGRESS
+    assert answer.error_code == ErrorCode.rebalance_in_progress
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
@@ -197,17 +197,17 @@ def test_leave_in_each_version(version: int) -> None:
     """Before version 3 the one member's error is the answer's."""
     broker = Broker()
     member_id = member_of(broker)
-    for leaving, error in (("x", Error.UNKNOWN_MEMBER_ID), (member_id, Error.NONE)):
+    for leaving, error in (("x", ErrorCode.unknown_member_id), (member_id, ErrorCode.none)):
         answer = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
         if version >= 3:
-            assert answer.error_code == Error.NONE
+            assert answer.error_code == ErrorCode.none
             assert [(each.member_id, each.error_code) for each in answer.members] == [(leaving, error)]
         else:
             assert answer.error_code == error
     assert not broker.world.group.members
     broker.world.store.partition = None
     lost = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="h", members=[{"member_id": "x"}])
-    assert lost.error_code == Error.NOT_COORDINATOR
+    assert lost.error_code == ErrorCode.not_coordinator
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
@@ -234,7 +234,7 @@ def test_describe_in_each_version(version: int) -> None:
     assert (member.member_id, member.client_id, member.client_host) == (member_id, "tester", "/10.0.0.1")
     assert (member.member_metadata, member.member_assignment) == (b"meta", b"mine")
     assert (none.group_state, none.members) == ("Dead", ())
-    assert none.error_code == (Error.GROUP_ID_NOT_FOUND if version >= 6 else Error.NONE)
+    assert none.error_code == (ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none)
     if version >= 3:
         assert found.authorized_operations == 3400
     broker.world.join(member_id)
@@ -243,7 +243,7 @@ def test_describe_in_each_version(version: int) -> None:
     assert (rebalancing.protocol_data, rebalancing.members[0].member_metadata) == ("", b"")
     broker.world.store.is_loading = True
     (loading,) = broker.ask(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
-    assert (loading.error_code, loading.group_state) == (Error.COORDINATOR_LOAD_IN_PROGRESS, "")
+    assert (loading.error_code, loading.group_state) == (ErrorCode.coordinator_load_in_progress, "")
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testListGroups")
@@ -255,7 +255,7 @@ def test_list_in_each_version(version: int) -> None:
 
     def listed(**filters: Any) -> list[tuple[str, str, str, str]]:
         answer = broker.ask(ApiKey.LIST_GROUPS, version, **filters)
-        assert answer.error_code == Error.NONE
+        assert answer.error_code == ErrorCode.none
         return [(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in answer.groups]
 
     state, kind = version >= 4, "classic" if version >= 5 else ""
@@ -272,12 +272,12 @@ def test_list_in_each_version(version: int) -> None:
         assert listed(types_filter=("Classic", "share")) == both
         assert listed(types_filter=("consumer",)) == []
     broker.world.store.is_loading = True
-    assert broker.ask(ApiKey.LIST_GROUPS, version).error_code == Error.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.ask(ApiKey.LIST_GROUPS, version).error_code == ErrorCode.coordinator_load_in_progress
 
 
 def test_a_heartbeat_while_the_group_is_loaded_hears_that_all_is_well() -> None:
     broker = Broker()
-    for broker.world.store.is_loading, error in ((True, Error.NONE), (False, Error.UNKNOWN_MEMBER_ID)):
+    for broker.world.store.is_loading, error in ((True, ErrorCode.none), (False, ErrorCode.unknown_member_id)):
         answer = broker.ask(ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="unknown yet")
         assert answer.error_code == error
 
@@ -305,11 +305,11 @@ def test_delete_in_each_version(version: int) -> None:
     broker.world.partition.holds = True
     call = broker.begin(ApiKey.DELETE_GROUPS, version, groups_names=("g", "simple", "none", "simple"))
     assert not call.answers
-    broker.world.partition.writes[-1].written(Error.NONE)
+    broker.world.partition.writes[-1].written(ErrorCode.none)
     assert [(each.group_id, each.error_code) for each in call.read().results] == [
-        ("g", Error.NON_EMPTY_GROUP),
-        ("simple", Error.NONE),
-        ("none", Error.GROUP_ID_NOT_FOUND),
+        ("g", ErrorCode.non_empty_group),
+        ("simple", ErrorCode.none),
+        ("none", ErrorCode.group_id_not_found),
     ]
     assert broker.ask(ApiKey.DELETE_GROUPS, version, groups_names=()).results == ()
 
@@ -319,6 +319,6 @@ def test_a_client_id_that_leaves_no_room_for_a_member_id_is_refused(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Asked, "client_id", "c" * 0x7FFF)
-    assert join(Broker(), version).error_code == Error.INVALID_REQUEST
+    assert join(Broker(), version).error_code == ErrorCode.invalid_request
     monkeypatch.setattr(Asked, "client_id", "c" * (0x7FFF - 37))
     assert len(join(Broker(group_initial_rebalance_delay_ms=0), version).member_id) == 0x7FFF

@@ -34,7 +34,7 @@ from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire import drafts
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -116,7 +116,7 @@ def test_a_consumer_of_the_offsets_topic_creates_it_as_it_must_be() -> None:
     assert world.controller.image.topic_configs(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
 
 
-@pytest.mark.parametrize(("client", "error"), [("client", Error.INVALID_TOPIC_EXCEPTION), ("__admin_client", 0)])
+@pytest.mark.parametrize(("client", "error"), [("client", ErrorCode.invalid_topic_exception), ("__admin_client", 0)])
 def test_clients_do_not_write_into_the_offsets_topic(client: str, error: int) -> None:
     world = led()
     call = AdminCall(9)
@@ -150,7 +150,7 @@ def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
 def test_errors_stand_where_the_version_has_room_for_them() -> None:
     """Version 1 has no error of the whole answer."""
     world = AdminWorld()
-    code = int(Error.NOT_COORDINATOR)
+    code = int(ErrorCode.not_coordinator)
     newest = world.ask(k09_offset_fetch, fetch("g"))
     assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
     assert told(world.ask(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
@@ -158,7 +158,7 @@ def test_errors_stand_where_the_version_has_room_for_them() -> None:
     assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [code]
 
 
-@pytest.mark.parametrize(("version", "code"), [(8, Error.ILLEGAL_GENERATION), (9, Error.GROUP_ID_NOT_FOUND)])
+@pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
 def test_a_member_of_a_group_that_is_gone_hears_so_as_its_version_can_tell(version: int, code: Error) -> None:
     answer = led().ask(k08_offset_commit, replace(commit(), generation_id_or_member_epoch=1, member_id="m"), version)
     assert answer.topics[0].partitions[0].error_code == code
@@ -170,7 +170,7 @@ def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
     assert told(world.ask(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
     topics = (OffsetDeleteRequestTopic(name="t", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),)
     answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="", topics=topics))
-    assert answer.error_code == Error.INVALID_GROUP_ID
+    assert answer.error_code == ErrorCode.invalid_group_id
 
 
 def test_a_committed_offset_is_deleted() -> None:
@@ -182,7 +182,7 @@ def test_a_committed_offset_is_deleted() -> None:
     assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
     assert told(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
     answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="nobody", topics=topics))
-    assert (int(answer.error_code), answer.topics) == (int(Error.GROUP_ID_NOT_FOUND), ())
+    assert (int(answer.error_code), answer.topics) == (int(ErrorCode.group_id_not_found), ())
 
 
 @pytest.mark.parametrize("version", range(1, 10))
@@ -237,7 +237,7 @@ def test_the_drafts_carry_the_metadata_epoch() -> None:
         return [(one.committed_offset, one.metadata_epoch) for topic in answer.topics for one in topic.partitions]
 
     assert put(5, 7) == [0]
-    assert put(6, 6) == [int(Error.INVALID_METADATA_EPOCH)]
+    assert put(6, 6) == [int(DraftError.INVALID_METADATA_EPOCH)]
     assert got(None) == [(5, 7)]
     wanted = (drafts.OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
     assert got(wanted) == [(5, 7), (-1, -1)]

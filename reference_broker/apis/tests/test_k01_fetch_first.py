@@ -16,7 +16,7 @@ from reference_broker.apis.tests.first_world import (
     session_of,
 )
 from reference_broker.sessions import fetch_session_cache
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
 
@@ -148,7 +148,7 @@ def test_a_request_that_names_too_many_partitions_is_refused_with_the_id_of_its_
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
     session_id = world.fetch_first(0, 0, {A0: 0}).answer.session_id
     answer = world.fetch_first(session_id, number, {A0: 0, A1: 0}).answer
-    assert (answer.error_code, answer.session_id, answer.responses) == (Error.INVALID_REQUEST, session_id, [])
+    assert (answer.error_code, answer.session_id, answer.responses) == (ErrorCode.invalid_request, session_id, [])
     assert answer.response_flags & OK
     assert world.fetch_first(session_id, 1).answer.error_code == 0
 
@@ -196,10 +196,10 @@ def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(
 @pytest.mark.clause("G-11", "D-3")
 def test_a_session_belongs_to_one_revision(world: World) -> None:
     first, final = opened(world, A0), world.open_session({A0: 0})
-    assert world.fetch(first & 0x7FFFFFFF, 1).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert world.fetch(first & 0x7FFFFFFF, 1).answer.error_code == ErrorCode.fetch_session_id_not_found
     session_of(world, first).session_id = 5
     world.sessions.sessions[5] = world.sessions.sessions.pop(first)
-    assert world.fetch(5, 1).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert world.fetch(5, 1).answer.error_code == ErrorCode.fetch_session_id_not_found
     world.fetch(5, -1, {A0: 0})
     assert world.fetch_first(5, 1).answer.error_code == 0
     assert world.fetch_first(final, 1).answer.error_code == NOT_VALID
@@ -223,7 +223,7 @@ def test_versions_that_name_leaders_are_not_the_draft(world: World) -> None:
     world.create("far", led_here=False)
     answer = world.fetch_first(0, 0, {("far", 0): 0}).answer
     data = told(answer)["far", 0]
-    assert (data.error_code, data.current_leader, answer.node_endpoints) == (Error.NOT_LEADER_OR_FOLLOWER, None, [])
+    assert (data.error_code, data.current_leader, answer.node_endpoints) == (ErrorCode.not_leader_or_follower, None, [])
 
 
 @pytest.mark.clause("F-22")

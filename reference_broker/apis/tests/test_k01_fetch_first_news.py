@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
 from reference_broker.apis.tests.first_world import NOT_VALID, opened, session_of
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
@@ -41,7 +41,7 @@ def test_a_number_that_comes_again_gets_at_least_the_partitions_of_its_first_ans
     # The final revision refuses the same.
     final = world.open_session({A0: 0})
     world.fetch(final, 1)
-    assert world.fetch(final, 1).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert world.fetch(final, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
 
 
 @pytest.mark.clause("G-6")
@@ -221,7 +221,7 @@ def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World)
     session_id = opened(world, A0, ("new", 0))
     for number in (1, 2):
         answer = told(world.fetch_first(session_id, number).answer)
-        assert answer["new", 0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+        assert answer["new", 0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("new")
     assert told(world.fetch_first(session_id, 3).answer)["new", 0].error_code == 0
     assert names(world.fetch_first(session_id, 4).answer) == []

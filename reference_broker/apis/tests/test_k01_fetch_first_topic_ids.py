@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, FakeCall, World, id_of, told
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,
@@ -34,7 +34,7 @@ def test_a_leader_that_does_not_know_of_the_newer_topic_sends_nothing_of_the_old
     world.create("a")
     world.append("a")
     call = asked(world, 0, 0, NEWER)
-    assert (told(call.answer)[A0].error_code, told(call.answer)[A0].records) == (Error.INCONSISTENT_TOPIC_ID, b"")
+    assert (told(call.answer)[A0].error_code, told(call.answer)[A0].records) == (ErrorCode.inconsistent_topic_id, b"")
     session_id = call.answer.session_id
     waiting = asked(world, session_id, 1, None, max_wait_ms=500)
     assert waiting.waiting
@@ -52,7 +52,7 @@ def test_a_follower_that_learns_of_the_newer_topic_first_says_so_in_its_session(
     session_id = asked(world, 0, 0, older).answer.session_id
     assert world.partition("a").watchers
     world.append("a")
-    assert told(asked(world, session_id, 1, NEWER).answer)[A0].error_code == Error.INCONSISTENT_TOPIC_ID
+    assert told(asked(world, session_id, 1, NEWER).answer)[A0].error_code == ErrorCode.inconsistent_topic_id
     assert not world.partition("a").watchers
     world.append("a")
     assert not told(asked(world, session_id, 2, NEWER).answer)[A0].records

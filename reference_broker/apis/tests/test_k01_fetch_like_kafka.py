@@ -6,7 +6,7 @@ from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, 
 from reference_broker.records.builder import Compression, build
 from reference_broker.records.reader import read_all
 from reference_broker.records.record import Record
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchTopic
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
@@ -145,7 +145,7 @@ def test_read_committed_from_version_4_on(world: World) -> None:
 def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World, epoch: int) -> None:
     answer = told(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).answer)
     unknown, *healthy = answer.values()
-    assert (unknown.error_code, unknown.high_watermark, unknown.records) == (Error.UNKNOWN_TOPIC_ID, -1, b"")
+    assert (unknown.error_code, unknown.high_watermark, unknown.records) == (ErrorCode.unknown_topic_id, -1, b"")
     assert [(data.error_code, data.high_watermark, len(data.records or b"")) for data in healthy] == [
         (0, 4, 200),
         (0, 0, 0),
@@ -191,7 +191,7 @@ def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_of
     assert call.waiting
     world.partition("a").log.truncate_to(4)
     world.partition("a").changed()
-    assert told(call.answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
@@ -203,7 +203,7 @@ def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
     partition = world.partition("a")
     world.publish("a", 3, id_of(world, "a"), leader=8, replicas=(7, 8), epoch=2)
     world.partitions.remove(partition)
-    assert told(call.answer)[A0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert told(call.answer)[A0].error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.clause("F-6", "FetchSessionTest.testFetchRequests")

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
@@ -68,7 +68,7 @@ def test_a_new_partition_always_appears(world: World) -> None:
 def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World) -> None:
     session_id = world.open_session({A0: 7, A1: 0})
     for epoch in (1, 2):
-        assert told(world.fetch(session_id, epoch).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+        assert told(world.fetch(session_id, epoch).answer)[A0].error_code == ErrorCode.offset_out_of_range
     answer = told(world.fetch(session_id, 3, {A0: 0}).answer)
     assert (answer[A0].error_code, answer[A0].high_watermark) == (0, 0)
     assert names(world.fetch(session_id, 4).answer) == []
@@ -160,7 +160,7 @@ def test_the_brokers_own_limit_bounds_an_answer() -> None:
 def test_after_an_error_the_next_state_is_told_though_it_is_what_was_told_before_it(world: World) -> None:
     world.append("a")
     session_id = world.open_session({A0: 1})
-    assert told(world.fetch(session_id, 1, {A0: 99}).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(world.fetch(session_id, 1, {A0: 99}).answer)[A0].error_code == ErrorCode.offset_out_of_range
     again = told(world.fetch(session_id, 2, {A0: 1}).answer)[A0]
     assert (again.error_code, again.high_watermark) == (0, 1)
     assert told(world.fetch(session_id, 3).answer) == {}

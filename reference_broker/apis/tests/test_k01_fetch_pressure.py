@@ -7,7 +7,7 @@ import pytest
 from reference_broker.apis.tests.fetch_naive import Naive
 from reference_broker.apis.tests.fetch_naive_values import FIRST_MIN_MS
 from reference_broker.apis.tests.fetch_world import World, names, told
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
     FetchPartition,
@@ -112,7 +112,7 @@ def test_both_revisions_share_the_slots_and_each_has_its_minimum_time() -> None:
     world.pass_ms(1)
     late.fetch()
     assert (late.opened, metrics(world)) == (1, (2, 2, 1))
-    assert first.fetch().error_code == Error.INVALID_FETCH_SESSION
+    assert first.fetch().error_code == DraftError.INVALID_FETCH_SESSION
     assert final.fetch().error_code == 0
     (note,) = world.outside.noted("session_evicted")
     assert (note["rule"], note["made_by"]) == ("b", "consumer 'c'")
@@ -225,7 +225,7 @@ def test_a_session_outlives_its_topics_and_tells_of_their_return(revision: str) 
     for _ in range(3):
         gone = told(fetcher.fetch())
         assert list(gone) == [A0]
-        assert gone[A0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+        assert gone[A0].error_code == ErrorCode.unknown_topic_or_partition
     assert metrics(world) == (1, 2, 0)
     world.create("a", 2, topic_id=b"another topic id")
     world.append("a")

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.apis.tests.fetch_world import World, told
 from reference_broker.ports.disk import DiskError
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
 A0 = ("a", 0)
@@ -60,7 +60,7 @@ def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
 
 
 @pytest.mark.clause("FetchRequestTest.testCurrentEpochValidation", "FetchRequestTest.testCurrentEpochValidationV12")
-@pytest.mark.parametrize(("current", "error"), [(-1, 0), (3, 0), (2, Error.FENCED_LEADER_EPOCH), (4, 75)])
+@pytest.mark.parametrize(("current", "error"), [(-1, 0), (3, 0), (2, ErrorCode.fenced_leader_epoch), (4, 75)])
 def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
     assert fetched(world, current=current).error_code == error
 
@@ -75,9 +75,11 @@ def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) 
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.partition("a").leader_epoch = 4
     world.partition("a").changed()
-    assert told(call.answer)[A0].error_code == Error.FENCED_LEADER_EPOCH
-    assert told(world.fetch(session_id, 2).answer)[A0].error_code == Error.FENCED_LEADER_EPOCH
-    assert told(world.fetch(session_id, 3, wanted(5, current=5)).answer)[A0].error_code == Error.UNKNOWN_LEADER_EPOCH
+    assert told(call.answer)[A0].error_code == ErrorCode.fenced_leader_epoch
+    assert told(world.fetch(session_id, 2).answer)[A0].error_code == ErrorCode.fenced_leader_epoch
+    assert (
+        told(world.fetch(session_id, 3, wanted(5, current=5)).answer)[A0].error_code == ErrorCode.unknown_leader_epoch
+    )
     assert told(world.fetch(session_id, 4, wanted(5, current=4)).answer)[A0].error_code == 0
     assert world.fetch(session_id, 5).answer.responses == []
 
@@ -104,12 +106,12 @@ def test_a_diverging_epoch_is_told_instead_of_data(
 
 
 def test_an_epoch_that_the_log_cannot_know_is_out_of_range(world: World) -> None:
-    assert fetched(world, 5, last=9).error_code == Error.OFFSET_OUT_OF_RANGE
+    assert fetched(world, 5, last=9).error_code == ErrorCode.offset_out_of_range
 
 
 def test_below_the_log_start_is_out_of_range_even_if_diverging(world: World) -> None:
     world.partition("a").log.delete_records_before(4)
-    assert fetched(world, 1, last=1).error_code == Error.OFFSET_OUT_OF_RANGE
+    assert fetched(world, 1, last=1).error_code == ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("F-13", "F-14", "FetchSessionTest.testDivergingEpoch", "DelayedFetchTest.testDivergingEpoch")
@@ -150,7 +152,7 @@ def test_the_first_revision_remembers_the_leader_epoch_that_was_named(world: Wor
     world.partition("a").leader_epoch = 4
     world.partition("a").changed()
     answer = world.fetch_first(session_id, 2, max_wait_ms=0).answer
-    assert told(answer)[A0].error_code == Error.FENCED_LEADER_EPOCH
+    assert told(answer)[A0].error_code == ErrorCode.fenced_leader_epoch
     assert told(world.fetch_first(session_id, 3, wanted(5, 4, 2)).answer).get(A0, NEWS).error_code == 0
 
 
@@ -171,7 +173,7 @@ def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -
     for version in (12, 16):
         answer = world.fetch(0, -1, {("b", 0): 0}, version=version).answer
         (data,) = told(answer).values()
-        assert data.error_code == Error.NOT_LEADER_OR_FOLLOWER
+        assert data.error_code == ErrorCode.not_leader_or_follower
         assert data.current_leader == (LeaderIdAndEpoch(8, 0) if version == 16 else None)
         assert answer.node_endpoints == ([NodeEndpoint(8, "host-8", 9008)] if version == 16 else [])
 
@@ -184,7 +186,7 @@ def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -
 )
 @pytest.mark.parametrize(
     ("current", "error"),
-    [(-1, 6), (3, 6), (2, Error.FENCED_LEADER_EPOCH), (4, Error.UNKNOWN_LEADER_EPOCH)],
+    [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
 @pytest.mark.parametrize("session", [SESSIONLESS, SESSION])
 @pytest.mark.parametrize("version", [12, 16])
@@ -199,7 +201,7 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
         answer = world.fetch(answer.session_id, 1, version=version).answer
     (data,) = told(answer).values()
     assert data.error_code == error
-    known = error != Error.UNKNOWN_LEADER_EPOCH and version >= 16
+    known = error != ErrorCode.unknown_leader_epoch and version >= 16
     assert data.current_leader == (LeaderIdAndEpoch(8, 3) if known else None)
 
 
@@ -209,7 +211,7 @@ def test_a_node_without_a_replica_compares_no_leader_epoch(world: World, current
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, epoch=3)
     asked = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
     (data,) = told(world.fetch(0, -1, asked).answer).values()
-    assert data.error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert data.error_code == ErrorCode.not_leader_or_follower
 
 
 def test_a_fenced_fetcher_learns_the_leaders_epoch(world: World) -> None:
@@ -221,7 +223,7 @@ def test_a_fenced_fetcher_learns_the_leaders_epoch(world: World) -> None:
 
 def test_an_index_beyond_the_topic_is_unknown(world: World) -> None:
     answer = told(world.fetch(0, -1, {("a", 9): 0, ("a", -1): 0}).answer)
-    assert [data.error_code for data in answer.values()] == [Error.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert [data.error_code for data in answer.values()] == [ErrorCode.unknown_topic_or_partition] * 2
 
 
 def test_a_disk_that_cannot_be_read_fails_its_partition_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,5 +235,5 @@ def test_a_disk_that_cannot_be_read_fails_its_partition_alone(world: World, monk
 
     monkeypatch.setattr(world.partition("a").log, "read", broken)
     answer = told(world.fetch(0, 0, {A0: 0, ("b", 0): 0}).answer)
-    assert answer[A0].error_code == Error.KAFKA_STORAGE_ERROR
+    assert answer[A0].error_code == ErrorCode.kafka_storage_error
     assert answer["b", 0].records

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.apis.tests.fetch_world import World, real_log, real_records, told
 from reference_broker.records.batch import iterate
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 A0 = ("a", 0)
@@ -71,6 +71,6 @@ def test_truncation_and_deletion_show_as_out_of_range(world: World) -> None:
     write(world)
     log = world.partition("a").log
     log.delete_records_before(2)
-    assert told(world.fetch(0, -1, {A0: 1}).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(world.fetch(0, -1, {A0: 1}).answer)[A0].error_code == ErrorCode.offset_out_of_range
     log.truncate_to(2)
-    assert told(world.fetch(0, -1, {A0: 3}).answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(world.fetch(0, -1, {A0: 3}).answer)[A0].error_code == ErrorCode.offset_out_of_range

@@ -7,7 +7,7 @@ from reference_broker.apis.tests.fetch_world import World, names, told, two_topi
 from reference_broker.core.calls import ActiveCall
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Request
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest
 from reference_broker.wire.tags import Tag
 
@@ -55,7 +55,7 @@ def test_after_the_largest_epoch_comes_one(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.sessions.sessions[session_id].epoch = LARGEST
     assert world.fetch(session_id, LARGEST).answer.session_id == session_id
-    assert world.fetch(session_id, 0x80000000).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert world.fetch(session_id, 0x80000000).answer.error_code == ErrorCode.fetch_session_id_not_found
     assert world.fetch(session_id, 1).answer.session_id == session_id
 
 
@@ -119,7 +119,7 @@ def test_a_session_can_be_replaced(world: World) -> None:
     assert answer.session_id not in (0, first)
     assert names(answer) == [A1]
     assert list(world.sessions.sessions) == [answer.session_id]
-    assert world.fetch(first, 1).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert world.fetch(first, 1).answer.error_code == ErrorCode.fetch_session_id_not_found
 
 
 @pytest.mark.clause("F-8")
@@ -152,7 +152,7 @@ def test_forgetting_the_last_partition_closes_the_session(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     answer = world.fetch(session_id, 1, forget=[A0, A1], max_wait_ms=500).answer
     assert (answer.error_code, answer.session_id, answer.responses) == (0, 0, [])
-    assert world.fetch(session_id, 2).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert world.fetch(session_id, 2).answer.error_code == ErrorCode.fetch_session_id_not_found
     assert not any(partition.watchers for partition in world.partitions.by_name.values())
 
 
@@ -160,7 +160,7 @@ def test_forgetting_the_last_partition_closes_the_session(world: World) -> None:
 @pytest.mark.parametrize(("session_id", "epoch"), [(0, 5), (7, 1), (-1, 1), (-7, -7), (LARGEST, 1), (-(2**31), 3)])
 def test_an_id_that_is_not_there_is_not_found(world: World, session_id: int, epoch: int) -> None:
     answer = world.fetch(session_id, epoch, {A0: 0}).answer
-    assert (answer.error_code, answer.session_id, answer.responses) == (Error.FETCH_SESSION_ID_NOT_FOUND, 0, [])
+    assert (answer.error_code, answer.session_id, answer.responses) == (ErrorCode.fetch_session_id_not_found, 0, [])
     counter = world.metrics.counter("crucible.server", "FetchSessionCache", "FetchSessionIdNotFoundPerSec")
     assert counter.value == 1
 
@@ -169,7 +169,7 @@ def test_an_id_that_is_not_there_is_not_found(world: World, session_id: int, epo
 def test_a_known_id_with_an_impossible_epoch_is_not_found(world: World) -> None:
     session_id = world.open_session({A0: 0})
     answer = world.fetch(session_id, -2).answer
-    assert (answer.error_code, answer.session_id) == (Error.FETCH_SESSION_ID_NOT_FOUND, 0)
+    assert (answer.error_code, answer.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
 
 
 @pytest.mark.clause(
@@ -183,7 +183,7 @@ def test_a_wrong_epoch_is_refused_and_the_right_one_still_works(world: World) ->
     world.fetch(session_id, 1)
     for wrong in (1, 3):
         answer = world.fetch(session_id, wrong, {A1: 0}, forget=[A0]).answer
-        assert (answer.error_code, answer.session_id) == (Error.INVALID_FETCH_SESSION_EPOCH, 0)
+        assert (answer.error_code, answer.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
         assert answer.responses == []
     assert list(world.sessions.sessions[session_id].partitions) == [A0]
     assert world.fetch(session_id, 2).answer.session_id == session_id
@@ -194,7 +194,7 @@ def test_after_a_lost_answer_a_full_fetch_delivers_everything_again(world: World
     session_id = world.open_session({A0: 0})
     world.append("a")
     lost = told(world.fetch(session_id, 1).answer)[A0].records
-    assert world.fetch(session_id, 1).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert world.fetch(session_id, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
     again = world.fetch(session_id, 0, {A0: 0}).answer
     assert told(again)[A0].records == lost
     assert again.session_id not in (0, session_id)
@@ -232,7 +232,7 @@ def test_a_duplicated_request_is_applied_once(world: World) -> None:
     session_id = world.open_session({A0: 0})
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
     assert world.send(request).answer.error_code == 0
-    assert world.send(request).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert world.send(request).answer.error_code == ErrorCode.invalid_fetch_session_epoch
     assert world.sessions.sessions[session_id].epoch == 2
 
 
@@ -241,7 +241,7 @@ def test_a_late_request_of_an_old_session_leaves_the_new_one_alone(world: World)
     old = world.open_session({A0: 0})
     new = world.fetch(old, 0, {A1: 0}).answer.session_id
     late = world.fetch(old, 1, {B0: 0}, forget=[A1]).answer
-    assert late.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert late.error_code == ErrorCode.fetch_session_id_not_found
     assert list(world.sessions.sessions[new].partitions) == [A1]
     assert world.fetch(new, 1).answer.error_code == 0
 
@@ -253,7 +253,7 @@ def test_a_request_that_names_too_many_partitions_is_refused_and_changes_nothing
     session_id = world.open_session({A0: 0})
     for asked_id, epoch in ((0, -1), (0, 0), (session_id, 0), (session_id, 1)):
         answer = world.fetch(asked_id, epoch, {A0: 0, A1: 0}).answer
-        assert (answer.error_code, answer.session_id, answer.responses) == (Error.INVALID_REQUEST, 0, [])
+        assert (answer.error_code, answer.session_id, answer.responses) == (ErrorCode.invalid_request, 0, [])
     assert world.fetch(session_id, 1, {A1: 0}).answer.session_id == session_id
 
 
@@ -267,7 +267,7 @@ def test_partitions_that_an_incremental_fetch_adds_and_forgets_are_counted(world
 
 
 @pytest.mark.clause("F-23")
-@pytest.mark.parametrize(("epoch", "error"), [(1, Error.NONE), (9, Error.INVALID_FETCH_SESSION_EPOCH)])
+@pytest.mark.parametrize(("epoch", "error"), [(1, ErrorCode.none), (9, ErrorCode.invalid_fetch_session_epoch)])
 def test_the_trace_line_of_an_answer_carries_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
     session_id = world.open_session({A0: 0})
     effects: list[Effect] = []

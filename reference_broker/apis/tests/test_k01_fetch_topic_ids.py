@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, told, two_topics
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
@@ -35,15 +35,15 @@ def test_mixing_names_and_ids_in_a_session_is_an_error_that_changes_nothing(
 ) -> None:
     session_id = world.open_session({A0: 0}, version=opened)
     answer = world.fetch(session_id, 1, {A1: 0}, version=used).answer
-    assert (answer.error_code, answer.session_id) == (Error.FETCH_SESSION_TOPIC_ID_ERROR, 0)
+    assert (answer.error_code, answer.session_id) == (ErrorCode.fetch_session_topic_id_error, 0)
     assert world.fetch(session_id, 1, version=opened).answer.session_id == session_id
 
 
 @pytest.mark.clause("F-9", "F-10")
 def test_the_checks_come_in_the_order_id_epoch_topic_ids(world: World) -> None:
     session_id = world.open_session({A0: 0}, version=12)
-    assert world.fetch(session_id + 1, 9, version=13).answer.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
-    assert world.fetch(session_id, 9, version=13).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert world.fetch(session_id + 1, 9, version=13).answer.error_code == ErrorCode.fetch_session_id_not_found
+    assert world.fetch(session_id, 9, version=13).answer.error_code == ErrorCode.invalid_fetch_session_epoch
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownIdOldRequestVersion")
@@ -56,11 +56,11 @@ def test_a_version_by_name_ignores_topic_ids(world: World) -> None:
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownId", "FetchSessionTest.testResolveUnknownPartitions")
 def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
     answer = world.fetch(0, 0, {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}, version=13).answer
-    assert [data.error_code for data in told(answer).values()] == [Error.UNKNOWN_TOPIC_ID] * 3
+    assert [data.error_code for data in told(answer).values()] == [ErrorCode.unknown_topic_id] * 3
     world.create("x")
     world.create("y")
     answer = world.fetch(answer.session_id, 1, version=13).answer
-    assert [data.error_code for data in told(answer).values()] == [0, 0, Error.UNKNOWN_TOPIC_ID]
+    assert [data.error_code for data in told(answer).values()] == [0, 0, ErrorCode.unknown_topic_id]
     world.create("z")
     answer = world.fetch(answer.session_id, 2, version=13).answer
     assert list(told(answer)) == [(id_of(world, "z"), 0)]
@@ -86,7 +86,7 @@ def test_a_forgotten_unresolved_partition_may_empty_the_session(world: World) ->
 def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> None:
     session_id = world.open_session({("x", 0): 0, A0: 0})
     for epoch in (1, 2):
-        assert told(world.fetch(session_id, epoch).answer)[("x", 0)].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+        assert told(world.fetch(session_id, epoch).answer)[("x", 0)].error_code == ErrorCode.unknown_topic_or_partition
     world.create("x")
     assert told(world.fetch(session_id, 3).answer)[("x", 0)].error_code == 0
     assert names(world.fetch(session_id, 4).answer) == []
@@ -97,7 +97,7 @@ def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> Non
     "KafkaApisTest.testFetchRequestErroneousPartitions",
 )
 def test_an_unknown_partition_has_the_same_code_sessionless_full_and_incremental(world: World) -> None:
-    for version, error in ((12, Error.UNKNOWN_TOPIC_OR_PARTITION), (13, Error.UNKNOWN_TOPIC_ID)):
+    for version, error in ((12, ErrorCode.unknown_topic_or_partition), (13, ErrorCode.unknown_topic_id)):
         sessionless = world.fetch(0, -1, {("x", 0): 0}, version=version).answer
         full = world.fetch(0, 0, {("x", 0): 0}, version=version).answer
         incremental = world.fetch(full.session_id, 1, version=version).answer
@@ -111,7 +111,7 @@ def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: World) -
     world.append("a")
     world.fetch(session_id, 1, {A0: 1})
     world.delete("a")
-    assert told(world.fetch(session_id, 2).answer)[A0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert told(world.fetch(session_id, 2).answer)[A0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
     answer = told(world.fetch(session_id, 3).answer)
@@ -126,11 +126,11 @@ def test_a_session_by_id_never_follows_the_name(world: World) -> None:
     key = (id_of(world, "a"), 0)
     session_id = world.open_session({A0: 0}, version=13)
     world.delete("a")
-    assert told(world.fetch(session_id, 1, version=13).answer)[key].error_code == Error.UNKNOWN_TOPIC_ID
+    assert told(world.fetch(session_id, 1, version=13).answer)[key].error_code == ErrorCode.unknown_topic_id
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
     answer = told(world.fetch(session_id, 2, version=13).answer)
-    assert answer[key].error_code == Error.INCONSISTENT_TOPIC_ID
+    assert answer[key].error_code == ErrorCode.inconsistent_topic_id
     assert not answer[key].records
 
 

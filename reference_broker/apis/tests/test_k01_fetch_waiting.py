@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.apis.records import fetch_waiting
 from reference_broker.apis.tests.fetch_world import FakeLog, World, names, told
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 A0, A1, A2, X0 = ("a", 0), ("a", 1), ("a", 2), ("x", 0)
@@ -119,13 +119,13 @@ def test_an_error_that_appears_ends_the_wait(world: World, waiting) -> None:
     call = waiting()
     world.partition("a").log.truncate_to(0)
     world.partition("a").changed()
-    assert told(call.answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 def test_a_deleted_topic_ends_the_wait(world: World, waiting) -> None:
     call = waiting()
     world.delete("a")
-    assert Error.UNKNOWN_TOPIC_OR_PARTITION in [data.error_code for data in told(call.answer).values()]
+    assert ErrorCode.unknown_topic_or_partition in [data.error_code for data in told(call.answer).values()]
 
 
 @pytest.mark.clause("F-14")
@@ -134,7 +134,7 @@ def test_a_lasting_error_makes_no_hot_loop(world: World) -> None:
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
     world.pass_ms(500)
-    assert told(call.answer)[A0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) -> None:
@@ -142,7 +142,7 @@ def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) ->
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
     world.pass_ms(500)
-    assert told(call.answer)[X0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert told(call.answer)[X0].error_code == ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize("wanted", [{A0: 99}, {X0: 0}])
@@ -158,7 +158,7 @@ def test_an_error_that_changes_ends_the_wait(world: World) -> None:
     session_id = world.open_session({A0: FetchPartition(0, 99, 100)})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.delete("a")
-    assert told(call.answer)[A0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert told(call.answer)[A0].error_code == ErrorCode.unknown_topic_or_partition
 
 
 def test_a_new_partition_without_data_waits(world: World) -> None:
@@ -185,7 +185,7 @@ def test_a_topic_that_appears_unled_is_told_at_the_end(world: World) -> None:
     call = world.fetch(session_id, 1, max_wait_ms=500, version=12)
     world.create("x", led_here=False)
     world.pass_ms(500)
-    assert told(call.answer)[X0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert told(call.answer)[X0].error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.clause("F-20")
@@ -193,7 +193,7 @@ def test_a_newer_request_supersedes_the_one_that_waits(world: World) -> None:
     session_id = world.open_session({A0: 0})
     old = world.fetch(session_id, 1, max_wait_ms=500)
     new = world.fetch(session_id, 2, max_wait_ms=500)
-    assert (old.answer.error_code, old.answer.session_id) == (Error.INVALID_FETCH_SESSION_EPOCH, 0)
+    assert (old.answer.error_code, old.answer.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
     world.append("a")
     assert told(new.answer)[A0].records
 
@@ -213,7 +213,7 @@ def test_closing_the_session_answers_the_one_that_waits(world: World, epoch: int
     session_id = world.open_session({A0: 0})
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, epoch, {A0: 0})
-    assert (waits.answer.error_code, waits.answer.session_id) == (Error.FETCH_SESSION_ID_NOT_FOUND, 0)
+    assert (waits.answer.error_code, waits.answer.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
     assert not world.outside.timers
 
 
@@ -225,7 +225,7 @@ def test_a_connection_that_closes_takes_nothing_with_it(world: World) -> None:
     call.hang_up()
     world.append("a", 1)
     assert not world.outside.timers
-    assert world.fetch(session_id, 1).answer.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert world.fetch(session_id, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
     assert names(world.fetch(session_id, 2).answer) == [A0, A1]
 
 

@@ -11,7 +11,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 T = 1_700_000_000_000
@@ -111,14 +111,14 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
     assert found(ask(world, asked(LATEST), level=0)[0])[0] == 3
 
 
-@pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, Error.FENCED_LEADER_EPOCH), (5, 75)])
+@pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, ErrorCode.fenced_leader_epoch), (5, 75)])
 def test_the_leader_epoch_is_checked(world: World, epoch: int, error: int) -> None:
     assert ask(world, asked(LATEST, epoch=epoch))[0].error_code == error
 
 
 @pytest.mark.parametrize(
     ("current", "error"),
-    [(-1, 6), (3, 6), (2, Error.FENCED_LEADER_EPOCH), (4, Error.UNKNOWN_LEADER_EPOCH)],
+    [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
 def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
     world: World, current: int, error: int
@@ -129,20 +129,20 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
 
 def test_partitions_that_are_not_here(world: World) -> None:
     world.create("elsewhere", led_here=False)
-    assert ask(world, asked(LATEST, index=1))[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
-    assert ask(world, asked(LATEST), topic="x")[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
-    assert ask(world, asked(LATEST), topic="elsewhere")[0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert ask(world, asked(LATEST, index=1))[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert ask(world, asked(LATEST), topic="x")[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert ask(world, asked(LATEST), topic="elsewhere")[0].error_code == ErrorCode.not_leader_or_follower
 
 
 def test_a_partition_named_twice_is_an_invalid_request(world: World) -> None:
-    assert [one.error_code for one in ask(world, asked(LATEST), asked(EARLIEST))] == [Error.INVALID_REQUEST] * 2
+    assert [one.error_code for one in ask(world, asked(LATEST), asked(EARLIEST))] == [ErrorCode.invalid_request] * 2
 
 
 @pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
 def test_special_timestamps_exist_from_their_version_on(world: World, timestamp: int, since: int) -> None:
-    assert ask(world, asked(timestamp), version=since - 1)[0].error_code == Error.UNSUPPORTED_VERSION
+    assert ask(world, asked(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
     assert ask(world, asked(timestamp), version=since)[0].error_code == 0
 
 
 def test_an_unknown_special_timestamp_is_unsupported(world: World) -> None:
-    assert ask(world, asked(-9))[0].error_code == Error.UNSUPPORTED_VERSION
+    assert ask(world, asked(-9))[0].error_code == ErrorCode.unsupported_version

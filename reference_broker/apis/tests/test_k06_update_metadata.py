@@ -19,7 +19,7 @@ from reference_broker.wire.drafts import (
     UpdateMetadataPartition1000,
     UpdateMetadataRequest1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import body_class
 
 
@@ -101,7 +101,7 @@ def test_an_older_controller_is_refused_also_while_a_newer_ones_update_is_being_
     world = World()
     newer, older = world.give(4, partitions=2000, controller_epoch=2), world.give(9, controller_epoch=1)
     world.ports.run()
-    assert codes(newer, older) == [[0], [Error.STALE_CONTROLLER_EPOCH]]
+    assert codes(newer, older) == [[0], [ErrorCode.stale_controller_epoch]]
     assert world.ports.told("update_metadata_refused") == [
         {"epoch": 9, "controller_epoch": 1, "controller_id": 1, "error": 11}
     ]
@@ -118,7 +118,7 @@ def test_an_update_during_which_the_epoch_is_switched_off_changes_nothing(update
     world.broker.metadata = by_image
     world.ports.run()
     assert world.broker.metadata is by_image
-    assert codes(call) == [[0]] if update_type == FULL_UPDATE else [[Error.INVALID_REQUEST]]
+    assert codes(call) == [[0]] if update_type == FULL_UPDATE else [[ErrorCode.invalid_request]]
     world.give(5)
     assert world.epoch == 5
 
@@ -126,7 +126,7 @@ def test_an_update_during_which_the_epoch_is_switched_off_changes_nothing(update
 def test_no_more_than_so_many_updates_wait() -> None:
     world = World()
     calls = [world.give(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]
-    assert codes(calls[-1]) == [[Error.BROKER_NOT_AVAILABLE]]
+    assert codes(calls[-1]) == [[ErrorCode.broker_not_available]]
     world.ports.run()
     assert codes(*calls[:-1]) == [[0]] * (len(calls) - 1)
 

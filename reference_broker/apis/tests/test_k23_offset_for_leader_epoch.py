@@ -11,7 +11,7 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.records import k23_offset_for_leader_epoch
 from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_an_epoch_ends_where_the_next_one_begins(world: World, epoch: int, expec
 
 
 @pytest.mark.parametrize(
-    ("current", "error"), [(4, 0), (3, Error.FENCED_LEADER_EPOCH), (5, Error.UNKNOWN_LEADER_EPOCH)]
+    ("current", "error"), [(4, 0), (3, ErrorCode.fenced_leader_epoch), (5, ErrorCode.unknown_leader_epoch)]
 )
 def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
     assert ask(world, 1, current=current)[0] == error
@@ -50,7 +50,7 @@ def test_the_current_leader_epoch_is_checked(world: World, current: int, error: 
 
 @pytest.mark.parametrize(
     ("current", "error"),
-    [(-1, 6), (3, 6), (2, Error.FENCED_LEADER_EPOCH), (4, Error.UNKNOWN_LEADER_EPOCH)],
+    [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
 def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
     world: World, current: int, error: int
@@ -61,6 +61,6 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
 
 def test_partitions_that_are_not_here(world: World) -> None:
     world.create("elsewhere", led_here=False)
-    assert ask(world, 1, topic="x") == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
-    assert ask(world, 1, index=3) == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
-    assert ask(world, 1, topic="elsewhere") == (Error.NOT_LEADER_OR_FOLLOWER, -1, -1)
+    assert ask(world, 1, topic="x") == (ErrorCode.unknown_topic_or_partition, -1, -1)
+    assert ask(world, 1, index=3) == (ErrorCode.unknown_topic_or_partition, -1, -1)
+    assert ask(world, 1, topic="elsewhere") == (ErrorCode.not_leader_or_follower, -1, -1)

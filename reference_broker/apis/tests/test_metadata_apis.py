@@ -12,7 +12,6 @@ from kio.schema.describe_topic_partitions.v0.request import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 
@@ -23,6 +22,7 @@ from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.wire.drafts import MetadataTopic1000
+from reference_broker.wire.errors import ErrorCode
 
 ALL = object()
 

@@ -17,7 +17,7 @@ from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import body_class, decode_response, encode_response
 from reference_broker.wire.schema import schema_fields
 
@@ -163,7 +163,7 @@ def test_no_answer_of_the_leader_is_an_error_to_ask_again_after() -> None:
     world.describe()
     world.sent[0].failed()
     (answer,) = world.call.answers
-    assert only_partition(answer).error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert only_partition(answer).error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, client_id_of(2, bytes(16)))])
@@ -171,7 +171,7 @@ def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
     """No leader known; itself until a moment ago; asked by another node that takes this one for the leader."""
     world = World(leader_id=leader_id)
     answer = world.describe(client_id=client_id)
-    assert only_partition(answer).error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert only_partition(answer).error_code == ErrorCode.not_leader_or_follower
     assert world.sent == []
 
 
@@ -192,7 +192,7 @@ def test_only_the_metadata_partition_has_a_quorum(topics: list[tuple[str, list[i
     named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in answer.topics]
     assert named == topics
     codes = [each.error_code for topic in answer.topics for each in topic.partitions]
-    assert set(codes) <= {Error.UNKNOWN_TOPIC_OR_PARTITION}
+    assert set(codes) <= {ErrorCode.unknown_topic_or_partition}
 
 
 @pytest.mark.parametrize(

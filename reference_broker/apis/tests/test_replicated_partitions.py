@@ -16,7 +16,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import iterate
 from reference_broker.replication.tests.leader_world import LAG_MS, START_MS, broker_epoch_of
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import EpochEndOffset
 
 LATEST, EARLIEST = -1, -2
@@ -54,7 +54,7 @@ def test_acks_one_is_answered_at_once_and_acks_none_never(world: ReplicatedWorld
 
 def test_too_few_in_sync_refuse_acks_all_before_anything_is_written() -> None:
     world = ReplicatedWorld(min_isr=2, isr=(1,))
-    assert errors_of(world.put()) == [Error.NOT_ENOUGH_REPLICAS]
+    assert errors_of(world.put()) == [ErrorCode.not_enough_replicas]
     assert world.partition.log.log_end_offset == 0
     assert errors_of(world.put(acks=1)) == [0]
 
@@ -66,7 +66,7 @@ def test_what_is_not_replicated_in_time_is_told_beside_what_is(world: Replicated
     for follower in (2, 3):
         world.follow(follower, 0, -1, [wanted(1, 1)], max_wait_ms=0)
     world.pass_ms(200)
-    assert errors_of(call) == [Error.REQUEST_TIMED_OUT, 0]
+    assert errors_of(call) == [ErrorCode.request_timed_out, 0]
     assert [one.base_offset for one in produced(call)] == [0, 0]
 
 
@@ -76,7 +76,7 @@ def test_lost_leadership_is_told_with_the_new_leader_where_the_version_can(
 ) -> None:
     call = world.put(version=version)
     world.elsewhere()
-    assert errors_of(call) == [Error.NOT_LEADER_OR_FOLLOWER]
+    assert errors_of(call) == [ErrorCode.not_leader_or_follower]
     leader = produced(call)[0].current_leader
     answer: Any = call.answer
     if version < 10:
@@ -119,7 +119,7 @@ def test_leadership_lost_while_it_is_synced_is_no_acknowledgement(world: Replica
     world.partition.log.advance_high_watermark(1)
     for done in world.syncs:
         done()
-    assert errors_of(call) == [Error.NOT_LEADER_OR_FOLLOWER]
+    assert errors_of(call) == [ErrorCode.not_leader_or_follower]
 
 
 def test_a_producer_that_hangs_up_leaves_nothing_waiting(world: ReplicatedWorld) -> None:
@@ -260,9 +260,9 @@ def test_a_diverging_or_refused_fetch_is_no_progress(world: ReplicatedWorld) -> 
 def test_a_node_without_a_replica_and_an_earlier_incarnation_are_refused(world: ReplicatedWorld) -> None:
     """A follower that tells the leader epoch may know of a newer assignment than this leader: it tries again."""
     for follower, epoch, leader_epoch, error in (
-        (4, -1, 0, Error.UNKNOWN_LEADER_EPOCH),
-        (4, -1, -1, Error.NOT_LEADER_OR_FOLLOWER),
-        (2, broker_epoch_of(2) - 1, 0, Error.NOT_LEADER_OR_FOLLOWER),
+        (4, -1, 0, ErrorCode.unknown_leader_epoch),
+        (4, -1, -1, ErrorCode.not_leader_or_follower),
+        (2, broker_epoch_of(2) - 1, 0, ErrorCode.not_leader_or_follower),
     ):
         answer = world.follow(follower, 0, 0, [wanted(0, leader_epoch=leader_epoch)], broker_epoch=epoch).answer
         assert told(answer)[0].error_code == error
@@ -275,7 +275,7 @@ def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: R
     answer = told(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).answer)
     assert [(index, data.error_code, bool(data.records)) for index, data in answer.items()] == [
         (0, 0, True),
-        (1, Error.UNKNOWN_LEADER_EPOCH, False),
+        (1, ErrorCode.unknown_leader_epoch, False),
     ]
 
 
@@ -292,7 +292,7 @@ def test_a_consumer_beyond_the_high_watermark_waits_and_beyond_the_log_is_told(w
     world.put(acks=1)
     within = world.consume(1)
     assert within.waiting
-    assert told(world.consume(2).answer)[0].error_code == Error.OFFSET_OUT_OF_RANGE
+    assert told(world.consume(2).answer)[0].error_code == ErrorCode.offset_out_of_range
 
 
 def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replica: int = -1) -> tuple[Error, int]:
@@ -304,23 +304,23 @@ def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replic
         topics=(ListOffsetsTopic(name=TopicName("events"), partitions=(one,)),),
     )
     answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body).topics[0].partitions[0]
-    return Error(int(answer.error_code)), int(answer.offset)
+    return known_error(int(answer.error_code)), int(answer.offset)
 
 
 def test_a_new_leader_tells_no_latest_offset_before_it_is_sure() -> None:
     """What it may have been, another leader has told: it must not seem to go back (KIP-207)."""
     world = ReplicatedWorld(records=3, leader_epoch=2)
-    assert offsets(world, LATEST) == (Error.OFFSET_NOT_AVAILABLE, -1)
-    assert offsets(world, LATEST, version=4) == (Error.LEADER_NOT_AVAILABLE, -1)
-    assert offsets(world, 0) == (Error.OFFSET_NOT_AVAILABLE, -1)
+    assert offsets(world, LATEST) == (ErrorCode.offset_not_available, -1)
+    assert offsets(world, LATEST, version=4) == (ErrorCode.leader_not_available, -1)
+    assert offsets(world, 0) == (ErrorCode.offset_not_available, -1)
     later = START_MS + 1
-    assert offsets(world, later) == (Error.OFFSET_NOT_AVAILABLE, -1), "the leader before may have had one"
-    assert offsets(world, EARLIEST) == (Error.NONE, 0)
-    assert offsets(world, LATEST, replica=2) == (Error.NONE, 3)
+    assert offsets(world, later) == (ErrorCode.offset_not_available, -1), "the leader before may have had one"
+    assert offsets(world, EARLIEST) == (ErrorCode.none, 0)
+    assert offsets(world, LATEST, replica=2) == (ErrorCode.none, 3)
     for follower in (2, 3):
         world.follow(follower, 0, -1, [wanted(3, leader_epoch=2)], max_wait_ms=0)
-    assert offsets(world, LATEST) == (Error.NONE, 3)
-    assert offsets(world, later) == (Error.NONE, -1)
+    assert offsets(world, LATEST) == (ErrorCode.none, 3)
+    assert offsets(world, later) == (ErrorCode.none, -1)
 
 
 def deletion(world: ReplicatedWorld, offset: int, timeout_ms: int = 1000) -> FakeCall:
@@ -338,7 +338,7 @@ def deletion(world: ReplicatedWorld, offset: int, timeout_ms: int = 1000) -> Fak
 def deleted(call: FakeCall) -> tuple[Error, int]:
     answer: Any = call.answer
     one = answer.topics[0].partitions[0]
-    return Error(int(one.error_code)), int(one.low_watermark)
+    return known_error(int(one.error_code)), int(one.low_watermark)
 
 
 def test_records_are_deleted_when_every_replica_has_taken_the_new_start(world: ReplicatedWorld) -> None:
@@ -350,14 +350,14 @@ def test_records_are_deleted_when_every_replica_has_taken_the_new_start(world: R
     assert call.waiting
     world.follow(2, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
     world.pass_ms(100)
-    assert deleted(late) == (Error.REQUEST_TIMED_OUT, 0)
+    assert deleted(late) == (ErrorCode.request_timed_out, 0)
     world.follow(3, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
-    assert deleted(call) == (Error.NONE, 2)
-    assert deleted(deletion(world, 4)) == (Error.OFFSET_OUT_OF_RANGE, -1)
+    assert deleted(call) == (ErrorCode.none, 2)
+    assert deleted(deletion(world, 4)) == (ErrorCode.offset_out_of_range, -1)
 
 
 def test_records_of_a_partition_led_elsewhere_are_not_deleted_here(world: ReplicatedWorld) -> None:
     call = deletion(world, 0)
-    assert deleted(call)[0] == Error.NONE if not call.waiting else True
+    assert deleted(call)[0] == ErrorCode.none if not call.waiting else True
     world.elsewhere()
-    assert deleted(deletion(world, 0)) == (Error.NOT_LEADER_OR_FOLLOWER, -1)
+    assert deleted(deletion(world, 0)) == (ErrorCode.not_leader_or_follower, -1)

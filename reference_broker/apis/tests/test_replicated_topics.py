@@ -8,7 +8,6 @@ from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerS
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
-from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 
@@ -22,6 +21,7 @@ from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, grow, topic
 from reference_broker.apis.topics import k43_elect_leaders
+from reference_broker.wire.errors import ErrorCode
 
 
 class Cluster(AdminWorld):

@@ -16,10 +16,10 @@ from kio.schema.create_topics.v7.request import (
     CreateTopicsRequest,
 )
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
-from kio.schema.errors import ErrorCode
 
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
+from reference_broker.wire.errors import ErrorCode
 
 
 def topic(name="t", partitions=1, replication_factor=1, configs=(), assignments=()):

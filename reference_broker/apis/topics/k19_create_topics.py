@@ -17,7 +17,6 @@ from kio.schema.create_topics.v7.response import (
     CreatableTopicResult,
     CreateTopicsResponse,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
@@ -30,6 +29,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicOutcomes, WantedTopic
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 REMEMBERED_ROWS = 16
 """Different settings of topics, in one process."""

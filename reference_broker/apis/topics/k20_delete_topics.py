@@ -13,7 +13,6 @@ KIPs: 4, 322, 516, 599.
 
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
 from reference_broker.apis.api import Api
@@ -24,6 +23,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic
 from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 DELETION_DISABLED_FROM = 3
 """The version from which on there is an error of its own for that."""

@@ -9,7 +9,6 @@ KIPs: 195, 599.
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
-from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
 from reference_broker.apis.api import Api
@@ -19,6 +18,7 @@ from reference_broker.apis.passing_on import passed_on
 from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
 from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PlannedGrowth, WantedGrowth
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.elect_leaders.v2.response import ElectLeadersResponse, PartitionResult, ReplicaElectionResult
-from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
@@ -27,6 +26,7 @@ from reference_broker.controller.planning.requested_elections import (
     WantedPartitions,
 )
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """By the request's type of election."""

@@ -22,7 +22,7 @@ from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 WAIT_MS = 30_000
 POLL_MS = 500
@@ -102,9 +102,9 @@ def count(bootstrap: NodeAddress, topic: str, database: Path, records: int | Non
         with BlockingConsumer(config, "offsets-outside") as consumer:
             partitions = consumer.partitions_for(topic)
             if not partitions:
-                raise ConsumerError(Error.UNKNOWN_TOPIC_OR_PARTITION, f": {topic}")
+                raise ConsumerError(ErrorCode.unknown_topic_or_partition, f": {topic}")
             if not resume(consumer, partitions, counts):
-                raise ConsumerError(Error.REQUEST_TIMED_OUT, ": no metadata as new as the stored offsets")
+                raise ConsumerError(ErrorCode.request_timed_out, ": no metadata as new as the stored offsets")
             done = 0
             while records is None or done < records:
                 batch = consumer.poll(POLL_MS)

@@ -21,7 +21,7 @@ from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.serve.tests.conftest import Broker
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, ErrorCode
 
 pytestmark = pytest.mark.live
 
@@ -152,7 +152,7 @@ def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next
         assert slow.assignment() == ()
         with pytest.raises(CommitError) as raised:
             slow.commit({lost: OffsetToCommit(1)})
-        assert raised.value.error is Error.UNKNOWN_MEMBER_ID
+        assert raised.value.error is ErrorCode.unknown_member_id
         until(lambda: len(slow.assignment()) == len(other.assignment()) == 1, slow, other)
 
 
@@ -215,7 +215,7 @@ def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(broker, monkeypatc
         monkeypatch.setattr(LaneConnections, "send", noted)
         with pytest.raises(InvalidMetadataEpochError) as raised:
             one.commit({where: OffsetToCommit(8, metadata_epoch=epoch)})
-        assert raised.value.error is Error.INVALID_METADATA_EPOCH
+        assert raised.value.error is DraftError.INVALID_METADATA_EPOCH
         assert raised.value.result.refused == (where,)
         assert [each.api_key for each in sent].count(group_requests.OFFSET_COMMIT) == 1
     with consumer(broker, topic, epoch=False) as old:

@@ -7,7 +7,6 @@ has.
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
@@ -21,6 +20,7 @@ from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_events import Lost, Revoked
 from reference_broker.client.group_membership import GroupMembership
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.errors import ErrorCode
 
 NOTHING = i32Timedelta.parse(timedelta(0))
 NODE = NodeAddress(1, "one", 9092)

@@ -20,7 +20,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import NODE, found, heartbeat_answer, join_answer, sync_answer
 from reference_broker.client.tests.test_group_consumer import Driver, fetched, metadata
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 SEED = NodeAddress(-1, "seed", 9)
 T0 = TopicPartition("t", 0)
@@ -182,7 +182,7 @@ def test_a_member_whose_offsets_nobody_will_tell_is_told_so():
     member.answer("metadata", metadata())
     assert "committed" in member.sent
     member.answer("committed", fetched_offsets(5, error=30))
-    assert member.consumer.take_failures() == [Error.GROUP_AUTHORIZATION_FAILED]
+    assert member.consumer.take_failures() == [ErrorCode.group_authorization_failed]
 
 
 def test_a_member_that_has_failed_stays_so():
@@ -194,10 +194,12 @@ def test_a_member_that_has_failed_stays_so():
     membership.next_request(0)
     membership.answered(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
     assert membership.next_request(1000).api_key == requests.HEARTBEAT
-    membership.told(1000, Error.FENCED_INSTANCE_ID, membership.identity)
+    membership.told(1000, ErrorCode.fenced_instance_id, membership.identity)
     membership.answered(1000, heartbeat_answer(25))
     assert membership.state is MemberState.FAILED
-    assert [each for each in membership.take_events() if isinstance(each, Failed)] == [Failed(Error.FENCED_INSTANCE_ID)]
+    assert [each for each in membership.take_events() if isinstance(each, Failed)] == [
+        Failed(ErrorCode.fenced_instance_id)
+    ]
 
 
 @pytest.mark.parametrize("generation", [-2, -9])

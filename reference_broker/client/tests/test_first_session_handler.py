@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import FetchPlan, SessionHandler, Wanted, make_session_handler
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
     INCREMENTAL_FETCH_OK,
@@ -116,10 +116,10 @@ def test_a_number_lost_before_a_full_request_is_used_after_it() -> None:
 @pytest.mark.parametrize(
     ("error", "answered", "flags", "following"),
     [
-        (Error.INVALID_FETCH_SESSION, 0, INCREMENTAL_FETCH_RESPONSE, 0),
-        (Error.INVALID_FETCH_SESSION, ID, BOTH, 0),
-        (Error.INCREMENTAL_FETCH_DENIED, ID, INCREMENTAL_FETCH_RESPONSE, ID),
-        (Error.INVALID_REQUEST, ID, BOTH, ID),
+        (DraftError.INVALID_FETCH_SESSION, 0, INCREMENTAL_FETCH_RESPONSE, 0),
+        (DraftError.INVALID_FETCH_SESSION, ID, BOTH, 0),
+        (DraftError.INCREMENTAL_FETCH_DENIED, ID, INCREMENTAL_FETCH_RESPONSE, ID),
+        (ErrorCode.invalid_request, ID, BOTH, ID),
     ],
 )
 def test_after_an_error_the_next_request_is_full(error: Error, answered: int, flags: int, following: int) -> None:
@@ -185,7 +185,7 @@ def test_the_session_of_an_answer_that_does_not_fit_is_used_from_its_first_numbe
         assert handler.build({A: at(number), B: at(0)}).session_epoch == number
         handler.handle_response(answer(ID, BOTH))
     handler.build({A: at(3), B: at(0)})
-    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE, error=Error.INVALID_FETCH_SESSION))
+    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE, error=DraftError.INVALID_FETCH_SESSION))
     assert handler.build({A: at(3), B: at(0)}).session_id == 0
     assert handler.handle_response(unfit).problem
     assert handler.build({A: at(3), B: at(0)}).session_id == OTHER

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v10.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -31,7 +30,7 @@ from reference_broker.wire.drafts import (
     MetadataResponse1000,
     MetadataTopic1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, FetchResponse, FetchTopicResponse, PartitionData
 
 SEED = NodeAddress(-1, "seed", 9)
@@ -156,7 +155,7 @@ def test_without_a_reset_policy_out_of_range_is_the_applications():
     driver.go()
     driver.answer("metadata", metadata())
     driver.answer("node-0", fetched(error=1))
-    assert driver.consumer.take_failures() == [Error.OFFSET_OUT_OF_RANGE]
+    assert driver.consumer.take_failures() == [ErrorCode.offset_out_of_range]
 
 
 @pytest.mark.parametrize("error", [6, 3, 74, 76, 56])
@@ -209,7 +208,7 @@ def test_a_divergence_goes_back_to_where_the_logs_agree(reading):
 
 def test_errors_that_nothing_cures_are_the_applications(reading):
     reading.answer("node-0", fetched(error=29))
-    assert reading.consumer.take_failures() == [Error.TOPIC_AUTHORIZATION_FAILED]
+    assert reading.consumer.take_failures() == [ErrorCode.topic_authorization_failed]
 
 
 @pytest.mark.clause("M-12")
@@ -307,10 +306,10 @@ def test_an_observer_hears_of_all_that_happens():
     assert noted.heard == [
         ("metadata", 3, True),
         ("fetching", 0, 0, {T0: 5}),
-        ("fetched", 0, None, [(T0, 5, 5, Error.OFFSET_OUT_OF_RANGE, 0)]),
+        ("fetched", 0, None, [(T0, 5, 5, ErrorCode.offset_out_of_range, 0)]),
         ("reset", 5, 2),
         ("fetching", 0, 0, {T0: 2}),
-        ("fetched", 0, None, [(T0, 2, 3, Error.NONE, 1)]),
+        ("fetched", 0, None, [(T0, 2, 3, ErrorCode.none, 1)]),
     ]
 
 
@@ -351,7 +350,7 @@ def test_a_damaged_batch_is_an_error_and_moves_nothing(reading):
     records[-1] ^= 1
     topic.partitions[0].records = bytes(records)
     reading.answer("node-0", answer)
-    assert reading.consumer.take_failures() == [Error.CORRUPT_MESSAGE]
+    assert reading.consumer.take_failures() == [ErrorCode.corrupt_message]
     assert reading.consumer.take_records(9) == []
     reading.go(100)
     assert reading.position() == 5

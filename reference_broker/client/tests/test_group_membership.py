@@ -33,7 +33,7 @@ from reference_broker.client.tests.group_world import (
     leave_answer,
     sync_answer,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode, known_error
 
 T0, T1, T2 = (TopicPartition("t", each) for each in range(3))
 COOPERATIVE = ("cooperative-sticky",)
@@ -230,15 +230,19 @@ def test_errors_that_no_retry_cures_end_it(error):
     membership.answered(0, found())
     membership.next_request(0)
     membership.answered(0, join_answer(error))
-    assert membership.take_events() == [Failed(Error(error))]
-    assert (membership.failure, membership.next_request(10**9), membership.wake_at_us) == (Error(error), None, None)
+    assert membership.take_events() == [Failed(known_error(error))]
+    assert (membership.failure, membership.next_request(10**9), membership.wake_at_us) == (
+        known_error(error),
+        None,
+        None,
+    )
 
 
 def test_a_fenced_static_member_loses_all():
     membership = joined_member(T0, instance_id="i")
     ask(membership, 1000, requests.HEARTBEAT)
     membership.answered(1000, heartbeat_answer(82))
-    assert membership.take_events() == [Lost((T0,), 1), Failed(Error.FENCED_INSTANCE_ID)]
+    assert membership.take_events() == [Lost((T0,), 1), Failed(ErrorCode.fenced_instance_id)]
 
 
 def test_leaving_gives_up_says_so_and_ends():
@@ -278,9 +282,9 @@ def test_what_a_commit_says_counts_only_for_the_generation_that_it_named():
     membership.release()
     follow(membership, 0, T1, generation=2)
     membership.take_events()
-    membership.told(0, Error.ILLEGAL_GENERATION, asked_as)
+    membership.told(0, ErrorCode.illegal_generation, asked_as)
     assert (membership.assignment, membership.take_events()) == ((T1,), [])
-    membership.told(0, Error.ILLEGAL_GENERATION, membership.identity)
+    membership.told(0, ErrorCode.illegal_generation, membership.identity)
     assert membership.take_events() == [Lost((T1,), 2)]
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -41,7 +40,7 @@ from reference_broker.wire.drafts import (
     OffsetFetchResponsePartition1000,
     OffsetFetchResponseTopic1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, ErrorCode, known_error
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, encode_request
 
@@ -126,9 +125,11 @@ def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(off
     offsets.coordinator.versions = versions
     offsets.commit(OFFSETS, ME, 10_000)
     assert offsets.next_request(0).api_version == 1000
-    offsets.answered(0, committed(int(Error.INVALID_METADATA_EPOCH), 0, draft=True))
+    offsets.answered(0, committed(int(DraftError.INVALID_METADATA_EPOCH), 0, draft=True))
     result = offsets.take_result()
-    assert result == Committed(OFFSETS, {T0: Error.INVALID_METADATA_EPOCH, T1: Error.NONE}, ME, Error.NONE, 1000)
+    assert result == Committed(
+        OFFSETS, {T0: DraftError.INVALID_METADATA_EPOCH, T1: ErrorCode.none}, ME, ErrorCode.none, 1000
+    )
     assert (result.refused, result.succeeded) == ((T0,), False)
     assert (offsets.busy, offsets.next_request(10**6), offsets.take_result()) == (False, None, None)
 
@@ -164,7 +165,7 @@ def test_a_commit_ends_at_its_deadline_not_knowing(offsets):
     offsets.next_request(0)
     offsets.failed(400)
     assert offsets.next_request(500) is None
-    assert offsets.take_result().errors == {T0: Error.REQUEST_TIMED_OUT, T1: Error.REQUEST_TIMED_OUT}
+    assert offsets.take_result().errors == {T0: ErrorCode.request_timed_out, T1: ErrorCode.request_timed_out}
 
 
 @pytest.mark.parametrize("error", [25, 22, 27, 82])
@@ -173,14 +174,14 @@ def test_what_the_group_says_ends_a_commit_and_is_named(offsets, error):
     offsets.next_request(0)
     offsets.answered(0, committed(error, error))
     result = offsets.take_result()
-    assert (result.group_error, result.succeeded, result.asked_as) == (Error(error), False, ME)
+    assert (result.group_error, result.succeeded, result.asked_as) == (known_error(error), False, ME)
 
 
 def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets):
     offsets.commit({}, ME, 10)
     assert offsets.take_result().succeeded
     offsets.fetch([], ME, 10)
-    assert offsets.take_result() == Fetched({}, Error.NONE, ME)
+    assert offsets.take_result() == Fetched({}, ErrorCode.none, ME)
 
 
 def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets):
@@ -188,7 +189,7 @@ def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets):
     assert offsets.next_request(0).body.require_stable
     offsets.answered(0, fetched(17))
     result = offsets.take_result()
-    assert result == Fetched({T0: CommittedOffset(17, 7), T1: CommittedOffset(-1)}, Error.NONE, ME, 9)
+    assert result == Fetched({T0: CommittedOffset(17, 7), T1: CommittedOffset(-1)}, ErrorCode.none, ME, 9)
 
 
 @pytest.mark.parametrize(("error", "partition_error"), [(14, 0), (16, 0), (0, 88)])
@@ -217,7 +218,7 @@ def test_a_group_that_may_not_be_asked_for_ends_the_operation(offsets):
     offsets.next_request(0)
     offsets.answered(0, found(error=30))
     offsets.next_request(0)
-    assert offsets.take_result().group_error is Error.GROUP_AUTHORIZATION_FAILED
+    assert offsets.take_result().group_error is ErrorCode.group_authorization_failed
 
 
 @pytest.mark.clause("M-10", "M-11")

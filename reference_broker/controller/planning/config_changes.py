@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.configuration.broker_config import BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
@@ -17,6 +15,7 @@ from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord
 from reference_broker.metadata.topic_names import name_problem
+from reference_broker.wire.errors import ErrorCode
 
 Resource: TypeAlias = tuple[int, str]
 """(type, name)."""

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.operations import Records
 from reference_broker.controller.planning.change import Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import FeatureLevelRecord
+from reference_broker.wire.errors import ErrorCode
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING, PartitionChanges
@@ -14,6 +12,7 @@ from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord
 from reference_broker.metadata.replay import changed_partition
+from reference_broker.wire.errors import ErrorCode
 
 NO_CHECK = -1
 """As a replica's broker epoch: it is not compared."""

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.planning.leader_election import active_brokers, is_active
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import PartitionRecord
 from reference_broker.metadata.uuids import NO_DIRECTORY
+from reference_broker.wire.errors import ErrorCode
 
 MAX_PARTITIONS_PER_TOPIC = 1_000_000
 """This bounds what one entry of a request may make the controller hold. The sum is bounded by its records."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import Situation, outcomes_by_name
 from reference_broker.controller.planning.new_partitions import (
@@ -19,6 +17,7 @@ from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import PartitionRecord
+from reference_broker.wire.errors import ErrorCode
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 

@@ -7,14 +7,13 @@ itself is one record, because the broker epoch is the offset at which it stands.
 from dataclasses import dataclass
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.operations import Planning, Records
 from reference_broker.controller.planning.broker_changes import restarting, unregistering
 from reference_broker.controller.planning.change import Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
+from reference_broker.wire.errors import ErrorCode
 
 
 class Sessions(Protocol):

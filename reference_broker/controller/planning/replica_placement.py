@@ -9,11 +9,10 @@ a topic go on after its last one (KAFKA-19577).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.ports.chance import RandomSource
+from reference_broker.wire.errors import ErrorCode
 
 _NOBODY = -1
 

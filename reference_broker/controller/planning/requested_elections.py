@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
 from reference_broker.controller.planning.leader_election import Election
@@ -13,6 +11,7 @@ from reference_broker.controller.planning.partition_changes import PartitionChan
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
+from reference_broker.wire.errors import ErrorCode
 
 NOT_NEEDED = Refusal(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
 NO_PREFERRED = Refusal(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")

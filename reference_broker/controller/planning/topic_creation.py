@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
 from reference_broker.configuration.topic_config import parse_topic_configs
@@ -28,6 +26,7 @@ from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
 from reference_broker.metadata.topic_names import METADATA_TOPIC, name_problem
 from reference_broker.metadata.uuids import random_uuid
+from reference_broker.wire.errors import ErrorCode
 
 DEFAULT = -1
 """As partition count or replication factor: the controller's default."""

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import RemoveTopicRecord
+from reference_broker.wire.errors import ErrorCode
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name or ID.")
 DISABLED = Refusal(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from kio.schema.errors import ErrorCode
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
 from reference_broker.controller.planning.registration import Registration, registration_problem
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
+from reference_broker.wire.errors import ErrorCode
 
 SESSION_MS = 9000
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
-from kio.schema.errors import ErrorCode
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
@@ -20,6 +19,7 @@ from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAQ"
 

@@ -1,7 +1,6 @@
 """The active controller: activation, order, transactions, answers, the loss of leadership, a disk that fails."""
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from reference_broker.controller import operations
 from reference_broker.controller import reign as reign_module
@@ -23,6 +22,7 @@ from reference_broker.metadata.tests.metadata_world import (
     topic_records,
 )
 from reference_broker.ports.disk import DiskError
+from reference_broker.wire.errors import ErrorCode
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
 BIG = topic_records("big", topic_id(3), 40)

@@ -36,7 +36,7 @@ from reference_broker.wire.drafts import (
     UpdateMetadataRequest1000,
     UpdateMetadataResponse1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 SELF, OTHERS = 1, (2, 3)
 
@@ -77,7 +77,7 @@ class World(MetadataWorld):
         """And not answered or failed."""
         return [request[4] for request in self.ports.sent if request[0] == broker_id]
 
-    def answer(self, broker_id: int, error: Error = Error.NONE) -> UpdateMetadataRequest1000:
+    def answer(self, broker_id: int, error: Error = ErrorCode.none) -> UpdateMetadataRequest1000:
         request = self._take(broker_id)
         request[6](UpdateMetadataResponse1000(error_code=error))
         self.settle()
@@ -199,7 +199,7 @@ def test_pauses_grow_to_a_limit_and_end_with_an_answer(world: World) -> None:
 def test_who_cannot_go_on_from_what_it_has_gets_everything(world: World) -> None:
     world.answer(3)
     world.change(*topic_records("t", topic_id(1)))
-    world.answer(3, Error.INVALID_REQUEST)
+    world.answer(3, ErrorCode.invalid_request)
     world.later(60)
     (body,) = world.sent(3)
     assert (body.type, len(body.partition_states)) == (FULL_UPDATE, 1)
@@ -424,7 +424,7 @@ def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
             broker_epoch=3,
             type=FULL_UPDATE if known is None else INCREMENTAL_UPDATE,
         )
-        assert refusal(body, cache, 3) is Error.NONE
+        assert refusal(body, cache, 3) is ErrorCode.none
         cache, known = cache.apply(run(update_from(body, cache))), content
         assert told(cache) == told(image)
         assert {one.topic_id: name for name, one in cache.topics.items()} == cache.topic_names

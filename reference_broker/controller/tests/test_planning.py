@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from reference_broker.controller import planning
 from reference_broker.controller.planning.config_changes import SET, AlteredConfigs, ConfigChange
@@ -22,6 +21,7 @@ from reference_broker.controller.tests.planned import after, brokers, records_of
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from reference_broker.wire.errors import ErrorCode
 
 PLANS = sorted(Path(planning.__file__).parent.glob("*.py"))
 LIVE = brokers(1, 2, 3)

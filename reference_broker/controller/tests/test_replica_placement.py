@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
+from reference_broker.wire.errors import ErrorCode
 
 
 def image(racks, fenced=(), leaving=()):

@@ -14,7 +14,7 @@ from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRe
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 
 PARTITIONS = 4
 
@@ -30,7 +30,7 @@ class GroupsWorld(ClusterWorld):
     def find(self, number: int, group: str) -> tuple[Error, int]:
         body = FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
         found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
-        return Error(int(found.error_code)), int(found.node_id)
+        return known_error(int(found.error_code)), int(found.node_id)
 
     def coordinator(self, group: str) -> int:
         """Once there is one that a living node tells of."""
@@ -40,7 +40,7 @@ class GroupsWorld(ClusterWorld):
             number = next(n for n, each in self.members.items() if each.alive)
             error, node = self.find(number, group)
             found[:] = [node]
-            if error is Error.NONE and self.members[node].alive:
+            if error is ErrorCode.none and self.members[node].alive:
                 return True
             self.run(50)
             return False
@@ -64,13 +64,13 @@ class GroupsWorld(ClusterWorld):
 
     def errors_of(self, token: int) -> list[Error]:
         self.run_until(lambda: token in self.replies)
-        return [Error(int(one.error_code)) for topic in self.replies[token].topics for one in topic.partitions]
+        return [known_error(int(one.error_code)) for topic in self.replies[token].topics for one in topic.partitions]
 
     def commit(self, group: str, *offsets: int) -> None:
         """As a client does: again until it is accepted."""
         for _ in range(200):
             errors = self.errors_of(self.begin_commit(self.coordinator(group), group, *offsets))
-            if errors == [Error.NONE] * len(offsets):
+            if errors == [ErrorCode.none] * len(offsets):
                 return
             self.run(50)
         raise AssertionError("the commit is not accepted")
@@ -95,7 +95,7 @@ class GroupsWorld(ClusterWorld):
 def test_the_offsets_topic_is_created_once_with_a_replica_on_each_node() -> None:
     world = GroupsWorld()
     for number in range(3):
-        assert world.find(number, "g")[0] is Error.COORDINATOR_NOT_AVAILABLE
+        assert world.find(number, "g")[0] is ErrorCode.coordinator_not_available
     coordinator = world.coordinator("g")
     assert coordinator == world.leader(OFFSETS_TOPIC, partition_of("g", PARTITIONS))
     topic = world.members[0].node.broker.loader.image.topics[OFFSETS_TOPIC]
@@ -107,7 +107,7 @@ def test_only_the_coordinator_takes_commits() -> None:
     coordinator = world.coordinator("g")
     world.commit("g", 5)
     for number in range(3):
-        expected = Error.NONE if number == coordinator else Error.NOT_COORDINATOR
+        expected = ErrorCode.none if number == coordinator else ErrorCode.not_coordinator
         assert world.errors_of(world.begin_commit(number, "g", 6)) == [expected]
     assert world.fetched("g") == {0: 6}
 
@@ -160,12 +160,12 @@ def test_a_coordinator_cut_off_from_the_others_acknowledges_nothing() -> None:
             for n, each in world.members.items()
         )
     )
-    assert world.errors_of(token) in ([Error.COORDINATOR_NOT_AVAILABLE], [Error.NOT_COORDINATOR])
+    assert world.errors_of(token) in ([ErrorCode.coordinator_not_available], [ErrorCode.not_coordinator])
     world.heal()
     world.run(5000)
     world.commit("g", 3)
     assert world.fetched("g") == {0: 3}
-    assert world.errors_of(world.begin_commit(old, "g", 4)) in ([Error.NOT_COORDINATOR], [Error.NONE])
+    assert world.errors_of(world.begin_commit(old, "g", 4)) in ([ErrorCode.not_coordinator], [ErrorCode.none])
 
 
 def test_offsets_are_the_same_after_all_nodes_have_stopped() -> None:

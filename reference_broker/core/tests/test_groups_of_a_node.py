@@ -9,7 +9,7 @@ from reference_broker.apis.tests.test_group_apis import filled
 from reference_broker.core.events import Opened
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.wire.apis import VERSIONS, ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import body_class
 
 SETTINGS = {"group_initial_rebalance_delay_ms": "0", "offsets_topic_num_partitions": "3"}
@@ -42,7 +42,7 @@ def coordinated(**config: str) -> NodeWorld:
 
     def found() -> bool:
         asked = ask(world, ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=("g",))
-        return bool(asked.coordinators[0].error_code == Error.NONE)
+        return bool(asked.coordinators[0].error_code == ErrorCode.none)
 
     for _ in range(50):
         if found():
@@ -55,7 +55,7 @@ def coordinated(**config: str) -> NodeWorld:
 def stable(world: NodeWorld) -> str:
     member_id = str(join(world).member_id)
     joined = join(world, member_id)
-    assert (joined.error_code, joined.generation_id, joined.leader) == (Error.NONE, 1, member_id)
+    assert (joined.error_code, joined.generation_id, joined.leader) == (ErrorCode.none, 1, member_id)
     synced = ask(
         world,
         ApiKey.SYNC_GROUP,
@@ -66,7 +66,7 @@ def stable(world: NodeWorld) -> str:
         protocol_name="range",
         assignments=[{"member_id": member_id, "assignment": b"mine"}],
     )
-    assert (synced.error_code, synced.assignment) == (Error.NONE, b"mine")
+    assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"mine")
     return member_id
 
 
@@ -77,16 +77,16 @@ def beat(world: NodeWorld, member_id: str, generation: int = 1) -> Any:
 def test_a_member_joins_is_assigned_and_described() -> None:
     world = coordinated()
     member_id = stable(world)
-    assert beat(world, member_id) == Error.NONE
+    assert beat(world, member_id) == ErrorCode.none
     (group,) = ask(world, ApiKey.DESCRIBE_GROUPS, groups=("g",)).groups
     (member,) = group.members
     assert (group.group_state, member.client_host, member.member_assignment) == ("Stable", "/10.1.2.3", b"mine")
     (listed,) = ask(world, ApiKey.LIST_GROUPS).groups
     assert (listed.group_id, listed.group_state) == ("g", "Stable")
     left = ask(world, ApiKey.LEAVE_GROUP, group_id="g", members=[{"member_id": member_id}])
-    assert left.members[0].error_code == Error.NONE
+    assert left.members[0].error_code == ErrorCode.none
     (deleted,) = ask(world, ApiKey.DELETE_GROUPS, groups_names=("g",)).results
-    assert deleted.error_code == Error.NONE
+    assert deleted.error_code == ErrorCode.none
     assert ask(world, ApiKey.LIST_GROUPS).groups == ()
 
 
@@ -95,9 +95,9 @@ def test_a_member_that_falls_silent_is_given_up_in_time() -> None:
     member_id = stable(world)
     for _ in range(3):
         world.advance(9000)
-        assert beat(world, member_id) == Error.NONE
+        assert beat(world, member_id) == ErrorCode.none
     world.advance(10_100)
-    assert beat(world, member_id) == Error.UNKNOWN_MEMBER_ID
+    assert beat(world, member_id) == ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -110,8 +110,8 @@ def test_a_group_outlives_its_node(clean: bool) -> None:
     again = NodeWorld(world.disk, **SETTINGS)
     again.give(Opened(7, "10.1.2.3:5000"))
     again.advance(100)
-    assert beat(again, member_id) == Error.NONE
-    assert beat(again, member_id, 2) == Error.ILLEGAL_GENERATION
+    assert beat(again, member_id) == ErrorCode.none
+    assert beat(again, member_id, 2) == ErrorCode.illegal_generation
     (group,) = ask(again, ApiKey.DESCRIBE_GROUPS, groups=("g",)).groups
     assert (group.group_state, group.protocol_data, group.members[0].member_assignment) == ("Stable", "range", b"mine")
     assert join(again, member_id).generation_id == 2

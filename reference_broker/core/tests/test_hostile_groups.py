@@ -14,7 +14,7 @@ from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.encoding import encoder
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_response
 from reference_broker.wire.schema import SchemaField, schema_fields
@@ -158,7 +158,7 @@ def test_any_requests_in_any_order_are_answered_and_the_node_goes_on(
     for key, number in waiting:
         assert number in world.replies or world.node.broker.groups.metrics.groups.value
         sender.read(key, number)
-    assert ask(world, ApiKey.LIST_GROUPS).error_code == Error.NONE
+    assert ask(world, ApiKey.LIST_GROUPS).error_code == ErrorCode.none
 
 
 def ask(world: NodeWorld, key: ApiKey, version: int | None = None, **said: Any) -> Any:
@@ -180,11 +180,11 @@ def test_texts_that_older_versions_cannot_tell_do_not_come_into_a_group(more: di
         **more,
     }
     joined = ask(world, ApiKey.JOIN_GROUP, **said)
-    assert joined.error_code == Error.INVALID_REQUEST
+    assert joined.error_code == ErrorCode.invalid_request
     assert ask(world, ApiKey.DESCRIBE_GROUPS, 4, groups=("g",)).groups[0].group_state == "Dead"
     assert ask(world, ApiKey.LIST_GROUPS, 0).groups == ()
 
 
 def test_a_group_id_that_no_record_can_hold_has_no_coordinator() -> None:
     answer = ask(coordinated(), ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=(LONG, "g"))
-    assert [one.error_code for one in answer.coordinators] == [Error.INVALID_GROUP_ID, Error.NONE]
+    assert [one.error_code for one in answer.coordinators] == [ErrorCode.invalid_group_id, ErrorCode.none]

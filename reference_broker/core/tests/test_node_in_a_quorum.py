@@ -11,7 +11,7 @@ from reference_broker.quorum.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 VOTERS = "1@one:9092,2@two:9092,3@three:9092"
 LEADER, EPOCH = 1, 5
@@ -43,13 +43,13 @@ class Member(NodeWorld):
     def follow(self) -> Send:
         """Finds the leader; its first fetch as a follower."""
         unknown = self.question(ApiKey.FETCH)
-        self.reply(unknown, fetched(Error.NOT_LEADER_OR_FOLLOWER, LEADER, EPOCH, -1, 0))
+        self.reply(unknown, fetched(ErrorCode.not_leader_or_follower, LEADER, EPOCH, -1, 0))
         return self.question(ApiKey.FETCH)
 
     def first_records(self, question: Send) -> None:
         """One batch, committed already."""
         batch = build([Record(timestamp_ms=0, value=b"")], leader_epoch=EPOCH, is_control=True)
-        self.reply(question, fetched(Error.NONE, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
+        self.reply(question, fetched(ErrorCode.none, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
 
 
 def synced_paths(effects: list[Effect]) -> list[str]:

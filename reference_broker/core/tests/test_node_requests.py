@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 from reference_broker.core.effects import Reply, Sync
@@ -22,7 +21,7 @@ from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def test_an_api_versions_request_of_an_unknown_version_is_answered_in_the_layout_of_version_0() -> None:
@@ -78,7 +77,7 @@ def test_a_duplicate_is_not_acknowledged_before_its_first_writing_is_durable() -
     assert retry not in world.replies
     world.complete_syncs()
     answer = world.replies[retry].body.responses[0].partitions[0]  # type: ignore[union-attr]
-    assert (answer.error_code, answer.base_offset) == (Error.NONE, 0)
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
     again = world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, sent_batch(7, 0)), connection=2)
     assert again in world.replies, "what is durable needs no sync"
 
@@ -108,7 +107,7 @@ def test_a_topic_has_its_own_flush_policy() -> None:
 
 
 @pytest.mark.clause("P-5")
-@pytest.mark.parametrize(("policy", "error"), [("reject", Error.UNKNOWN_PRODUCER_ID), ("accept", Error.NONE)])
+@pytest.mark.parametrize(("policy", "error"), [("reject", ErrorCode.unknown_producer_id), ("accept", ErrorCode.none)])
 def test_the_policy_for_unknown_producers_reaches_the_log(policy: str, error: Error) -> None:
     world = NodeWorld(crucible_unknown_producer_id_policy=policy)
     world.create("t")
@@ -132,7 +131,7 @@ def test_a_transactional_batch_is_refused_while_transactions_are_not_served() ->
     world.create("t")
     record = Record(timestamp_ms=world.now.wall_ms, value=b"v")
     data = build([record], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
-    assert world.produce("t", 0, data).error_code == Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert world.produce("t", 0, data).error_code == ErrorCode.transactional_id_authorization_failed
     assert world.log("t").log_end_offset == 0
 
 
@@ -207,7 +206,7 @@ def test_a_full_disk_is_an_error_in_the_answer_and_no_end() -> None:
     world = NodeWorld(disk)
     world.create("t")
     disk.fail_after = 0
-    assert world.produce("t", 0, batch()).error_code == Error.KAFKA_STORAGE_ERROR
+    assert world.produce("t", 0, batch()).error_code == ErrorCode.kafka_storage_error
     assert world.create("other").error_code == ErrorCode.kafka_storage_error
     disk.fail_after = None
     assert world.produce("t", 0, batch()).base_offset == 0
@@ -218,7 +217,7 @@ def test_a_full_disk_is_an_error_in_the_answer_and_no_end() -> None:
 def test_other_acks_are_refused(acks: int) -> None:
     world = NodeWorld()
     world.create("t")
-    assert world.produce("t", 0, batch(), acks=acks).error_code == Error.INVALID_REQUIRED_ACKS
+    assert world.produce("t", 0, batch(), acks=acks).error_code == ErrorCode.invalid_required_acks
     assert world.log("t").log_end_offset == 0
 
 
@@ -230,8 +229,8 @@ def test_one_refused_partition_does_not_stop_the_others() -> None:
     body.topics += produce_request("t", 1, None).topics
     answer = world.ask(ApiKey.PRODUCE, 9, body)
     codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
-    assert codes[1:] == [Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_RECORD]
-    assert codes[0] in (Error.CORRUPT_MESSAGE, Error.INVALID_RECORD)
+    assert codes[1:] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_record]
+    assert codes[0] in (ErrorCode.corrupt_message, ErrorCode.invalid_record)
 
 
 def test_the_same_events_give_the_same_effects() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 def another_than_the_controller(world: ClusterWorld) -> int:
@@ -14,7 +14,7 @@ def another_than_the_controller(world: ClusterWorld) -> int:
 def test_a_request_of_a_client_is_passed_on(client_id: str) -> None:
     world = ClusterWorld()
     world.ready()
-    assert world.create("t", at=another_than_the_controller(world), client_id=client_id).error_code == Error.NONE
+    assert world.create("t", at=another_than_the_controller(world), client_id=client_id).error_code == ErrorCode.none
 
 
 def test_a_request_that_a_node_has_passed_on_is_not_passed_on_again() -> None:
@@ -22,4 +22,4 @@ def test_a_request_that_a_node_has_passed_on_is_not_passed_on_again() -> None:
     world.ready()
     there = another_than_the_controller(world)
     passed_on = world.members[world.controller].node._client_id()
-    assert world.create("t", at=there, client_id=passed_on).error_code == Error.NOT_CONTROLLER
+    assert world.create("t", at=there, client_id=passed_on).error_code == ErrorCode.not_controller

@@ -12,7 +12,7 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import delete_request
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 REVISIONS = ("final", "first")
 
@@ -172,7 +172,7 @@ def test_a_leader_that_leaves_hands_over_without_a_failed_write() -> None:
     waiting = world.begin_produce("t", b"on its way")
     member = world.members[leaving]
     world._take(member, member.node.shutdown(world.now))
-    assert world.replies_of(waiting).error_code in (Error.NONE, Error.NOT_LEADER_OR_FOLLOWER)
+    assert world.replies_of(waiting).error_code in (ErrorCode.none, ErrorCode.not_leader_or_follower)
     world.run_until(lambda: is_known_leader(world, leaving))
     assert world.produce("t").error_code == 0
 

@@ -3,13 +3,13 @@
 from reference_broker.groups.membership.requests import JoinAnswer, JoinedMember, SyncAnswer
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 def generation_answer(group: Group, member_id: str) -> JoinAnswer:
     """Answers a JoinGroup with the generation that has begun. Only the leader is told who is in it."""
     return JoinAnswer(
-        Error.NONE,
+        ErrorCode.none,
         member_id,
         group.generation,
         group.protocol_type,
@@ -29,4 +29,4 @@ def members_told(group: Group) -> tuple[JoinedMember, ...]:
 
 def assignment_answer(group: Group, member: Member) -> SyncAnswer:
     """Answers a SyncGroup with what the leader assigned to the member."""
-    return SyncAnswer(Error.NONE, group.protocol_type, group.protocol, member.assignment)
+    return SyncAnswer(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)

@@ -9,7 +9,7 @@ from reference_broker.groups.membership.served_group import ServedGroup
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 NEW_MEMBER_TIMEOUT_MS = 300_000
 """How long the first JoinGroup of a member may wait. The member cannot send heartbeats yet, and its connection tells
@@ -23,10 +23,10 @@ def join(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
     group = served.group
     if not group.accepts(request.member_id, served.around.config.group_max_size):
         rebalances.remove(served, request.member_id, "removed")
-        answer(JoinAnswer(Error.GROUP_MAX_SIZE_REACHED))
+        answer(JoinAnswer(ErrorCode.group_max_size_reached))
         rebalances.complete_if_joined(served)
     elif not group.supports(request.protocol_type, request.protocols):
-        answer(JoinAnswer(Error.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+        answer(JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member_id))
     elif request.member_id == UNKNOWN_MEMBER:
         _join_without_id(served, request, answer)
     else:
@@ -48,7 +48,7 @@ def _give_id(served: ServedGroup, request: JoinRequest, member_id: str, answer: 
     """A client that gives up and asks again leaves no member behind, only an ID that expires (KIP-394)."""
     served.group.give_id(member_id)
     served.expect(member_id, request.session_timeout_ms)
-    answer(JoinAnswer(Error.MEMBER_ID_REQUIRED, member_id))
+    answer(JoinAnswer(ErrorCode.member_id_required, member_id))
 
 
 def _new_member_id(served: ServedGroup, request: JoinRequest) -> str:
@@ -62,7 +62,7 @@ def _join_with_id(served: ServedGroup, request: JoinRequest, answer: Joined) -> 
         _add(served, request, member_id, answer)
         return
     error = group.check_member(member_id, request.group_instance_id)
-    if error is not Error.NONE:
+    if error is not ErrorCode.none:
         answer(JoinAnswer(error, member_id))
         return
     member = group.members[member_id]

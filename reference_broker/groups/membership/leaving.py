@@ -4,13 +4,13 @@ from reference_broker.groups.membership import rebalances
 from reference_broker.groups.membership.requests import UNKNOWN_MEMBER, Leaving
 from reference_broker.groups.membership.served_group import ServedGroup
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def leave(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
     """Returns an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
-    gone = errors.count(Error.NONE)
+    gone = errors.count(ErrorCode.none)
     if gone and served.group.state is not GroupState.EMPTY:
         reason = next((each.reason for each in leaving if each.reason), "")
         rebalances.prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))
@@ -23,9 +23,9 @@ def _leave(served: ServedGroup, leaving: Leaving) -> Error:
         member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
     elif member_id not in group.pending_joins:
         error = group.check_member(member_id, leaving.group_instance_id)
-        if error is not Error.NONE:
+        if error is not ErrorCode.none:
             return error
     if member_id == UNKNOWN_MEMBER:
-        return Error.UNKNOWN_MEMBER_ID
+        return ErrorCode.unknown_member_id
     rebalances.remove(served, member_id, "removed")
-    return Error.NONE
+    return ErrorCode.none

@@ -27,7 +27,7 @@ from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.record_fields import fits
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 GROUPS_A_SLICE = 64
 MEMBERS_A_SLICE = 500
@@ -82,21 +82,21 @@ class Membership:
             return served
         group = served.group
         error = group.check_member(member_id, group_instance_id)
-        if error is not Error.NONE:
+        if error is not ErrorCode.none:
             return error
         if generation != group.generation:
-            return Error.ILLEGAL_GENERATION
+            return ErrorCode.illegal_generation
         served.expect(member_id, group.members[member_id].session_timeout_ms)
         rebalancing = group.state is GroupState.PREPARING_REBALANCE
-        return Error.REBALANCE_IN_PROGRESS if rebalancing else Error.NONE
+        return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
 
     def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
         """Returns an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         served = self._served_group(group_id)
         if isinstance(served, ServedGroup):
-            return Error.NONE, leaving.leave(served, members)
-        if served is Error.UNKNOWN_MEMBER_ID:
-            return Error.NONE, (served,) * len(members)
+            return ErrorCode.none, leaving.leave(served, members)
+        if served is ErrorCode.unknown_member_id:
+            return ErrorCode.none, (served,) * len(members)
         return served, ()
 
     def heard(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
@@ -116,8 +116,8 @@ class Membership:
             answer(partition)
             return
         group = partition.groups.get(group_id)
-        error = Error.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
-        if group is None or error is not Error.NONE:
+        error = ErrorCode.group_id_not_found if group is None else group.check_delete()
+        if group is None or error is not ErrorCode.none:
             answer(error)
             return
         self._delete(partition, group, answer)
@@ -188,7 +188,7 @@ class Membership:
         batch = _slice_of(groups)
         for group in batch:
             self._end(served[group.group_id])
-            served[group.group_id].fail_all(Error.NOT_COORDINATOR)
+            served[group.group_id].fail_all(ErrorCode.not_coordinator)
         if batch:
             self._later(lambda: self._drop(served, groups))
 
@@ -207,24 +207,24 @@ class Membership:
     def _served_group(self, group_id: str) -> ServedGroup | Error:
         """Returns UNKNOWN_MEMBER_ID where there is no such group, since nobody is a member of it then."""
         if not group_id:
-            return Error.INVALID_GROUP_ID
+            return ErrorCode.invalid_group_id
         partition = self._find(group_id)
         if isinstance(partition, Error):
             return partition
         group = partition.groups.get(group_id)
-        return Error.UNKNOWN_MEMBER_ID if group is None else self.serve(partition, group)
+        return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
 
     def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
         """Only a client that has no member ID yet makes a group."""
         served = self._served_group(request.group_id)
-        if served is not Error.UNKNOWN_MEMBER_ID or request.member_id != UNKNOWN_MEMBER:
+        if served is not ErrorCode.unknown_member_id or request.member_id != UNKNOWN_MEMBER:
             return served
         partition = self._find(request.group_id)
         if isinstance(partition, Error):
             return partition
         group = Group(request.group_id, self._around.ports.now().wall_ms)
         if not group.supports(request.protocol_type, request.protocols):
-            return Error.INCONSISTENT_GROUP_PROTOCOL
+            return ErrorCode.inconsistent_group_protocol
         return self.serve(partition, partition.add_group(group))
 
     # --- invariants -------------------------------------------------------------------------------------------------
@@ -240,11 +240,11 @@ class Membership:
 def _refusal(request: JoinRequest, config: BrokerConfig) -> Error:
     """Says what no group would accept."""
     if not request.group_id:
-        return Error.INVALID_GROUP_ID
+        return ErrorCode.invalid_group_id
     least_ms, most_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not least_ms <= request.session_timeout_ms <= most_ms:
-        return Error.INVALID_SESSION_TIMEOUT
-    return Error.NONE if _fits(request) else Error.INVALID_REQUEST
+        return ErrorCode.invalid_session_timeout
+    return ErrorCode.none if _fits(request) else ErrorCode.invalid_request
 
 
 def _fits(request: JoinRequest) -> bool:

@@ -13,7 +13,7 @@ from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
 from reference_broker.groups.membership.served_group import ServedGroup
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 MEMBERS_A_SLICE = 256
 """How many members are told of their generation in one event."""
@@ -37,8 +37,8 @@ def prepare(served: ServedGroup, reason: str) -> None:
     group = served.group
     is_initial = group.state is GroupState.EMPTY
     if group.state is GroupState.COMPLETING_REBALANCE:
-        fail_syncs(served, Error.REBALANCE_IN_PROGRESS)
-    _refuse_syncs(served, Error.REBALANCE_IN_PROGRESS)
+        fail_syncs(served, ErrorCode.rebalance_in_progress)
+    _refuse_syncs(served, ErrorCode.rebalance_in_progress)
     served.cancel_timer()
     served.enter(group.begin_rebalance, ("reason", reason))
     if is_initial:
@@ -181,8 +181,8 @@ def _answer_sync(served: ServedGroup, member_id: str, answer: SyncAnswer) -> Non
 def remove(served: ServedGroup, member_id: str, what: str) -> None:
     """Takes out a member, or an ID that never joined. Its requests that wait are answered UNKNOWN_MEMBER_ID, so that it
     joins anew if it is still there. ``what`` is removed (it left) or expired."""
-    served.answer_join(member_id, JoinAnswer(Error.UNKNOWN_MEMBER_ID))
-    served.answer_sync(member_id, SyncAnswer(Error.UNKNOWN_MEMBER_ID))
+    served.answer_join(member_id, JoinAnswer(ErrorCode.unknown_member_id))
+    served.answer_sync(member_id, SyncAnswer(ErrorCode.unknown_member_id))
     served.forget(member_id)
     if served.group.remove(member_id) is not None:
         served.note_member(member_id, what)

@@ -19,7 +19,7 @@ from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ServedGroup:
 
     def park_join(self, member_id: str, answer: Joined) -> None:
         """A JoinGroup waits. An earlier one of the same member waits no more, since its connection may be lost."""
-        self._answer_join(member_id, JoinAnswer(Error.REBALANCE_IN_PROGRESS, member_id))
+        self._answer_join(member_id, JoinAnswer(ErrorCode.rebalance_in_progress, member_id))
         self.group.await_join(self.group.members[member_id], True)
         self.joins[member_id] = answer
 
@@ -81,7 +81,7 @@ class ServedGroup:
 
     def park_sync(self, member_id: str, answer: Synced) -> None:
         """A SyncGroup waits, instead of an earlier one of the same member."""
-        self.answer_sync(member_id, SyncAnswer(Error.REBALANCE_IN_PROGRESS))
+        self.answer_sync(member_id, SyncAnswer(ErrorCode.rebalance_in_progress))
         self.group.await_sync(member_id, True)
         self.syncs[member_id] = answer
 

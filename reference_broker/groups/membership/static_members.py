@@ -11,7 +11,7 @@ from reference_broker.groups.membership.requests import JoinAnswer, Joined, Join
 from reference_broker.groups.membership.served_group import ServedGroup
 from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def replace(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
@@ -33,8 +33,8 @@ def replace(served: ServedGroup, request: JoinRequest, member_id: str, answer: J
 def _rename(served: ServedGroup, group_instance_id: str, member_id: str) -> None:
     group = served.group
     old_id = group.static_members[group_instance_id]
-    served.answer_join(old_id, JoinAnswer(Error.FENCED_INSTANCE_ID, old_id))
-    served.answer_sync(old_id, SyncAnswer(Error.FENCED_INSTANCE_ID))
+    served.answer_join(old_id, JoinAnswer(ErrorCode.fenced_instance_id, old_id))
+    served.answer_sync(old_id, SyncAnswer(ErrorCode.fenced_instance_id))
     served.forget(old_id)
     served.note_member(old_id, "fenced")
     member = group.replace_static(group_instance_id, member_id)
@@ -57,7 +57,7 @@ def _keep_generation(
         unchanged = group.state is GroupState.STABLE and group.generation == generation
         if not served.partition.is_led or not unchanged or member_id not in served.joins:
             return
-        if error is Error.NONE:
+        if error is ErrorCode.none:
             served.answer_join(member_id, _kept(served, request, member_id, old_leader))
             return
         served.answer_join(member_id, JoinAnswer(error))

@@ -6,14 +6,14 @@ from reference_broker.groups.membership.requests import SyncAnswer, Synced, Sync
 from reference_broker.groups.membership.served_group import ServedGroup
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def sync(served: ServedGroup, request: SyncRequest, answer: Synced) -> None:
     """Answers now, or when the leader's assignment is written."""
     group = served.group
     error = _refusal(group, request)
-    if error is not Error.NONE:
+    if error is not ErrorCode.none:
         answer(SyncAnswer(error))
     elif group.state is GroupState.STABLE:
         rebalances.synced(served, request.member_id)
@@ -27,15 +27,15 @@ def sync(served: ServedGroup, request: SyncRequest, answer: Synced) -> None:
 
 def _refusal(group: Group, request: SyncRequest) -> Error:
     if group.state is GroupState.EMPTY:
-        return Error.UNKNOWN_MEMBER_ID
+        return ErrorCode.unknown_member_id
     error = group.check_member(request.member_id, request.group_instance_id)
-    if error is not Error.NONE:
+    if error is not ErrorCode.none:
         return error
     if request.generation != group.generation:
-        return Error.ILLEGAL_GENERATION
+        return ErrorCode.illegal_generation
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
-        return Error.INCONSISTENT_GROUP_PROTOCOL
-    return Error.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Error.NONE
+        return ErrorCode.inconsistent_group_protocol
+    return ErrorCode.rebalance_in_progress if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.none
 
 
 def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
@@ -50,7 +50,7 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
         current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
         if not served.partition.is_led or not current:
             return
-        if error is Error.NONE:
+        if error is ErrorCode.none:
             rebalances.stabilise(served)
         else:
             rebalances.fail_syncs(served, error)

@@ -15,7 +15,7 @@ from reference_broker.groups.slices import SliceQueue, Slices
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 REMOVED_PER_SLICE = 200
 """How many tombstones are written in one event. They cost some 3 ms."""
@@ -130,7 +130,7 @@ class Cleaning:
 
     def _removed(self, target: OffsetsPartition, again: Callable[[], Slices], error: Error) -> None:
         """An error may come before the tombstones are written or after. What is written is not written again."""
-        if error is Error.NONE or not target.is_led:
+        if error is ErrorCode.none or not target.is_led:
             return
 
         def retry() -> None:

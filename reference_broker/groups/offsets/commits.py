@@ -17,7 +17,7 @@ from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
@@ -79,8 +79,8 @@ class Commits:
             yield
 
     def _commit(self, target: OffsetsPartition, request: CommitRequest, answer: Committed) -> None:
-        error = membership_error(target, request) if target.is_led else Error.NOT_COORDINATOR
-        if error is not Error.NONE:
+        error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
+        if error is not ErrorCode.none:
             answer([error] * len(request.offsets))
             return
         group = target.groups.get(request.group_id)
@@ -95,7 +95,7 @@ class Commits:
             return
 
         def written(refused: Error) -> None:
-            answer([refused if error is Error.NONE else error for error in errors])
+            answer([refused if error is ErrorCode.none else error for error in errors])
 
         self._metrics.commits.value += len(accepted)
         target.commit(request.group_id, accepted, EPOCH_VALUE if with_epoch else CLASSIC_VALUE, written)
@@ -133,13 +133,13 @@ class Commits:
         """Answers with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove what is not there is no
         error."""
-        target = self._find(group_id) if group_id else Error.INVALID_GROUP_ID
+        target = self._find(group_id) if group_id else ErrorCode.invalid_group_id
         if isinstance(target, Error):
             answer(target, [])
             return
         group = target.groups.get(group_id)
-        error = Error.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
-        if group is None or error is not Error.NONE:
+        error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
+        if group is None or error is not ErrorCode.none:
             answer(error, [])
             return
         image = self._image()
@@ -148,11 +148,11 @@ class Commits:
         for topic, index in wanted:
             key = OffsetKey(group_id, topic, index)
             if not exists(image, topic, index):
-                errors.append(Error.UNKNOWN_TOPIC_OR_PARTITION)
+                errors.append(ErrorCode.unknown_topic_or_partition)
             elif group.is_subscribed_to(topic):
-                errors.append(Error.GROUP_SUBSCRIBED_TO_TOPIC)
+                errors.append(ErrorCode.group_subscribed_to_topic)
             else:
-                errors.append(Error.NONE)
+                errors.append(ErrorCode.none)
                 if target.offsets.latest(key) is not None:
                     doomed[key] = None
         self._metrics.deletions.value += len(doomed)

@@ -9,7 +9,7 @@ from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.record_fields import MOST_TEXT_BYTES
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
 def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
@@ -17,8 +17,8 @@ def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
     group = target.groups.get(request.group_id)
     if group is None:
         if request.generation < 0:
-            return Error.NONE
-        return Error.GROUP_ID_NOT_FOUND if request.knows_missing_groups else Error.ILLEGAL_GENERATION
+            return ErrorCode.none
+        return ErrorCode.group_id_not_found if request.knows_missing_groups else ErrorCode.illegal_generation
     return group.check_commit(request.member_id, request.group_instance_id, request.generation)
 
 
@@ -39,10 +39,10 @@ def judged(
         key = OffsetKey(request.group_id, wanted.topic, wanted.partition)
         epoch = wanted.metadata_epoch if with_epoch else None
         error = _refusal(image, config, wanted)
-        if error is Error.NONE and epoch is not None:
+        if error is ErrorCode.none and epoch is not None:
             error = _epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
         errors.append(error)
-        if error is Error.NONE:
+        if error is ErrorCode.none:
             accepted[key] = _commit(wanted, epoch, now_ms)
     return errors, list(accepted.values())
 
@@ -61,10 +61,10 @@ def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int) -> CommitOffse
 
 def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -> Error:
     if not exists(image, wanted.topic, wanted.partition):
-        return Error.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.unknown_topic_or_partition
     if wanted.metadata and _is_too_large(config, wanted.metadata):
-        return Error.OFFSET_METADATA_TOO_LARGE
-    return Error.NONE
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
 
 
 def exists(image: MetadataImage, topic: str, partition: int) -> bool:
@@ -81,4 +81,4 @@ def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
 def _epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
     """M-7: the client knows older metadata than those under which the offset was committed."""
     known = NO_METADATA_EPOCH if last is None else last.metadata_epoch
-    return Error.INVALID_METADATA_EPOCH if metadata_epoch < known else Error.NONE
+    return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < known else ErrorCode.none

@@ -11,7 +11,7 @@ from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.protocols import SupportedProtocols
 from reference_broker.groups.state.states import TRANSITIONS, GroupState, Step
 from reference_broker.groups.state.subscription import subscribed_topics
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 CONSUMER = "consumer"
 """The protocol type of groups whose members subscribe to topics. Only their metadata can be read here."""
@@ -211,42 +211,42 @@ class Group:
         if group_instance_id is not None:
             known = self.static_members.get(group_instance_id)
             if known is not None and known != member_id:
-                return Error.FENCED_INSTANCE_ID
+                return ErrorCode.fenced_instance_id
             if known is None:
-                return Error.UNKNOWN_MEMBER_ID
-        return Error.NONE if member_id in self.members else Error.UNKNOWN_MEMBER_ID
+                return ErrorCode.unknown_member_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def check_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
         """Says whether offsets may be committed. Generation -1 stands for tools and consumers that assign themselves.
         They may commit only while the group is Empty. REBALANCE_IN_PROGRESS means that the generation is right, but its
         assignment is not known yet."""
         if self.state is GroupState.DEAD:
-            return Error.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.coordinator_not_available
         if generation < 0 and self.state is GroupState.EMPTY:
-            return Error.NONE
+            return ErrorCode.none
         if generation < 0 and not member_id and group_instance_id is None:
-            return Error.UNKNOWN_MEMBER_ID
+            return ErrorCode.unknown_member_id
         error = self.check_member(member_id, group_instance_id)
-        if error is not Error.NONE:
+        if error is not ErrorCode.none:
             return error
         if generation != self.generation:
-            return Error.ILLEGAL_GENERATION
-        return Error.REBALANCE_IN_PROGRESS if self.state is GroupState.COMPLETING_REBALANCE else Error.NONE
+            return ErrorCode.illegal_generation
+        return ErrorCode.rebalance_in_progress if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.none
 
     def check_delete(self) -> Error:
         """Says whether DeleteGroups may remove the group: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
         if self.state is GroupState.DEAD:
-            return Error.GROUP_ID_NOT_FOUND
-        return Error.NONE if self.state is GroupState.EMPTY else Error.NON_EMPTY_GROUP
+            return ErrorCode.group_id_not_found
+        return ErrorCode.none if self.state is GroupState.EMPTY else ErrorCode.non_empty_group
 
     def check_offset_delete(self) -> Error:
         """Says whether OffsetDelete may look at single topics: NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the
         members are of another protocol type, whose topics are not known. If it may, ``is_subscribed_to`` decides for
         each topic."""
         if self.state is GroupState.DEAD:
-            return Error.GROUP_ID_NOT_FOUND
+            return ErrorCode.group_id_not_found
         refused = self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER
-        return Error.NON_EMPTY_GROUP if refused else Error.NONE
+        return ErrorCode.non_empty_group if refused else ErrorCode.none
 
     # --- what the members subscribe to ------------------------------------------------------------------------------
 

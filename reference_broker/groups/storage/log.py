@@ -16,7 +16,7 @@ from reference_broker.records.record import Record
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
@@ -45,14 +45,14 @@ class OffsetsLog:
         are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after ``offsets.commit.timeout.ms``;
         the records may be replicated later."""
         refusal = self._refusal()
-        if refusal is not Error.NONE:
+        if refusal is not ErrorCode.none:
             written(refusal)
             return
         led, now = self.led, self._ports.now()
         batches = _batches(records, now.wall_ms)
         config, segments = led.log.config, len(led.log.segments)
         if max(map(len, batches)) > config.max_message_bytes or sum(map(len, batches)) > config.segment_bytes:
-            written(Error.RECORD_LIST_TOO_LARGE)
+            written(ErrorCode.record_list_too_large)
             return
         try:
             appended = led.log.append(now, b"".join(batches), led.leader_epoch, origin=Origin.BROKER)
@@ -61,7 +61,7 @@ class OffsetsLog:
             return
         except DiskError as failure:
             self._ports.note("append_failed", ("partition", led.log.directory), ("reason", str(failure)))
-            written(Error.KAFKA_STORAGE_ERROR)
+            written(ErrorCode.kafka_storage_error)
             return
         end_offset = appended.last_offset + 1
         taken(end_offset)
@@ -80,32 +80,32 @@ class OffsetsLog:
         errors are otherwise those of ``append``."""
         led = self.led
         if led.log.high_watermark >= end_offset:
-            told(Error.NOT_LEADER_OR_FOLLOWER if led.deleted else Error.NONE)
+            told(ErrorCode.not_leader_or_follower if led.deleted else ErrorCode.none)
             return
 
         def answered(error: Error) -> None:
-            told(Error.NONE if error is Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error)
+            told(ErrorCode.none if error is ErrorCode.not_enough_replicas_after_append else error)
 
         self._acknowledge(end_offset, answered)
 
     def _refusal(self) -> Error:
         led = self.led
         if led.deleted:
-            return Error.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.not_leader_or_follower
         followers = led.followers
         if followers is not None and followers.is_under_min_isr(led.log.config.min_insync_replicas):
-            return Error.NOT_ENOUGH_REPLICAS
-        return Error.NONE
+            return ErrorCode.not_enough_replicas
+        return ErrorCode.none
 
     def _acknowledge(self, end_offset: int, written: Written) -> None:
         led = self.led
         if led.deleted:
-            written(Error.NOT_LEADER_OR_FOLLOWER)
+            written(ErrorCode.not_leader_or_follower)
         elif led.followers is None:
-            written(Error.NONE)
+            written(ErrorCode.none)
         else:
             self._leaders.acknowledge(
-                [(led, end_offset)], self._timeout_ms, lambda errors: written(errors.get(led, Error.NONE))
+                [(led, end_offset)], self._timeout_ms, lambda errors: written(errors.get(led, ErrorCode.none))
             )
 
 

@@ -3,7 +3,7 @@
 What is written becomes visible as the high watermark moves, of which the led partition tells (``Partition.watch``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from reference_broker.groups.metrics import GroupMetrics
@@ -16,20 +16,20 @@ from reference_broker.groups.storage.record_fields import TextTooLong
 from reference_broker.groups.storage.retention import Retention
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 REMOVED_A_SLICE = 500
 """How many offsets of a deleted group go in one event. They cost some 2 ms."""
 
-_TOLD: Final = {
-    Error.UNKNOWN_TOPIC_OR_PARTITION: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.NOT_ENOUGH_REPLICAS: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.REQUEST_TIMED_OUT: Error.COORDINATOR_NOT_AVAILABLE,
-    Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
-    Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
-    Error.RECORD_LIST_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
-    Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+_TOLD: Final[Mapping[Error, Error]] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
 }
 
 
@@ -95,7 +95,7 @@ class OffsetsPartition:
         try:
             value = group_value(group)
         except TextTooLong:
-            written(Error.UNKNOWN_SERVER_ERROR)
+            written(ErrorCode.unknown_server_error)
             return
         self._append([(group_key(group.group_id), value)], (), written)
 
@@ -111,7 +111,7 @@ class OffsetsPartition:
         def removed(error: Error) -> None:
             told.append(error)
             if len(told) == len(slices):
-                written(next((one for one in told if one is not Error.NONE), Error.NONE))
+                written(next((one for one in told if one is not ErrorCode.none), ErrorCode.none))
 
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in slices[0]]
         records.append((group_key(group_id), None))
@@ -126,7 +126,7 @@ class OffsetsPartition:
     def _remove_rest(self, group_id: str, slices: Sequence[list[OffsetKey]], boundary: int, removed: Written) -> Slices:
         for some in slices:
             if not self.is_led:
-                removed(Error.NOT_COORDINATOR)
+                removed(ErrorCode.not_coordinator)
                 continue
             old = [key for key in some if self.offsets.is_older(key, boundary, counts_waiting=True)]
             if not self.remove_offsets(old, removed) and group_id not in self.groups:
@@ -146,7 +146,7 @@ class OffsetsPartition:
     def remove_offsets(self, keys: Sequence[OffsetKey], written: Written) -> bool:
         """Appends tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
         if not keys:
-            written(Error.NONE)
+            written(ErrorCode.none)
             return True
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in keys]
         return self._append(records, [(key, None) for key in keys], written)

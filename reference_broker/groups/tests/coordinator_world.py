@@ -17,7 +17,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 FEATURE = "crucible.metadata.epoch"
 PARTITIONS = 4
@@ -119,7 +119,7 @@ class CoordinatorWorld(World):
     def fetched(self, group: str) -> dict[tuple[str, int], int]:
         """All offsets of a group."""
         error, found = self.offsets_of(group)
-        assert error is Error.NONE
+        assert error is ErrorCode.none
         return {(one.topic, one.partition): offset_of(one) for one in found}
 
     def offsets_of(

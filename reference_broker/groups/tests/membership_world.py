@@ -25,7 +25,7 @@ from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.retention import Retention
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.now import Now
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 WALL_MS = 1_700_000_000_000
 RANGE = (MemberProtocol("range", b"range"),)
@@ -90,7 +90,7 @@ class FakePartition(OffsetsPartition):
     def __init__(self) -> None:
         self.writes: list[Write] = []
         self.holds = False
-        self.fails = Error.NONE
+        self.fails = ErrorCode.none
         led = SimpleNamespace(index=0, unwatch=lambda _: None)
         log: Any = SimpleNamespace(led=led)
         super().__init__(FakePorts(), log, Retention(1), GroupMetrics(Metrics()))  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ class FakePartition(OffsetsPartition):
         self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
         if not self.holds:
             written(self.fails)
-        return self.holds or self.fails is Error.NONE
+        return self.holds or self.fails is ErrorCode.none
 
 
 class FakeStore:
@@ -117,8 +117,8 @@ class FakeStore:
 
     def find(self, group_id: str) -> FakePartition | Error:  # noqa: ARG002 - one partition has all
         if self.is_loading:
-            return Error.COORDINATOR_LOAD_IN_PROGRESS
-        return self.partition or Error.NOT_COORDINATOR
+            return ErrorCode.coordinator_load_in_progress
+        return self.partition or ErrorCode.not_coordinator
 
     def active(self) -> Iterable[FakePartition]:
         return [] if self.partition is None or self.is_loading else [self.partition]
@@ -213,7 +213,7 @@ class World:
     def new(self, **how: object) -> tuple[str, Joining]:
         """A dynamic member gets its ID and joins with it."""
         first = self.join(**how)  # type: ignore[arg-type]
-        assert first.error is Error.MEMBER_ID_REQUIRED
+        assert first.error is ErrorCode.member_id_required
         return first.answer.member_id, self.join(first.answer.member_id, **how)  # type: ignore[arg-type]
 
     def sync(
@@ -243,7 +243,7 @@ class World:
     def leave(self, *members: tuple[str, str | None] | str) -> tuple[Error, ...]:
         leaving = tuple(Leaving(each, None) if isinstance(each, str) else Leaving(*each) for each in members)
         error, errors = self.membership.leave("g", leaving)
-        assert error is Error.NONE
+        assert error is ErrorCode.none
         return errors
 
     def pass_ms(self, duration_ms: int) -> None:
@@ -280,7 +280,7 @@ class World:
         assert leader is not None
         assignments = {member_id: member_id.encode() for member_id in ids}
         for member_id in sorted(ids, key=lambda each: each != leader):
-            assert self.sync(member_id, assignments=assignments).error is Error.NONE
+            assert self.sync(member_id, assignments=assignments).error is ErrorCode.none
         assert self.group.state is GroupState.STABLE
         return sorted(ids, key=lambda each: each != leader)
 

@@ -16,7 +16,7 @@ from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.builder import build
 from reference_broker.records.reader import read_all
 from reference_broker.records.record import Record
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 MINUTE_MS = 60_000
 CHECK_MS = 1000
@@ -198,8 +198,8 @@ def test_any_history_reloaded_gives_the_same_offsets(steps: list[tuple[str, int,
             (errors,) = world.commit(group, *range(number, number + count), topic=topic, epoch=epoch)
             for index, error in enumerate(errors):
                 last = model.get((group, topic, index), (0, -1))[1]
-                assert (error is Error.NONE) == (epoch is None or epoch >= last)
-                if error is Error.NONE:
+                assert (error is ErrorCode.none) == (epoch is None or epoch >= last)
+                if error is ErrorCode.none:
                     model[group, topic, index] = (number + index, -1 if epoch is None else epoch)
         elif what == "delete":
             world.groups.commits.delete(group, [(topic, index) for index in range(count)], lambda *_: None)

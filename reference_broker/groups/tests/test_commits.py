@@ -9,7 +9,7 @@ from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.reader import read_all
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
 def led(**config: str) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
@@ -32,7 +32,7 @@ def value_versions(world: CoordinatorWorld) -> list[int]:
 @pytest.mark.clause("OffsetMetadataManagerTest.testSimpleGroupOffsetCommit")
 def test_a_consumer_that_assigns_itself_commits_to_a_group_without_members() -> None:
     world, target, group = led()
-    assert world.commit(group, 5, 6) == [[Error.NONE, Error.NONE]]
+    assert world.commit(group, 5, 6) == [[ErrorCode.none, ErrorCode.none]]
     assert world.fetched(group) == {("t", 0): 5, ("t", 1): 6}
     assert list(target.groups) == [group]
 
@@ -43,24 +43,24 @@ def test_a_consumer_that_assigns_itself_commits_to_a_group_without_members() -> 
 @pytest.mark.parametrize(
     ("generation", "member", "error"),
     [
-        (1, "m-1", Error.NONE),
-        (0, "m-1", Error.ILLEGAL_GENERATION),
-        (2, "m-1", Error.ILLEGAL_GENERATION),
-        (1, "m-2", Error.UNKNOWN_MEMBER_ID),
-        (-1, "", Error.UNKNOWN_MEMBER_ID),
+        (1, "m-1", ErrorCode.none),
+        (0, "m-1", ErrorCode.illegal_generation),
+        (2, "m-1", ErrorCode.illegal_generation),
+        (1, "m-2", ErrorCode.unknown_member_id),
+        (-1, "", ErrorCode.unknown_member_id),
     ],
 )
 def test_members_commit_in_their_generation_only(generation: int, member: str, error: Error) -> None:
     world, target, group = led()
     put(world, target, stable_group(group))
     assert world.commit(group, 5, generation=generation, member=member) == [[error]]
-    assert world.fetched(group) == ({("t", 0): 5} if error is Error.NONE else {})
+    assert world.fetched(group) == ({("t", 0): 5} if error is ErrorCode.none else {})
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testOffsetCommitWithUnknownGroup")
 def test_a_generation_of_an_unknown_group_is_illegal() -> None:
     world, _, group = led()
-    assert world.commit(group, 5, generation=3, member="m") == [[Error.ILLEGAL_GENERATION]]
+    assert world.commit(group, 5, generation=3, member="m") == [[ErrorCode.illegal_generation]]
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithFencedInstanceId")
@@ -70,7 +70,7 @@ def test_an_instance_that_started_elsewhere_is_fenced() -> None:
     answers: list[list[Error]] = []
     wanted = (WantedOffset("t", 0, 5, 0, ""),)
     world.groups.commits.commit(CommitRequest(group, 1, "m-old", "i-1", wanted), answers.append)
-    assert answers == [[Error.FENCED_INSTANCE_ID]]
+    assert answers == [[ErrorCode.fenced_instance_id]]
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitMaintainsSession")
@@ -79,9 +79,9 @@ def test_a_commit_counts_as_a_heartbeat() -> None:
     put(world, target, stable_group(group))
     for _ in range(5):
         world.pass_ms(6000)
-        assert world.commit(group, 5, generation=1, member="m-1") == [[Error.NONE]]
+        assert world.commit(group, 5, generation=1, member="m-1") == [[ErrorCode.none]]
     world.pass_ms(10_500)
-    assert world.commit(group, 5, generation=1, member="m-1") == [[Error.UNKNOWN_MEMBER_ID]]
+    assert world.commit(group, 5, generation=1, member="m-1") == [[ErrorCode.unknown_member_id]]
 
 
 def test_one_refused_partition_does_not_stop_the_others() -> None:
@@ -96,27 +96,27 @@ def test_one_refused_partition_does_not_stop_the_others() -> None:
         WantedOffset("t", 2, 7, 0, None),
     )
     world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), answers.append)
-    unknown = Error.UNKNOWN_TOPIC_OR_PARTITION
-    assert answers == [[Error.OFFSET_METADATA_TOO_LARGE, unknown, unknown, unknown, Error.NONE, Error.NONE]]
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert answers == [[ErrorCode.offset_metadata_too_large, unknown, unknown, unknown, ErrorCode.none, ErrorCode.none]]
     assert world.fetched(group) == {("t", 1): 6, ("t", 2): 7}
 
 
 def test_texts_that_no_record_can_hold_are_refused() -> None:
     """Flexible requests can carry them."""
     world, target, group_id = led(offset_metadata_max_bytes="100000")
-    assert world.commit(group_id, 5, metadata="x" * 32_767) == [[Error.NONE]]
-    assert world.commit(group_id, 5, metadata="x" * 32_768) == [[Error.OFFSET_METADATA_TOO_LARGE]]
-    assert world.commit("g" * 32_768, 5) == [[Error.INVALID_GROUP_ID]]
+    assert world.commit(group_id, 5, metadata="x" * 32_767) == [[ErrorCode.none]]
+    assert world.commit(group_id, 5, metadata="x" * 32_768) == [[ErrorCode.offset_metadata_too_large]]
+    assert world.commit("g" * 32_768, 5) == [[ErrorCode.invalid_group_id]]
     told: list[Error] = []
     group = stable_group(group_id)
     group.protocol_type = "x" * 32_768
     target.write_group(group, told.append)
-    assert told == [Error.UNKNOWN_SERVER_ERROR]
+    assert told == [ErrorCode.unknown_server_error]
 
 
 def test_nothing_is_written_where_all_is_refused() -> None:
     world, target, group = led()
-    assert world.commit(group, 5, topic="unknown") == [[Error.UNKNOWN_TOPIC_OR_PARTITION]]
+    assert world.commit(group, 5, topic="unknown") == [[ErrorCode.unknown_topic_or_partition]]
     assert (world.led[0].log.log_end_offset, target.groups) == (0, {})
 
 
@@ -126,7 +126,7 @@ def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
     world, _, group = led()
     world.commit(group, 5, 6, metadata="m")
     error, found = world.offsets_of(group, [("u", [0]), ("t", [2, 1])])
-    assert error is Error.NONE
+    assert error is ErrorCode.none
     assert [(one.topic, one.partition, None if one.commit is None else one.commit.offset) for one in found] == [
         ("u", 0, None),
         ("t", 2, None),
@@ -135,7 +135,7 @@ def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
     commit = found[2].commit
     assert commit is not None
     assert (commit.metadata, commit.leader_epoch, commit.commit_timestamp_ms) == ("m", 3, world.now().wall_ms)
-    assert world.offsets_of(world.group_in(0, "unknown")) == (Error.NONE, [])
+    assert world.offsets_of(world.group_in(0, "unknown")) == (ErrorCode.none, [])
 
 
 # --- the metadata epoch -----------------------------------------------------------------------------------------------
@@ -144,14 +144,19 @@ def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
 @pytest.mark.clause("M-7")
 @pytest.mark.parametrize(
     ("epoch", "error"),
-    [(6, Error.NONE), (5, Error.NONE), (4, Error.INVALID_METADATA_EPOCH), (-1, Error.INVALID_METADATA_EPOCH)],
+    [
+        (6, ErrorCode.none),
+        (5, ErrorCode.none),
+        (4, DraftError.INVALID_METADATA_EPOCH),
+        (-1, DraftError.INVALID_METADATA_EPOCH),
+    ],
 )
 def test_a_smaller_epoch_than_the_last_commits_is_refused(epoch: int, error: Error) -> None:
     world, _, group = led()
     world.show(1, t=3)
-    assert world.commit(group, 50, epoch=5) == [[Error.NONE]]
+    assert world.commit(group, 50, epoch=5) == [[ErrorCode.none]]
     assert world.commit(group, 60, epoch=epoch) == [[error]]
-    assert world.fetched(group) == {("t", 0): 60 if error is Error.NONE else 50}
+    assert world.fetched(group) == {("t", 0): 60 if error is ErrorCode.none else 50}
 
 
 @pytest.mark.clause("M-7")
@@ -159,7 +164,7 @@ def test_only_the_partition_with_the_smaller_epoch_is_refused() -> None:
     world, _, group = led()
     world.show(1, t=3)
     world.commit(group, 50, epoch=5)
-    assert world.commit(group, 60, 61, epoch=4) == [[Error.INVALID_METADATA_EPOCH, Error.NONE]]
+    assert world.commit(group, 60, 61, epoch=4) == [[DraftError.INVALID_METADATA_EPOCH, ErrorCode.none]]
     assert world.fetched(group) == {("t", 0): 50, ("t", 1): 61}
 
 
@@ -170,7 +175,7 @@ def test_a_commit_on_its_way_counts_as_the_last() -> None:
     world.show(1, t=3)
     group = world.group_in(0)
     world.commit(group, 50, epoch=5)
-    assert world.commit(group, 60, epoch=4) == [[Error.INVALID_METADATA_EPOCH]]
+    assert world.commit(group, 60, epoch=4) == [[DraftError.INVALID_METADATA_EPOCH]]
 
 
 @pytest.mark.clause("M-11")
@@ -178,19 +183,19 @@ def test_an_older_version_is_accepted_and_recorded_as_none() -> None:
     world, target, group = led()
     world.show(1, t=3)
     world.commit(group, 50, epoch=5)
-    assert world.commit(group, 60) == [[Error.NONE]]
+    assert world.commit(group, 60) == [[ErrorCode.none]]
     stored = target.offsets.find(OffsetKey(group, "t", 0))
     assert stored is not None
     assert (stored.offset, stored.metadata_epoch) == (60, -1)
-    assert world.commit(group, 70, epoch=1) == [[Error.NONE]]
+    assert world.commit(group, 70, epoch=1) == [[ErrorCode.none]]
 
 
 @pytest.mark.clause("M-14")
 def test_until_the_switch_only_the_old_schema_is_written_and_after_it_the_new() -> None:
     world, target, group = led()
     world.show(0, t=3)
-    assert world.commit(group, 50, epoch=5) == [[Error.NONE]]
-    assert world.commit(group, 51, epoch=4) == [[Error.NONE]]
+    assert world.commit(group, 50, epoch=5) == [[ErrorCode.none]]
+    assert world.commit(group, 51, epoch=4) == [[ErrorCode.none]]
     assert value_versions(world) == [3, 3]
     before = target.offsets.find(OffsetKey(group, "t", 0))
     assert before is not None
@@ -215,7 +220,7 @@ def test_the_epoch_outlives_the_coordinator_and_old_values_have_none() -> None:
         (0, 50, 5),
         (1, 41, -1),
     }
-    assert world.commit(group, 60, epoch=4) == [[Error.INVALID_METADATA_EPOCH]]
+    assert world.commit(group, 60, epoch=4) == [[DraftError.INVALID_METADATA_EPOCH]]
 
 
 # --- OffsetDelete -----------------------------------------------------------------------------------------------------
@@ -236,7 +241,7 @@ def test_single_offsets_are_deleted() -> None:
     world, _, group = led()
     world.commit(group, 5, 6)
     assert deleted(world, group, ("t", 0), ("t", 2), ("unknown", 0)) == [
-        (Error.NONE, [Error.NONE, Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION])
+        (ErrorCode.none, [ErrorCode.none, ErrorCode.none, ErrorCode.unknown_topic_or_partition])
     ]
     assert world.fetched(group) == {("t", 1): 6}
     world.lead_offsets(0, world.lose(0), epoch=1)
@@ -253,15 +258,17 @@ def test_topics_that_members_subscribe_to_keep_their_offsets() -> None:
     put(world, target, group)
     world.commit(group_id, 5, generation=1, member="m-1")
     world.commit(group_id, 6, generation=1, member="m-1", topic="u")
-    assert deleted(world, group_id, ("t", 0), ("u", 0)) == [(Error.NONE, [Error.GROUP_SUBSCRIBED_TO_TOPIC, Error.NONE])]
+    assert deleted(world, group_id, ("t", 0), ("u", 0)) == [
+        (ErrorCode.none, [ErrorCode.group_subscribed_to_topic, ErrorCode.none])
+    ]
     assert world.fetched(group_id) == {("t", 0): 5}
 
 
 def test_offsets_of_other_groups_are_not_deleted() -> None:
     world, target, group_id = led()
-    assert deleted(world, group_id, ("t", 0)) == [(Error.GROUP_ID_NOT_FOUND, [])]
+    assert deleted(world, group_id, ("t", 0)) == [(ErrorCode.group_id_not_found, [])]
     group = stable_group(group_id)
     group.protocol_type = "connect"
     put(world, target, group)
-    assert deleted(world, group_id, ("t", 0)) == [(Error.NON_EMPTY_GROUP, [])]
-    assert deleted(world, world.group_in(1), ("t", 0)) == [(Error.NOT_COORDINATOR, [])]
+    assert deleted(world, group_id, ("t", 0)) == [(ErrorCode.non_empty_group, [])]
+    assert deleted(world, world.group_in(1), ("t", 0)) == [(ErrorCode.not_coordinator, [])]

@@ -8,7 +8,7 @@ from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import TRANSITIONS, GroupState, Step
 from reference_broker.groups.state.subscription import subscribed_topics
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 NOW_MS = 1_700_000_000_000
 
@@ -227,37 +227,37 @@ def test_the_leader_stays_if_it_joined_else_the_first_that_did_leads() -> None:
 @pytest.mark.clause("ClassicGroupTest.testValidateOffsetCommit")
 def test_who_may_commit() -> None:
     group = Group("g", NOW_MS, protocol_type="consumer")
-    assert group.check_commit("", None, -1) is Error.NONE
-    assert group.check_commit("m", None, 0) is Error.UNKNOWN_MEMBER_ID
+    assert group.check_commit("", None, -1) is ErrorCode.none
+    assert group.check_commit("m", None, 0) is ErrorCode.unknown_member_id
     group.add(member("m", instance="i"), awaits_join=False)
     group.begin_rebalance(NOW_MS)
-    assert group.check_commit("m", "i", 0) is Error.NONE
+    assert group.check_commit("m", "i", 0) is ErrorCode.none
     group.begin_generation(NOW_MS)
-    assert group.check_commit("", None, -1) is Error.UNKNOWN_MEMBER_ID
-    assert group.check_commit("x", "x", -1) is Error.UNKNOWN_MEMBER_ID
-    assert group.check_commit("m", "x", -1) is Error.UNKNOWN_MEMBER_ID
-    assert group.check_commit("m", "i", 0) is Error.ILLEGAL_GENERATION
-    assert group.check_commit("m", "i", -1) is Error.ILLEGAL_GENERATION
-    assert group.check_commit("m", "i", 1) is Error.REBALANCE_IN_PROGRESS
+    assert group.check_commit("", None, -1) is ErrorCode.unknown_member_id
+    assert group.check_commit("x", "x", -1) is ErrorCode.unknown_member_id
+    assert group.check_commit("m", "x", -1) is ErrorCode.unknown_member_id
+    assert group.check_commit("m", "i", 0) is ErrorCode.illegal_generation
+    assert group.check_commit("m", "i", -1) is ErrorCode.illegal_generation
+    assert group.check_commit("m", "i", 1) is ErrorCode.rebalance_in_progress
     group.stabilise(NOW_MS)
-    assert group.check_commit("m", "i", 1) is Error.NONE
+    assert group.check_commit("m", "i", 1) is ErrorCode.none
     group.replace_static("i", "n")
-    assert group.check_commit("m", "i", 1) is Error.FENCED_INSTANCE_ID
+    assert group.check_commit("m", "i", 1) is ErrorCode.fenced_instance_id
     group.die(NOW_MS)
-    assert group.check_commit("n", "i", 1) is Error.COORDINATOR_NOT_AVAILABLE
+    assert group.check_commit("n", "i", 1) is ErrorCode.coordinator_not_available
 
 
 @pytest.mark.clause("ClassicGroupTest.testValidateDeleteGroup", "ClassicGroupTest.testValidateOffsetDelete")
 def test_what_may_be_deleted() -> None:
-    for protocol_type, offsets in (("consumer", Error.NONE), ("connect", Error.NON_EMPTY_GROUP)):
+    for protocol_type, offsets in (("consumer", ErrorCode.none), ("connect", ErrorCode.non_empty_group)):
         group = group_of(protocol_type=protocol_type)
-        assert (group.check_delete(), group.check_offset_delete()) == (Error.NONE, Error.NONE)
+        assert (group.check_delete(), group.check_offset_delete()) == (ErrorCode.none, ErrorCode.none)
         group.add(member("m"), awaits_join=False)
         for step in (group.begin_rebalance, group.begin_generation, group.stabilise):
             step(NOW_MS)
-            assert (group.check_delete(), group.check_offset_delete()) == (Error.NON_EMPTY_GROUP, offsets)
+            assert (group.check_delete(), group.check_offset_delete()) == (ErrorCode.non_empty_group, offsets)
         group.die(NOW_MS)
-        assert (group.check_delete(), group.check_offset_delete()) == (Error.GROUP_ID_NOT_FOUND,) * 2
+        assert (group.check_delete(), group.check_offset_delete()) == (ErrorCode.group_id_not_found,) * 2
 
 
 @pytest.mark.clause("ClassicGroupTest.testSubscribedTopics", "ClassicGroupTest.testIsSubscribedToTopic")

@@ -17,9 +17,9 @@ from reference_broker.records.builder import build
 from reference_broker.records.reader import read_all
 from reference_broker.records.record import Record
 from reference_broker.replication.tests.leader_world import registered
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
-OK = [[Error.NONE]]
+OK = [[ErrorCode.none]]
 
 
 def stable_group(group_id: str, at_ms: int = 1) -> Group:
@@ -67,11 +67,11 @@ def test_the_offsets_topic_has_no_more_replicas_than_there_are_brokers() -> None
 
 def test_only_the_leader_of_a_groups_partition_coordinates_it() -> None:
     world = CoordinatorWorld()
-    assert world.groups.find(world.group_in(0)) is Error.NOT_COORDINATOR
+    assert world.groups.find(world.group_in(0)) is ErrorCode.not_coordinator
     found = world.lead_offsets(0)
     assert world.groups.find(world.group_in(0)) is found
-    assert world.groups.find(world.group_in(1)) is Error.NOT_COORDINATOR
-    assert world.commit(world.group_in(1), 5) == [[Error.NOT_COORDINATOR]]
+    assert world.groups.find(world.group_in(1)) is ErrorCode.not_coordinator
+    assert world.commit(world.group_in(1), 5) == [[ErrorCode.not_coordinator]]
     assert world.noted("coordinator_loaded") == [{"partition": 0, "records": 0}]
 
 
@@ -96,8 +96,8 @@ def test_while_a_partition_loads_its_groups_are_told_so() -> None:
     log = world.lose(0)
     assert world.lead_offsets(0, log, epoch=1) is None
     assert world.groups.loading()
-    assert world.groups.find(group) is Error.COORDINATOR_LOAD_IN_PROGRESS
-    assert world.offsets_of(group)[0] is Error.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.groups.find(group) is ErrorCode.coordinator_load_in_progress
+    assert world.offsets_of(group)[0] is ErrorCode.coordinator_load_in_progress
     world.pass_ms(0)
     assert not world.groups.loading()
     assert world.fetched(group) == {("t", 0): 5}
@@ -111,7 +111,7 @@ def test_offsets_and_groups_are_what_they_were_after_a_load() -> None:
     group_id = world.group_in(0)
     group = target.add_group(stable_group(group_id))
     target.write_group(group, lambda _: None)
-    assert world.commit(group_id, 5, 6, generation=1, member="m-1") == [[Error.NONE] * 2]
+    assert world.commit(group_id, 5, 6, generation=1, member="m-1") == [[ErrorCode.none] * 2]
     simple = world.group_in(0, "simple")
     assert world.commit(simple, 7) == OK
     world.lead_offsets(0, world.lose(0), epoch=1)
@@ -154,7 +154,7 @@ def test_a_partition_lost_while_it_loads_is_forgotten() -> None:
     world.lose(0)
     world.pass_ms(0)
     assert list(world.groups.active()) == []
-    assert world.groups.find(world.group_in(0)) is Error.NOT_COORDINATOR
+    assert world.groups.find(world.group_in(0)) is ErrorCode.not_coordinator
     assert [len(world.noted(what)) for what in ("coordinator_loaded", "coordinator_unloaded")] == [1, 2]
 
 
@@ -202,7 +202,7 @@ def test_a_commit_that_is_not_replicated_in_time_is_an_error_and_counts_once_it_
     world.pass_ms(699)
     assert answers == []
     world.pass_ms(1)
-    assert answers == [[Error.COORDINATOR_NOT_AVAILABLE]]
+    assert answers == [[ErrorCode.coordinator_not_available]]
     assert world.fetched(group) == {}
     world.replicate(0)
     assert world.fetched(group) == {("t", 0): 5}
@@ -213,7 +213,7 @@ def test_too_few_replicas_refuse_before_anything_is_written() -> None:
     world.lead_offsets(0)
     partition = world.led[0]
     world.state(partition, (1,), partition_epoch=1)
-    assert world.commit(world.group_in(0), 5) == [[Error.COORDINATOR_NOT_AVAILABLE]]
+    assert world.commit(world.group_in(0), 5) == [[ErrorCode.coordinator_not_available]]
     assert partition.log.log_end_offset == 0
     assert world.active(0).groups == {}
 
@@ -227,8 +227,8 @@ def test_a_coordinator_that_another_has_replaced_acknowledges_nothing() -> None:
     world.pass_ms(1000)
     assert answers == []
     world.lose(0)
-    assert answers == [[Error.NOT_COORDINATOR]]
-    assert world.groups.find(group) is Error.NOT_COORDINATOR
+    assert answers == [[ErrorCode.not_coordinator]]
+    assert world.groups.find(group) is ErrorCode.not_coordinator
 
 
 def test_what_was_not_replicated_at_a_load_is_seen_when_it_is() -> None:
@@ -264,7 +264,7 @@ def test_a_dead_group_takes_its_offsets_with_it() -> None:
     world.commit(group_id, 5, 6)
     told: list[Error] = []
     world.groups.membership.delete(group_id, told.append)
-    assert (told, world.fetched(group_id), target.groups) == ([Error.NONE], {}, {})
+    assert (told, world.fetched(group_id), target.groups) == ([ErrorCode.none], {}, {})
     log = world.lose(0)
     records = [record for _, record in read_all(log.read(0, 1 << 20))]
     assert [record.value is None for record in records] == [False, False, True, True, True]
@@ -279,7 +279,7 @@ def test_a_disk_that_fails_is_told_and_nothing_is_kept() -> None:
     group = world.group_in(0)
     world.commit(group, 5)
     world.disk.fail_after = 0
-    assert world.commit(group, 6) == [[Error.NOT_COORDINATOR]]
+    assert world.commit(group, 6) == [[ErrorCode.not_coordinator]]
     assert world.fetched(group) == {("t", 0): 5}
 
 
@@ -293,7 +293,7 @@ def test_a_commit_of_many_partitions_is_written_whole() -> None:
     events = world.events
     answers = world.commit(group, *range(3000), metadata=text)
     world.pass_ms(0)
-    assert answers == [[Error.NONE] * 3000]
+    assert answers == [[ErrorCode.none] * 3000]
     assert world.events - events >= 12
     assert len(world.fetched(group)) == 3000
 

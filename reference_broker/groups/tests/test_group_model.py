@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 NAMES = ("range", "roundrobin", "sticky")
 PROTOCOLS = st.lists(st.sampled_from(NAMES), min_size=1, unique=True)
@@ -52,10 +52,10 @@ class NaiveGroup:
         if instance is not None:
             owner = next((each.member_id for each in self.members if each.instance == instance), None)
             if owner is None:
-                return Error.UNKNOWN_MEMBER_ID
+                return ErrorCode.unknown_member_id
             if owner != member_id:
-                return Error.FENCED_INSTANCE_ID
-        return Error.UNKNOWN_MEMBER_ID if self.member(member_id) is None else Error.NONE
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.unknown_member_id if self.member(member_id) is None else ErrorCode.none
 
 
 class GroupBesideNaive(RuleBasedStateMachine):
@@ -167,12 +167,12 @@ class GroupBesideNaive(RuleBasedStateMachine):
         member_id = data.draw(st.sampled_from([each.member_id for each in self.naive.members] + ["", "stranger"]))
         assert self.group.check_member(member_id, instance) is self.naive.check(member_id, instance)
         expected = self.naive.check(member_id, instance)
-        if expected is Error.NONE and generation != self.naive.generation:
-            expected = Error.ILLEGAL_GENERATION
-        if expected is Error.NONE and self.naive.state == "CompletingRebalance":
-            expected = Error.REBALANCE_IN_PROGRESS
+        if expected is ErrorCode.none and generation != self.naive.generation:
+            expected = ErrorCode.illegal_generation
+        if expected is ErrorCode.none and self.naive.state == "CompletingRebalance":
+            expected = ErrorCode.rebalance_in_progress
         if self.naive.state == "Empty" and generation < 0:
-            expected = Error.NONE
+            expected = ErrorCode.none
         assert self.group.check_commit(member_id, instance, generation) is expected
 
     @invariant()

@@ -8,9 +8,9 @@ from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.loading import CHUNK_BYTES
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
-OK = [[Error.NONE]]
+OK = [[ErrorCode.none]]
 
 
 class Reading:
@@ -43,21 +43,21 @@ def test_offsets_are_told_once_all_that_was_loaded_is_replicated() -> None:
     reading = Reading(world, group)
     assert reading.told == []
     world.replicate(0)
-    assert reading.told == [(Error.NONE, [6])]
+    assert reading.told == [(ErrorCode.none, [6])]
 
 
 def test_offsets_that_stay_uncertain_are_not_told() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     world.pass_ms(700)
-    assert reading.told == [(Error.COORDINATOR_NOT_AVAILABLE, [])]
+    assert reading.told == [(ErrorCode.coordinator_not_available, [])]
 
 
 def test_who_waits_for_offsets_hears_that_the_coordinator_is_gone() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     world.lose(0)
-    assert reading.told == [(Error.NOT_COORDINATOR, [])]
+    assert reading.told == [(ErrorCode.not_coordinator, [])]
 
 
 @pytest.mark.parametrize("requires_stable", [False, True])
@@ -69,9 +69,9 @@ def test_a_stable_read_waits_for_commits_on_their_way(requires_stable: bool) -> 
     world.replicate(0)
     world.commit(group, 6)
     reading = Reading(world, group, requires_stable=requires_stable)
-    assert reading.told == ([] if requires_stable else [(Error.NONE, [5])])
+    assert reading.told == ([] if requires_stable else [(ErrorCode.none, [5])])
     world.replicate(0)
-    assert reading.told == [(Error.NONE, [6 if requires_stable else 5])]
+    assert reading.told == [(ErrorCode.none, [6 if requires_stable else 5])]
 
 
 def fire_next(world: CoordinatorWorld) -> None:
@@ -97,7 +97,7 @@ def test_a_topic_deleted_while_it_loads_is_not_read(events: int) -> None:
     log = world.lose(0)
     world.disk.rename(log.directory, "gone")
     world.pass_ms(0)
-    assert world.groups.find(group) is Error.NOT_COORDINATOR
+    assert world.groups.find(group) is ErrorCode.not_coordinator
 
 
 def test_a_group_whose_deletion_cannot_be_written_stays() -> None:
@@ -109,11 +109,11 @@ def test_a_group_whose_deletion_cannot_be_written_stays() -> None:
     world.state(world.led[0], (1,), partition_epoch=1)
     told: list[Error] = []
     world.groups.membership.delete(group, told.append)
-    assert (told, world.fetched(group)) == ([Error.COORDINATOR_NOT_AVAILABLE], {("t", 0): 5})
+    assert (told, world.fetched(group)) == ([ErrorCode.coordinator_not_available], {("t", 0): 5})
     world.state(world.led[0], (1, 2, 3), partition_epoch=2)
     world.groups.membership.delete(group, told.append)
     world.replicate(0)
-    assert (told[1:], world.fetched(group), world.active(0).groups) == ([Error.NONE], {}, {})
+    assert (told[1:], world.fetched(group), world.active(0).groups) == ([ErrorCode.none], {}, {})
 
 
 def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
@@ -137,7 +137,7 @@ def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
     assert world.commit(group, *range(600, 1200)[::-1][:250]) == []
     world.pass_ms(0)
     world.replicate(0)
-    assert (told, len(world.fetched(group))) == ([Error.NONE], 250)
+    assert (told, len(world.fetched(group))) == ([ErrorCode.none], 250)
     world.lead_offsets(0, world.lose(0), epoch=1)
     world.pass_ms(0)
     world.replicate(0)
@@ -150,11 +150,11 @@ def test_a_deletion_in_slices_that_cannot_go_on_can_be_asked_for_again() -> None
     world.pass_ms(0)
     world.state(world.led[0], (1, 2, 3), partition_epoch=2)
     world.replicate(0)
-    assert (told, len(world.fetched(group))) == ([Error.COORDINATOR_NOT_AVAILABLE], 700)
+    assert (told, len(world.fetched(group))) == ([ErrorCode.coordinator_not_available], 700)
     world.groups.membership.delete(group, told.append)
     world.pass_ms(0)
     world.replicate(0)
-    assert (told[1:], world.fetched(group)) == ([Error.NONE], {})
+    assert (told[1:], world.fetched(group)) == ([ErrorCode.none], {})
 
 
 def test_offsets_on_their_way_go_with_their_topic() -> None:
@@ -181,7 +181,7 @@ def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:
     world.lose(0)
     world.pass_ms(0)
     (errors,) = answers
-    assert [errors.count(one) for one in (Error.NONE, Error.NOT_COORDINATOR)] == [250, 350]
+    assert [errors.count(one) for one in (ErrorCode.none, ErrorCode.not_coordinator)] == [250, 350]
 
 
 def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
@@ -196,4 +196,4 @@ def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
     target.groups[group].state = GroupState.STABLE
     world.pass_ms(0)
     (errors,) = answers
-    assert [errors.count(one) for one in (Error.NONE, Error.UNKNOWN_MEMBER_ID)] == [250, 350]
+    assert [errors.count(one) for one in (ErrorCode.none, ErrorCode.unknown_member_id)] == [250, 350]

@@ -6,7 +6,7 @@ from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
 
@@ -15,7 +15,7 @@ ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
 def test_a_member_without_an_id_makes_a_group_and_gets_an_id_first() -> None:
     world = World()
     first = world.join(client="reader")
-    assert first.error is Error.MEMBER_ID_REQUIRED
+    assert first.error is ErrorCode.member_id_required
     assert first.answer.member_id.startswith("reader-")
     assert (world.group.state, len(world.group.members)) == (GroupState.EMPTY, 0)
     joined = world.join(first.answer.member_id)
@@ -29,7 +29,7 @@ def test_before_version_4_a_member_joins_at_once() -> None:
     world = World()
     joined = world.join(version=3)
     world.pass_ms(0)
-    assert (joined.error, joined.answer.generation) == (Error.NONE, 1)
+    assert (joined.error, joined.answer.generation) == (ErrorCode.none, 1)
 
 
 @pytest.mark.clause(
@@ -39,13 +39,13 @@ def test_before_version_4_a_member_joins_at_once() -> None:
 )
 def test_an_unknown_member_id_makes_no_group_and_is_told_to_begin_anew() -> None:
     world = World()
-    assert world.join("who").error is Error.UNKNOWN_MEMBER_ID
+    assert world.join("who").error is ErrorCode.unknown_member_id
     assert not world.partition.groups
     (member,) = world.stable(None)
-    assert world.join("who").error is Error.UNKNOWN_MEMBER_ID
+    assert world.join("who").error is ErrorCode.unknown_member_id
     world.leave(member)
     assert world.group.state is GroupState.EMPTY
-    assert world.join(member).error is Error.UNKNOWN_MEMBER_ID
+    assert world.join(member).error is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause(
@@ -58,8 +58,8 @@ def test_an_unknown_member_id_makes_no_group_and_is_told_to_begin_anew() -> None
 )
 def test_protocols_have_to_fit() -> None:
     world = World()
-    assert world.join(protocol_type="").error is Error.INCONSISTENT_GROUP_PROTOCOL
-    assert world.join(protocols=()).error is Error.INCONSISTENT_GROUP_PROTOCOL
+    assert world.join(protocol_type="").error is ErrorCode.inconsistent_group_protocol
+    assert world.join(protocols=()).error is ErrorCode.inconsistent_group_protocol
     assert not world.partition.groups
     (member,) = world.stable(None)
     for refused in (
@@ -67,32 +67,32 @@ def test_protocols_have_to_fit() -> None:
         world.join(protocols=ROUND_ROBIN),
         world.join(member, protocol_type="connect"),
     ):
-        assert refused.error is Error.INCONSISTENT_GROUP_PROTOCOL
+        assert refused.error is ErrorCode.inconsistent_group_protocol
         assert (refused.answer.protocol_type, refused.answer.protocol) == (None, None)
     alone = world.join(member, protocols=BOTH)
-    assert (alone.error, alone.answer.protocol) == (Error.NONE, "range")
+    assert (alone.error, alone.answer.protocol) == (ErrorCode.none, "range")
 
 
 def test_what_is_refused_before_any_group_is_looked_at() -> None:
     world = World(group_min_session_timeout_ms=5000, group_max_session_timeout_ms=20_000)
-    assert world.join(group="").error is Error.INVALID_GROUP_ID
-    assert world.join(session_ms=4999).error is Error.INVALID_SESSION_TIMEOUT
-    assert world.join(session_ms=20_001).error is Error.INVALID_SESSION_TIMEOUT
-    assert world.join(session_ms=5000).error is Error.MEMBER_ID_REQUIRED
-    assert world.join(session_ms=20_000).error is Error.MEMBER_ID_REQUIRED
+    assert world.join(group="").error is ErrorCode.invalid_group_id
+    assert world.join(session_ms=4999).error is ErrorCode.invalid_session_timeout
+    assert world.join(session_ms=20_001).error is ErrorCode.invalid_session_timeout
+    assert world.join(session_ms=5000).error is ErrorCode.member_id_required
+    assert world.join(session_ms=20_000).error is ErrorCode.member_id_required
 
 
 def test_where_the_group_is_not_coordinated_here() -> None:
     world = World()
     world.store.is_loading = True
-    assert world.join().error is Error.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.join().error is ErrorCode.coordinator_load_in_progress
     world.store.is_loading, world.store.partition = False, None
-    assert world.join("m").error is Error.NOT_COORDINATOR
+    assert world.join("m").error is ErrorCode.not_coordinator
     assert world.join("m").answer.member_id == "m"
-    assert world.membership.heartbeat("g", "m", None, 1) is Error.NOT_COORDINATOR
-    assert world.membership.heartbeat("", "m", None, 1) is Error.INVALID_GROUP_ID
-    assert world.membership.leave("g", ()) == (Error.NOT_COORDINATOR, ())
-    assert world.sync("m", 1).error is Error.NOT_COORDINATOR
+    assert world.membership.heartbeat("g", "m", None, 1) is ErrorCode.not_coordinator
+    assert world.membership.heartbeat("", "m", None, 1) is ErrorCode.invalid_group_id
+    assert world.membership.leave("g", ()) == (ErrorCode.not_coordinator, ())
+    assert world.sync("m", 1).error is ErrorCode.not_coordinator
 
 
 # --- a generation begins when all have joined -----------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_newcomer_waits_until_the_others_have_joined_again() -> None:
     (leader,) = world.stable(None)
     newcomer, joining = world.new()
     assert not joining.answers
-    assert world.heartbeat(leader) is Error.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(leader) is ErrorCode.rebalance_in_progress
     again = world.join(leader)
     assert (again.answer.generation, joining.answer.generation) == (2, 2)
     assert (joining.answer.leader, joining.answer.protocol_type, joining.answer.protocol) == (
@@ -127,7 +127,11 @@ def test_a_follower_that_says_nothing_new_is_told_the_generation_again() -> None
     world = World()
     leader, follower = world.stable(None, None)
     again = world.join(follower)
-    assert (again.error, again.answer.generation, again.answer.leader) == (Error.NONE, world.group.generation, leader)
+    assert (again.error, again.answer.generation, again.answer.leader) == (
+        ErrorCode.none,
+        world.group.generation,
+        leader,
+    )
     assert again.answer.members == ()
     assert world.group.state is GroupState.STABLE
 
@@ -170,7 +174,7 @@ def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first() -> Non
     leader, _ = world.stable(None, None)
     first = world.join(leader)
     second = world.join(leader)
-    assert first.error is Error.REBALANCE_IN_PROGRESS
+    assert first.error is ErrorCode.rebalance_in_progress
     assert not second.answers
     assert world.group.joined == 1
 
@@ -209,7 +213,7 @@ def test_an_id_that_is_not_used_in_time_is_waited_for_no_more() -> None:
 def test_an_id_that_was_given_out_is_no_static_members() -> None:
     world = World()
     pending = world.join().answer.member_id
-    assert world.join(pending, instance="i").error is Error.UNKNOWN_MEMBER_ID
+    assert world.join(pending, instance="i").error is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause(
@@ -222,7 +226,7 @@ def test_a_new_member_is_waited_for_five_minutes_and_then_given_up() -> None:
     world.alive_ms(NEW_MEMBER_TIMEOUT_MS - 1000, leader)
     assert newcomer in world.group.members
     world.alive_ms(1000, leader)
-    assert joining.error is Error.UNKNOWN_MEMBER_ID
+    assert joining.error is ErrorCode.unknown_member_id
     assert newcomer not in world.group.members
 
 
@@ -231,7 +235,7 @@ def test_once_told_its_generation_a_new_member_has_its_own_session() -> None:
     world = World()
     member, joining = world.new(session_ms=10_000)
     world.pass_ms(0)
-    assert joining.error is Error.NONE
+    assert joining.error is ErrorCode.none
     world.pass_ms(10_000)
     assert world.members("expired") == [member]
     assert world.group.state is GroupState.EMPTY
@@ -250,7 +254,7 @@ def test_once_told_its_generation_a_new_member_has_its_own_session() -> None:
 def test_a_full_group_takes_nobody_more(version: int, instance: str | None) -> None:
     world = World(group_max_size=2)
     world.stable(None, None)
-    assert world.join(version=version, instance=instance).error is Error.GROUP_MAX_SIZE_REACHED
+    assert world.join(version=version, instance=instance).error is ErrorCode.group_max_size_reached
     assert len(world.group.members) == 2
 
 
@@ -268,7 +272,7 @@ def test_of_a_loaded_group_that_is_too_large_the_last_to_rejoin_are_turned_away(
     assert world.group.state is GroupState.PREPARING_REBALANCE
     joins = [world.join(member_id) for member_id in ids]
     world.pass_ms(0)
-    assert joins[2].error is Error.GROUP_MAX_SIZE_REACHED
+    assert joins[2].error is ErrorCode.group_max_size_reached
     assert [each.answer.generation for each in joins[:2]] == [before.group.generation] * 2
     assert list(world.group.members) == ids[:2]
 

@@ -5,7 +5,7 @@ import pytest
 from reference_broker.groups.membership.requests import Leaving
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause(
@@ -15,13 +15,13 @@ from reference_broker.wire.errors import Error
 )
 def test_a_member_that_leaves_causes_a_rebalance_at_once() -> None:
     world = World()
-    assert world.membership.leave("g", (Leaving("m", None),)) == (Error.NONE, (Error.UNKNOWN_MEMBER_ID,))
+    assert world.membership.leave("g", (Leaving("m", None),)) == (ErrorCode.none, (ErrorCode.unknown_member_id,))
     leader, follower = world.stable(None, None)
-    assert world.leave("nobody") == (Error.UNKNOWN_MEMBER_ID,)
+    assert world.leave("nobody") == (ErrorCode.unknown_member_id,)
     assert world.group.state is GroupState.STABLE
-    assert world.leave(leader) == (Error.NONE,)
+    assert world.leave(leader) == (ErrorCode.none,)
     assert (world.group.state, world.group.leader) == (GroupState.PREPARING_REBALANCE, follower)
-    assert world.leave(follower) == (Error.NONE,)
+    assert world.leave(follower) == (ErrorCode.none,)
     assert (world.group.state, world.group.generation, world.group.leader) == (GroupState.EMPTY, 2, None)
     assert world.partition.writes[-1].state is GroupState.EMPTY
     assert world.members("removed") == [leader, follower]
@@ -38,13 +38,13 @@ def test_a_member_that_leaves_causes_a_rebalance_at_once() -> None:
 def test_several_members_have_an_answer_each() -> None:
     world = World()
     one, two = world.stable("one", "two")
-    assert world.leave((one, "two")) == (Error.FENCED_INSTANCE_ID,)
-    assert world.leave(("", "three"), ("", None)) == (Error.UNKNOWN_MEMBER_ID, Error.UNKNOWN_MEMBER_ID)
+    assert world.leave((one, "two")) == (ErrorCode.fenced_instance_id,)
+    assert world.leave(("", "three"), ("", None)) == (ErrorCode.unknown_member_id, ErrorCode.unknown_member_id)
     assert world.group.state is GroupState.STABLE
     assert world.leave(("", "two"), (two, "two"), (one, "one")) == (
-        Error.NONE,
-        Error.UNKNOWN_MEMBER_ID,
-        Error.NONE,
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+        ErrorCode.none,
     )
     assert world.group.state is GroupState.EMPTY
 
@@ -61,10 +61,10 @@ def test_an_id_that_was_given_out_can_leave_and_is_waited_for_no_more() -> None:
     pending = world.join().answer.member_id
     again = world.join(leader)
     assert not again.answers
-    assert world.leave(pending, "nobody") == (Error.NONE, Error.UNKNOWN_MEMBER_ID)
+    assert world.leave(pending, "nobody") == (ErrorCode.none, ErrorCode.unknown_member_id)
     assert again.answer.generation == 2
     other = world.join().answer.member_id
-    assert world.leave(leader, other) == (Error.NONE, Error.NONE)
+    assert world.leave(leader, other) == (ErrorCode.none, ErrorCode.none)
     assert world.group.state is GroupState.EMPTY
 
 
@@ -72,8 +72,8 @@ def test_what_a_leaving_member_waits_for_is_answered() -> None:
     world = World()
     leader, follower = world.stable(None, None)
     joining = world.join(leader)
-    assert world.leave(leader) == (Error.NONE,)
-    assert joining.error is Error.UNKNOWN_MEMBER_ID
+    assert world.leave(leader) == (ErrorCode.none,)
+    assert joining.error is ErrorCode.unknown_member_id
     world.join(follower)
     world.sync(follower)
     newcomer, _ = world.new()
@@ -81,7 +81,7 @@ def test_what_a_leaving_member_waits_for_is_answered() -> None:
     assert world.group.state is GroupState.COMPLETING_REBALANCE
     syncing = world.sync(newcomer)
     world.leave(newcomer)
-    assert syncing.error is Error.UNKNOWN_MEMBER_ID
+    assert syncing.error is ErrorCode.unknown_member_id
 
 
 # --- heartbeats -----------------------------------------------------------------------------------------------------
@@ -99,18 +99,18 @@ def test_what_a_leaving_member_waits_for_is_answered() -> None:
 )
 def test_what_a_heartbeat_is_told() -> None:
     world = World()
-    assert world.heartbeat("m", 1) is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat("m", 1) is ErrorCode.unknown_member_id
     member, _ = world.new()
-    assert world.heartbeat(member) is Error.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(member) is ErrorCode.rebalance_in_progress
     world.pass_ms(0)
     assert world.group.state is GroupState.COMPLETING_REBALANCE
-    assert world.heartbeat(member) is Error.NONE
+    assert world.heartbeat(member) is ErrorCode.none
     world.sync(member)
-    assert world.heartbeat(member) is Error.NONE
-    assert world.heartbeat("m") is Error.UNKNOWN_MEMBER_ID
-    assert world.heartbeat(member, 0) is Error.ILLEGAL_GENERATION
+    assert world.heartbeat(member) is ErrorCode.none
+    assert world.heartbeat("m") is ErrorCode.unknown_member_id
+    assert world.heartbeat(member, 0) is ErrorCode.illegal_generation
     world.leave(member)
-    assert world.heartbeat(member) is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat(member) is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause(
@@ -123,11 +123,11 @@ def test_a_member_is_given_up_when_its_session_is_over_and_not_before() -> None:
     (member,) = world.stable(None, session_ms=10_000)
     for _ in range(5):
         world.pass_ms(9999)
-        assert world.heartbeat(member) is Error.NONE
+        assert world.heartbeat(member) is ErrorCode.none
     world.pass_ms(9999)
     assert member in world.group.members
     world.pass_ms(1)
-    assert world.heartbeat(member) is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat(member) is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMemberSessionTimeoutDuringRebalance")

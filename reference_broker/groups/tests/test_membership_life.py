@@ -7,7 +7,7 @@ from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def recorded(group_id: str, *member_ids: str) -> Group:
@@ -29,10 +29,10 @@ def test_a_loaded_group_goes_on_and_its_members_have_one_session_to_be_heard() -
     world.partition.groups["g"] = recorded("g", "a", "b")
     world.membership.loaded(world.partition)
     assert world.in_state(GroupState.STABLE) == 1
-    assert world.heartbeat("a", 7) is Error.NONE
+    assert world.heartbeat("a", 7) is ErrorCode.none
     assert world.sync("b", 7).answer.assignment == b"b"
     world.pass_ms(5000)
-    assert world.heartbeat("a", 7) is Error.NONE
+    assert world.heartbeat("a", 7) is ErrorCode.none
     world.pass_ms(5000)
     assert world.members("expired") == ["b"]
     assert world.join("a").answer.generation == 8
@@ -45,7 +45,7 @@ def test_many_groups_are_taken_up_in_slices_and_one_that_is_asked_for_at_once() 
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
     assert world.metrics.groups.value == GROUPS_A_SLICE
-    assert world.heartbeat("a", 7, group=f"g{count - 1}") is Error.NONE
+    assert world.heartbeat("a", 7, group=f"g{count - 1}") is ErrorCode.none
     assert world.metrics.groups.value == GROUPS_A_SLICE + 1
     world.pass_ms(0)
     assert world.metrics.groups.value == count
@@ -67,12 +67,12 @@ def test_a_lost_partition_answers_all_who_wait() -> None:
     syncing = world.sync(first, 1, group="other")
     second = world.new()[1]
     lost = world.lose()
-    assert joining.error is Error.NONE
-    assert second.error is Error.NOT_COORDINATOR
-    assert syncing.error is Error.NOT_COORDINATOR
-    assert world.heartbeat(first, 1, group="other") is Error.NOT_COORDINATOR
+    assert joining.error is ErrorCode.none
+    assert second.error is ErrorCode.not_coordinator
+    assert syncing.error is ErrorCode.not_coordinator
+    assert world.heartbeat(first, 1, group="other") is ErrorCode.not_coordinator
     assert world.ports.armed <= 1
-    lost.writes[0].written(Error.NONE)
+    lost.writes[0].written(ErrorCode.none)
     world.pass_ms(600_000)
     assert world.metrics.groups.value == 0
     assert all(each.state is GroupState.DEAD for each in lost.groups.values())
@@ -91,16 +91,16 @@ def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> Non
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "b")
     world.membership.loaded(world.partition)
     last = f"g{count - 1}"
-    assert world.heartbeat("a", 7, group=last) is Error.UNKNOWN_MEMBER_ID
-    assert world.heartbeat("b", 7, group=last) is Error.NONE
+    assert world.heartbeat("a", 7, group=last) is ErrorCode.unknown_member_id
+    assert world.heartbeat("b", 7, group=last) is ErrorCode.none
     world.pass_ms(5000)
     assert world.metrics.groups.value == count
     world.membership.heard(world.partition, last, "b")
     world.pass_ms(5000)
     assert world.in_state(GroupState.STABLE) == 1
-    assert world.heartbeat("b", 7, group=last) is Error.NONE
+    assert world.heartbeat("b", 7, group=last) is ErrorCode.none
     world.membership.unloaded(lost)
-    assert world.heartbeat("b", 7, group=last) is Error.NONE
+    assert world.heartbeat("b", 7, group=last) is ErrorCode.none
 
 
 def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> None:
@@ -114,10 +114,10 @@ def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> 
     world.pass_ms(0)
     syncing = world.sync(member)
     group, lost = world.group, world.lose()
-    lost.writes[0].written(Error.NONE)
+    lost.writes[0].written(ErrorCode.none)
     assert group.state is GroupState.COMPLETING_REBALANCE
     world.pass_ms(0)
-    assert (group.state, syncing.error) == (GroupState.DEAD, Error.NOT_COORDINATOR)
+    assert (group.state, syncing.error) == (GroupState.DEAD, ErrorCode.not_coordinator)
 
 
 def test_unloading_what_was_never_asked_for() -> None:
@@ -139,16 +139,16 @@ def test_only_groups_without_members_are_deleted() -> None:
     world.leave(member)
     world.partition.holds = True
     world.membership.delete("g", errors.append)
-    assert errors == [Error.GROUP_ID_NOT_FOUND, Error.NON_EMPTY_GROUP]
+    assert errors == [ErrorCode.group_id_not_found, ErrorCode.non_empty_group]
     write = world.partition.writes[-1]
     assert write.state is GroupState.DEAD
     assert not world.partition.groups
-    write.written(Error.NONE)
-    assert errors[2:] == [Error.NONE]
+    write.written(ErrorCode.none)
+    assert errors[2:] == [ErrorCode.none]
     assert world.metrics.groups.value == 0
     world.store.is_loading = True
     world.membership.delete("g", errors.append)
-    assert errors[3:] == [Error.COORDINATOR_LOAD_IN_PROGRESS]
+    assert errors[3:] == [ErrorCode.coordinator_load_in_progress]
 
 
 def test_a_deleted_group_begins_anew() -> None:
@@ -156,7 +156,7 @@ def test_a_deleted_group_begins_anew() -> None:
     (member,) = world.stable(None)
     world.leave(member)
     world.membership.delete("g", [].append)
-    assert world.heartbeat(member, 1) is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat(member, 1) is ErrorCode.unknown_member_id
     _, joining = world.new()
     world.pass_ms(0)
     assert joining.answer.generation == 1

@@ -20,7 +20,7 @@ from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.log import Written
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 SESSION_MS, REBALANCE_MS = 6000, 12_000
 
@@ -38,7 +38,7 @@ class LoggedPartition(FakePartition):
         kept = copy_of(group)
 
         def settled(error: Error) -> None:
-            if error is Error.NONE:
+            if error is ErrorCode.none:
                 self.log = kept
             written(error)
 
@@ -125,9 +125,9 @@ class Client:
         if asked != self.asked:
             return
         self.waits = False
-        if answer.error is Error.MEMBER_ID_REQUIRED:
+        if answer.error is ErrorCode.member_id_required:
             self.member_id = answer.member_id
-        elif answer.error is Error.NONE:
+        elif answer.error is ErrorCode.none:
             self.member_id, self.generation, self.assignment = answer.member_id, answer.generation, None
             self.told.generation(answer)
             self.sync(answer)
@@ -152,18 +152,18 @@ class Client:
         if asked != self.asked:
             return
         self.waits = False
-        if answer.error is Error.NONE:
+        if answer.error is ErrorCode.none:
             self.assignment = answer.assignment
             self.told.assignment(self.generation, self.member_id, answer.assignment)
         else:
             self.hear(answer.error)
 
     def hear(self, error: Error) -> None:
-        if error is Error.FENCED_INSTANCE_ID:
+        if error is ErrorCode.fenced_instance_id:
             self.fenced = True
-        elif error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION):
+        elif error in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
             self.member_id, self.generation, self.assignment = "", -1, None
-        elif error is not Error.NONE:
+        elif error is not ErrorCode.none:
             self.generation, self.assignment = -1, None
 
 
@@ -255,11 +255,11 @@ class Storm(RuleBasedStateMachine):
     @rule(holds=st.booleans(), fails=st.booleans())
     def writes(self, holds: bool, fails: bool) -> None:
         self.partition.holds = holds
-        self.partition.fails = Error.COORDINATOR_NOT_AVAILABLE if fails else Error.NONE
+        self.partition.fails = ErrorCode.coordinator_not_available if fails else ErrorCode.none
 
     @rule(fails=st.booleans())
     def settle_writes(self, fails: bool) -> None:
-        self.partition.settle(Error.COORDINATOR_NOT_AVAILABLE if fails else Error.NONE)
+        self.partition.settle(ErrorCode.coordinator_not_available if fails else ErrorCode.none)
 
     @rule()
     def another_coordinator(self) -> None:
@@ -271,7 +271,7 @@ class Storm(RuleBasedStateMachine):
         self.world.store.partition = taken
         self.told.life += 1
         self.world.membership.loaded(taken)
-        lost.settle(Error.NOT_COORDINATOR)
+        lost.settle(ErrorCode.not_coordinator)
 
     @invariant()
     def one_of_each(self) -> None:
@@ -279,8 +279,8 @@ class Storm(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """All is well from now on: two sessions and two rebalances later every member is assigned."""
-        self.partition.holds, self.partition.fails = False, Error.NONE
-        self.partition.settle(Error.NOT_COORDINATOR)
+        self.partition.holds, self.partition.fails = False, ErrorCode.none
+        self.partition.settle(ErrorCode.not_coordinator)
         owners: dict[str, Client] = {}
         for client in self.clients:
             client.silent = client.silent or client.fenced

@@ -7,7 +7,7 @@ import pytest
 from reference_broker.groups.membership.rebalances import MEMBERS_A_SLICE
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 # --- group.initial.rebalance.delay.ms -------------------------------------------------------------------------------
 
@@ -51,8 +51,8 @@ def test_the_delay_ends_with_the_rebalance_timeout() -> None:
 def test_everybody_leaves_during_the_delay() -> None:
     world = World(group_initial_rebalance_delay_ms=3000)
     member, joining = world.new()
-    assert world.leave(member) == (Error.NONE,)
-    assert joining.error is Error.UNKNOWN_MEMBER_ID
+    assert world.leave(member) == (ErrorCode.none,)
+    assert joining.error is ErrorCode.unknown_member_id
     assert world.group.state is GroupState.PREPARING_REBALANCE
     world.pass_ms(3000)
     assert (world.group.state, world.group.generation) == (GroupState.EMPTY, 1)
@@ -74,8 +74,8 @@ def test_dynamic_members_that_do_not_join_in_time_are_given_up() -> None:
     assert not again.answers
     world.alive_ms(1000, absent)
     assert (again.answer.generation, list(world.group.members)) == (2, [leader])
-    assert world.heartbeat(absent) is Error.UNKNOWN_MEMBER_ID
-    assert world.join(absent).error is Error.UNKNOWN_MEMBER_ID
+    assert world.heartbeat(absent) is ErrorCode.unknown_member_id
+    assert world.join(absent).error is ErrorCode.unknown_member_id
 
 
 def test_the_longest_rebalance_timeout_of_a_member_counts() -> None:
@@ -146,7 +146,7 @@ def test_members_that_never_sync_are_given_up_and_the_others_join_again() -> Non
     assert joining.answer.leader == first
     waiting = world.sync(second)
     world.alive_ms(20_000, first)
-    assert waiting.error is Error.REBALANCE_IN_PROGRESS
+    assert waiting.error is ErrorCode.rebalance_in_progress
     assert world.members("expired") == [first]
     assert (world.group.state, world.group.leader) == (GroupState.PREPARING_REBALANCE, second)
     assert world.join(second).answer.generation == 2
@@ -158,7 +158,7 @@ def test_a_stable_group_gives_up_followers_that_never_sync() -> None:
     first, _ = world.new(rebalance_ms=20_000)
     second, _ = world.new(rebalance_ms=20_000)
     world.pass_ms(0)
-    assert world.sync(first, assignments={}).error is Error.NONE
+    assert world.sync(first, assignments={}).error is ErrorCode.none
     assert world.group.state is GroupState.STABLE
     world.alive_ms(20_000, first, second)
     assert world.members("expired") == [second]

@@ -5,7 +5,7 @@ import pytest
 from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import BOTH, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
 
@@ -45,15 +45,15 @@ def test_a_follower_that_starts_again_causes_no_rebalance_and_keeps_its_assignme
     again = world.join(instance="two")
     assert not again.answers
     (write,) = [each for each in world.partition.writes if len(each.assignments) == 2][1:]
-    write.written(Error.NONE)
+    write.written(ErrorCode.none)
     new = again.answer.member_id
     assert write.assignments == {leader: leader.encode(), new: old.encode()}
     assert (again.answer.generation, again.answer.leader, again.answer.skip_assignment) == (1, leader, False)
     assert world.group.state is GroupState.STABLE
     assert world.sync(new, instance="two").answer.assignment == old.encode()
-    assert world.heartbeat(old, instance="two") is Error.FENCED_INSTANCE_ID
-    assert world.heartbeat(old) is Error.UNKNOWN_MEMBER_ID
-    assert world.heartbeat(new, instance="two") is Error.NONE
+    assert world.heartbeat(old, instance="two") is ErrorCode.fenced_instance_id
+    assert world.heartbeat(old) is ErrorCode.unknown_member_id
+    assert world.heartbeat(new, instance="two") is ErrorCode.none
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testStaticMemberRejoinWithLeaderIdAndUnknownMemberId")
@@ -77,13 +77,13 @@ def test_a_leader_that_starts_again_does_not_assign_again() -> None:
 def test_a_new_id_that_cannot_be_written_is_taken_back() -> None:
     world = World()
     leader, follower = pair(world)
-    world.partition.fails = Error.NOT_COORDINATOR
+    world.partition.fails = ErrorCode.not_coordinator
     again = world.join(instance="two", protocols=BOTH, session_ms=7000)
-    assert (again.error, again.answer.member_id) == (Error.NOT_COORDINATOR, "")
+    assert (again.error, again.answer.member_id) == (ErrorCode.not_coordinator, "")
     assert list(world.group.members) == [leader, follower]
     assert len(world.group.members[follower].protocols) == 1
     assert world.group.members[follower].session_timeout_ms == 10_000
-    assert world.heartbeat(follower, instance="two") is Error.NONE
+    assert world.heartbeat(follower, instance="two") is ErrorCode.none
 
 
 @pytest.mark.clause(
@@ -133,11 +133,11 @@ def test_a_second_process_of_an_instance_fences_the_first_that_still_joins() -> 
     assert not waiting.answers
     second = world.join(instance="one")
     assert (waiting.error, waiting.answer.member_id) == (
-        Error.FENCED_INSTANCE_ID,
+        ErrorCode.fenced_instance_id,
         world.members("fenced")[0],
     )
     world.pass_ms(0)
-    assert second.error is Error.NONE
+    assert second.error is ErrorCode.none
     assert len(world.group.members) == 1
 
 
@@ -149,7 +149,7 @@ def test_and_the_one_that_still_waits_for_its_assignment() -> None:
     world.pass_ms(0)
     waiting = world.sync(second.answer.member_id, instance="two")
     world.join(instance="two")
-    assert waiting.error is Error.FENCED_INSTANCE_ID
+    assert waiting.error is ErrorCode.fenced_instance_id
 
 
 @pytest.mark.clause(
@@ -163,13 +163,13 @@ def test_and_the_one_that_still_waits_for_its_assignment() -> None:
 def test_an_instance_is_who_it_says_only_with_its_own_member_id() -> None:
     world = World()
     leader, follower = pair(world)
-    assert world.join(follower, instance="one").error is Error.FENCED_INSTANCE_ID
-    assert world.join(leader, instance="two").error is Error.FENCED_INSTANCE_ID
-    assert world.join(leader, instance="three").error is Error.UNKNOWN_MEMBER_ID
-    assert world.join("gone", instance="one").error is Error.FENCED_INSTANCE_ID
-    assert world.sync("gone", instance="one").error is Error.FENCED_INSTANCE_ID
-    assert world.heartbeat("gone", instance="one") is Error.FENCED_INSTANCE_ID
-    assert world.heartbeat(leader, instance="three") is Error.UNKNOWN_MEMBER_ID
+    assert world.join(follower, instance="one").error is ErrorCode.fenced_instance_id
+    assert world.join(leader, instance="two").error is ErrorCode.fenced_instance_id
+    assert world.join(leader, instance="three").error is ErrorCode.unknown_member_id
+    assert world.join("gone", instance="one").error is ErrorCode.fenced_instance_id
+    assert world.sync("gone", instance="one").error is ErrorCode.fenced_instance_id
+    assert world.heartbeat("gone", instance="one") is ErrorCode.fenced_instance_id
+    assert world.heartbeat(leader, instance="three") is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause(
@@ -199,18 +199,18 @@ def test_a_rebalance_that_begins_while_the_new_id_is_written_takes_it_along() ->
     world.join(leader, instance="one")
     assert again.answer.generation == 2
     for each in world.partition.writes:
-        each.written(Error.NOT_COORDINATOR)
+        each.written(ErrorCode.not_coordinator)
     assert again.answer.member_id in world.group.members
 
 
-@pytest.mark.parametrize("error", [Error.NONE, Error.NOT_COORDINATOR])
+@pytest.mark.parametrize("error", [ErrorCode.none, ErrorCode.not_coordinator])
 def test_a_member_that_leaves_while_its_new_id_is_written(error: Error) -> None:
     world = World()
     leader, _ = pair(world)
     world.partition.holds = True
     again = world.join(instance="two")
     third = world.join(instance="two")
-    assert again.error is Error.FENCED_INSTANCE_ID
+    assert again.error is ErrorCode.fenced_instance_id
     for each in world.partition.writes[1:]:
         each.written(error)
     assert third.error is error
@@ -224,7 +224,7 @@ def test_a_static_member_that_is_silent_for_its_session_is_given_up() -> None:
     world.alive_ms(10_000, leader)
     assert world.members("expired") == [follower]
     assert world.group.static_members == {"one": leader}
-    assert world.heartbeat(leader) is Error.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(leader) is ErrorCode.rebalance_in_progress
 
 
 def test_a_group_of_silent_static_members_does_not_keep_the_node_busy() -> None:

@@ -5,7 +5,7 @@ import pytest
 from reference_broker.groups.membership import rebalances
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.membership_world import BOTH, Joining, Syncing, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 def completing(world: World) -> tuple[str, str]:
@@ -27,7 +27,7 @@ def test_followers_wait_for_the_leader_and_all_wait_for_the_write() -> None:
     assert early.answers == own.answers == []
     (write,) = world.partition.writes
     assert (write.generation, write.assignments) == (1, {leader: b"0", follower: b"1"})
-    write.written(Error.NONE)
+    write.written(ErrorCode.none)
     assert (own.answer.assignment, early.answer.assignment) == (b"0", b"1")
     assert (own.answer.protocol_type, own.answer.protocol) == ("consumer", "range")
     assert world.group.state is GroupState.STABLE
@@ -46,8 +46,8 @@ def test_whom_the_leader_leaves_out_has_an_empty_assignment() -> None:
     world = World()
     leader, follower = completing(world)
     own = world.sync(leader)
-    assert (own.error, own.answer.assignment) == (Error.NONE, b"")
-    assert (world.sync(follower).error, world.sync(follower).answer.assignment) == (Error.NONE, b"")
+    assert (own.error, own.answer.assignment) == (ErrorCode.none, b"")
+    assert (world.sync(follower).error, world.sync(follower).answer.assignment) == (ErrorCode.none, b"")
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupAsLeaderAppendFailureTransformsError")
@@ -55,9 +55,9 @@ def test_an_assignment_that_cannot_be_written_is_nobodys() -> None:
     world = World()
     leader, follower = completing(world)
     early = world.sync(follower)
-    world.partition.fails = Error.COORDINATOR_NOT_AVAILABLE
+    world.partition.fails = ErrorCode.coordinator_not_available
     own = world.sync(leader, assignments={leader: b"0", follower: b"1"})
-    assert own.error is early.error is Error.COORDINATOR_NOT_AVAILABLE
+    assert own.error is early.error is ErrorCode.coordinator_not_available
     assert own.answer.assignment == early.answer.assignment == b""
     assert world.group.state is GroupState.PREPARING_REBALANCE
     assert [each.assignment for each in world.group.members.values()] == [b"", b""]
@@ -71,15 +71,15 @@ def test_a_write_of_an_earlier_generation_changes_nothing() -> None:
     leader, follower = completing(world)
     late = world.sync(leader, assignments={leader: b"0"})
     again = world.join(follower, protocols=BOTH)
-    assert late.error is Error.REBALANCE_IN_PROGRESS
+    assert late.error is ErrorCode.rebalance_in_progress
     own = world.join(leader)
     assert again.answer.generation == own.answer.generation == 2
-    world.partition.writes[0].written(Error.NONE)
+    world.partition.writes[0].written(ErrorCode.none)
     assert world.group.state is GroupState.COMPLETING_REBALANCE
     new = world.sync(leader, assignments={leader: b"new"})
-    world.partition.writes[0].written(Error.COORDINATOR_NOT_AVAILABLE)
+    world.partition.writes[0].written(ErrorCode.coordinator_not_available)
     assert not new.answers
-    world.partition.writes[1].written(Error.NONE)
+    world.partition.writes[1].written(ErrorCode.none)
     assert new.answer.assignment == b"new"
 
 
@@ -90,8 +90,8 @@ def test_a_leader_that_syncs_twice_has_one_assignment_written() -> None:
     first = world.sync(leader, assignments={leader: b"first"})
     second = world.sync(leader, assignments={leader: b"second"})
     (write,) = world.partition.writes
-    write.written(Error.NONE)
-    assert first.error is Error.REBALANCE_IN_PROGRESS
+    write.written(ErrorCode.none)
+    assert first.error is ErrorCode.rebalance_in_progress
     assert second.answer.assignment == b"first"
 
 
@@ -102,13 +102,13 @@ def test_a_leader_that_syncs_twice_has_one_assignment_written() -> None:
 )
 def test_who_is_no_member_of_this_generation_is_told_so() -> None:
     world = World()
-    assert world.sync("m", 1).error is Error.UNKNOWN_MEMBER_ID
+    assert world.sync("m", 1).error is ErrorCode.unknown_member_id
     leader, follower = completing(world)
-    assert world.sync("m").error is Error.UNKNOWN_MEMBER_ID
+    assert world.sync("m").error is ErrorCode.unknown_member_id
     for generation in (0, 2, -1):
-        assert world.sync(leader, generation).error is Error.ILLEGAL_GENERATION
+        assert world.sync(leader, generation).error is ErrorCode.illegal_generation
     world.leave(leader, follower)
-    assert world.sync(leader).error is Error.UNKNOWN_MEMBER_ID
+    assert world.sync(leader).error is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause(
@@ -120,17 +120,17 @@ def test_who_is_no_member_of_this_generation_is_told_so() -> None:
 def test_a_protocol_that_is_said_has_to_be_the_groups() -> None:
     world = World()
     leader, follower = completing(world)
-    assert world.sync(leader, protocol_type="connect").error is Error.INCONSISTENT_GROUP_PROTOCOL
-    assert world.sync(leader, protocol="sticky").error is Error.INCONSISTENT_GROUP_PROTOCOL
-    assert world.sync(leader, protocol_type=None, protocol=None).error is Error.NONE
-    assert world.sync(follower).error is Error.NONE
+    assert world.sync(leader, protocol_type="connect").error is ErrorCode.inconsistent_group_protocol
+    assert world.sync(leader, protocol="sticky").error is ErrorCode.inconsistent_group_protocol
+    assert world.sync(leader, protocol_type=None, protocol=None).error is ErrorCode.none
+    assert world.sync(follower).error is ErrorCode.none
 
 
 def test_while_members_join_nobody_is_assigned_anything() -> None:
     world = World()
     leader, _ = completing(world)
     world.join(leader, protocols=BOTH)
-    assert world.sync(leader).error is Error.REBALANCE_IN_PROGRESS
+    assert world.sync(leader).error is ErrorCode.rebalance_in_progress
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testLeaderFailureInSyncGroup")
@@ -139,7 +139,7 @@ def test_a_leader_that_dies_before_it_assigns() -> None:
     leader, follower = completing(world)
     waiting = world.sync(follower)
     world.alive_ms(10_000)
-    assert waiting.error is Error.REBALANCE_IN_PROGRESS
+    assert waiting.error is ErrorCode.rebalance_in_progress
     assert world.members("expired") == [leader]
     again: Joining = world.join(follower)
     assert (again.answer.generation, again.answer.leader) == (2, follower)
@@ -153,7 +153,7 @@ def test_a_session_begins_anew_with_the_assignment() -> None:
     world.sync(leader)
     world.sync(follower)
     world.pass_ms(15_000)
-    world.partition.writes[0].written(Error.NONE)
+    world.partition.writes[0].written(ErrorCode.none)
     assert world.group.state is GroupState.STABLE
     world.pass_ms(9999)
     assert len(world.group.members) == 2
@@ -188,6 +188,6 @@ def test_who_has_not_been_told_of_an_assignment_hears_of_the_next_rebalance(monk
     world, ids, syncings = large_stable(monkeypatch)
     world.leave((ids[0], "i0"))
     errors = [each.error for each in syncings]
-    assert errors == [Error.NONE] * 2 + [Error.REBALANCE_IN_PROGRESS] * 2 + [Error.UNKNOWN_MEMBER_ID]
+    assert errors == [ErrorCode.none] * 2 + [ErrorCode.rebalance_in_progress] * 2 + [ErrorCode.unknown_member_id]
     world.pass_ms(0)
     assert world.group.members[ids[1]].assignment == ids[1].encode()

@@ -12,7 +12,7 @@ import pytest
 from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
 from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -67,7 +67,7 @@ class Conversation:
             self.ids[name] = answer.member_id
         self.generations[name] = answer.generation
         text = f"{name}: {answer.error.name}"
-        if answer.error is Error.NONE:
+        if answer.error is ErrorCode.none:
             text += f", generation {answer.generation}, {answer.protocol}, leader {self.name(answer.leader)}"
             text += ", assignment skipped" if answer.skip_assignment else ""
         if answer.members:

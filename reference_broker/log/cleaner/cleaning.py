@@ -21,7 +21,7 @@ from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, InvalidRecords, read_header
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 CHUNK_BYTES = 128 * 1024
 """So many bytes are read in one go, and written in one."""
@@ -245,7 +245,7 @@ class Cleaning:
             header = read_header(chunk, at)
             size = header.size_bytes
             if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
-                raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{path}: no batch at byte {position}")
+                raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
             if at + size <= len(chunk):
                 yield header, chunk[at : at + size]
                 position += size

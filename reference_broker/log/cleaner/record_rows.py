@@ -5,7 +5,7 @@ from typing import NamedTuple
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords
 from reference_broker.records.compression import decompress
 from reference_broker.records.varint import read_zigzag, zigzag
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 class Row(NamedTuple):
@@ -86,4 +86,4 @@ def shifted(plain: bytes, row: Row, timestamp_delta: int) -> bytes:
 
 
 def _corrupt(message: str) -> InvalidRecords:
-    return InvalidRecords(Error.CORRUPT_MESSAGE, message)
+    return InvalidRecords(ErrorCode.corrupt_message, message)

@@ -22,7 +22,7 @@ from reference_broker.records.batch import (
     write_header,
 )
 from reference_broker.records.compression import Compression, compress
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 RECORDS_PER_SLICE = 1000
 """To judge so many takes some 2 ms."""
@@ -103,7 +103,9 @@ class Retention:
             if position < len(plain):
                 yield
         if count != header.record_count:
-            raise InvalidRecords(Error.CORRUPT_MESSAGE, f"{count} records in a batch that claims {header.record_count}")
+            raise InvalidRecords(
+                ErrorCode.corrupt_message, f"{count} records in a batch that claims {header.record_count}"
+            )
         self.records += count
         self.kept += len(kept)
         if not kept:
@@ -132,7 +134,7 @@ class Retention:
 def check_crc(header: BatchHeader, batch: memoryview) -> None:
     """Damage must not get a new, right CRC. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     if checksum(batch[CRC_FROM : header.size_bytes]) != header.crc:
-        raise InvalidRecords(Error.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} has a wrong CRC")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} has a wrong CRC")
 
 
 def check_offsets(header: BatchHeader, found: list[Row]) -> None:
@@ -141,7 +143,8 @@ def check_offsets(header: BatchHeader, found: list[Row]) -> None:
     deltas = [row[3] for row in found]
     if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
         raise InvalidRecords(
-            Error.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} has records at offsets that are not its"
+            ErrorCode.corrupt_message,
+            f"the batch at offset {header.base_offset} has records at offsets that are not its",
         )
 
 

@@ -20,7 +20,7 @@ from reference_broker.log.tests.log_world import (
 )
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.control import build_marker
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 LAST = 2**31 - 1
 ACCEPT = LogConfig(unknown_producer_id_policy="accept")
@@ -48,7 +48,7 @@ def test_an_open_transaction_is_remembered_until_its_marker() -> None:
     appended(log, data)
     assert log.producers.by_id[9].current_txn_first_offset == 1
     assert log.last_stable_offset == 1
-    assert refused(log, 9, 2, epoch=1) == Error.INVALID_TXN_STATE
+    assert refused(log, 9, 2, epoch=1) == ErrorCode.invalid_txn_state
     marked(log, build_marker(commit=False, producer_id=9, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS))
     assert log.producers.by_id[9].current_txn_first_offset == -1
     assert log.last_stable_offset == log.log_end_offset == 4
@@ -80,8 +80,8 @@ def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets(
         again = sent(log, 1, 2 * number, 2)
         assert again.duplicate
         assert (again.first_offset, again.last_offset) == (2 * number, 2 * number + 1)
-    assert refused(log, 1, 0, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refused(log, 1, 2, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 0, 2) == ErrorCode.out_of_order_sequence_number
+    assert refused(log, 1, 2, 2) == ErrorCode.out_of_order_sequence_number
     assert all_bytes(log) == before
     assert not sent(log, 1, 14).duplicate
 
@@ -91,14 +91,14 @@ def test_overlaps_and_gaps_are_out_of_order() -> None:
     sent(log, 1, 0, 4)
     sent(log, 1, 4, 4)
     for sequence, count in ((4, 3), (4, 5), (5, 3), (2, 4), (7, 2), (9, 1), (LAST, 1)):
-        assert refused(log, 1, sequence, count) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert refused(log, 1, sequence, count) == ErrorCode.out_of_order_sequence_number
     sent(log, 1, 8)
 
 
 def test_sequences_wrap_between_and_inside_batches() -> None:
     log = opened(MemoryDisk(), ACCEPT)
     sent(log, 1, LAST - 9, 10)
-    assert refused(log, 1, 1) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 1) == ErrorCode.out_of_order_sequence_number
     sent(log, 1, 0, 10)
     assert sent(log, 1, LAST - 9, 10).duplicate
     sent(log, 2, LAST - 5, 10)
@@ -110,10 +110,10 @@ def test_sequences_wrap_between_and_inside_batches() -> None:
 def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0, 5)
-    assert refused(log, 1, 5, epoch=1) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 5, epoch=1) == ErrorCode.out_of_order_sequence_number
     sent(log, 1, 0, 5, epoch=1)
-    assert refused(log, 1, 5, epoch=0) == Error.INVALID_PRODUCER_EPOCH
-    assert refused(log, 1, 0, 5, epoch=0) == Error.INVALID_PRODUCER_EPOCH
+    assert refused(log, 1, 5, epoch=0) == ErrorCode.invalid_producer_epoch
+    assert refused(log, 1, 0, 5, epoch=0) == ErrorCode.invalid_producer_epoch
     assert sent(log, 1, 0, 5, epoch=1).first_offset == 5
     sent(log, 1, 5, epoch=1)
 
@@ -121,12 +121,12 @@ def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
 def test_a_marker_with_a_higher_epoch_fences_and_demands_sequence_zero() -> None:
     log = opened(MemoryDisk(), ACCEPT)
     marked(log, build_marker(commit=False, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS))
-    assert refused(log, 1, 0, epoch=0) == Error.INVALID_PRODUCER_EPOCH
-    assert refused(log, 1, 17, epoch=1) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 0, epoch=0) == ErrorCode.invalid_producer_epoch
+    assert refused(log, 1, 17, epoch=1) == ErrorCode.out_of_order_sequence_number
     sent(log, 1, 0, epoch=1)
     marked(log, build_marker(commit=False, producer_id=1, producer_epoch=2, coordinator_epoch=0, timestamp_ms=START_MS))
-    assert refused(log, 1, 1, epoch=1) == Error.INVALID_PRODUCER_EPOCH
-    assert refused(log, 1, 1, epoch=2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 1, epoch=1) == ErrorCode.invalid_producer_epoch
+    assert refused(log, 1, 1, epoch=2) == ErrorCode.out_of_order_sequence_number
     sent(log, 1, 0, epoch=2)
 
 
@@ -134,10 +134,10 @@ def test_a_marker_with_a_higher_epoch_fences_and_demands_sequence_zero() -> None
 def test_an_unknown_producer_that_does_not_start_at_zero_is_rejected_and_nothing_written() -> None:
     disk = MemoryDisk()
     log = opened(disk)
-    assert refused(log, 1, 3) == Error.UNKNOWN_PRODUCER_ID
+    assert refused(log, 1, 3) == ErrorCode.unknown_producer_id
     assert disk.files == {}
     sent(log, 1, 0)
-    assert refused(log, 2, 1, epoch=4) == Error.UNKNOWN_PRODUCER_ID
+    assert refused(log, 2, 1, epoch=4) == ErrorCode.unknown_producer_id
     sent(log, 2, 0, epoch=4)
 
 
@@ -145,7 +145,7 @@ def test_an_unknown_producer_that_does_not_start_at_zero_is_rejected_and_nothing
 def test_the_accepting_policy_appends_it() -> None:
     log = opened(MemoryDisk(), ACCEPT)
     sent(log, 1, 3)
-    assert refused(log, 1, 3, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(log, 1, 3, 2) == ErrorCode.out_of_order_sequence_number
     sent(log, 1, 4)
 
 
@@ -155,7 +155,7 @@ def test_the_policy_can_be_changed_while_running() -> None:
     log.config = replace(log.config, unknown_producer_id_policy="accept")
     sent(log, 1, 3)
     log.config = replace(log.config, unknown_producer_id_policy="reject")
-    assert refused(log, 2, 3) == Error.UNKNOWN_PRODUCER_ID
+    assert refused(log, 2, 3) == ErrorCode.unknown_producer_id
 
 
 @pytest.mark.clause("P-6")
@@ -175,7 +175,7 @@ def test_retries_after_a_restart_are_written_once(clean: bool) -> None:
     before = all_bytes(again)
     assert sent(again, 1, 7).first_offset == sent(log, 1, 7).first_offset
     assert sent(again, 2, 9, 3).duplicate
-    assert refused(again, 1, 2) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(again, 1, 2) == ErrorCode.out_of_order_sequence_number
     assert all_bytes(again) == before
     assert not sent(again, 1, 8).duplicate
 
@@ -188,7 +188,7 @@ def test_a_follower_that_becomes_leader_knows_the_retries() -> None:
     follower.append_replicated(at(0), all_bytes(leader))
     assert follower.producers.by_id == leader.producers.by_id
     assert sent(follower, 1, 4).duplicate
-    assert refused(follower, 1, 0) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(follower, 1, 0) == ErrorCode.out_of_order_sequence_number
     sent(follower, 1, 6, epoch=0)
 
 
@@ -218,7 +218,7 @@ def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
     assert log.expire_producers(at(999)) == 0
     assert sent(log, 1, 0).duplicate
     assert log.expire_producers(at(1000)) == 1
-    assert refused(log, 1, 1) == Error.UNKNOWN_PRODUCER_ID
+    assert refused(log, 1, 1) == ErrorCode.unknown_producer_id
     assert not sent(log, 1, 0).duplicate
 
 
@@ -262,7 +262,7 @@ def test_several_batches_of_one_append_are_judged_in_turn() -> None:
     for data in (second + third, third):
         with pytest.raises(RecordsRefused) as refusal:
             appended(log, data)
-        assert refusal.value.error == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert refusal.value.error == ErrorCode.out_of_order_sequence_number
     assert log.log_end_offset == 5
 
 

@@ -22,7 +22,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import checksum, validate
 from reference_broker.records.control import build_control, leader_change
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 THREE_EACH = LogConfig(segment_bytes=300, index_interval_bytes=80, retention_ms=-1)
 
@@ -193,7 +193,7 @@ def test_several_batches_are_written_by_one_disk_append_or_not_at_all() -> None:
     damaged[-1] ^= 1
     with pytest.raises(RecordsRefused) as refusal:
         log.append(NOW, batch_of(1) + bytes(damaged), 0)
-    assert refusal.value.error == Error.CORRUPT_MESSAGE
+    assert refusal.value.error == ErrorCode.corrupt_message
     assert (log.log_end_offset, disk.appends) == (6, before + 1)
     assert [header.base_offset for header in headers_of(all_bytes(log))] == [0, 1, 3]
 
@@ -215,11 +215,11 @@ def test_append_time_is_stamped_and_returned() -> None:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", Error.INVALID_RECORD),
-        (b"x" * 100, Error.CORRUPT_MESSAGE),
-        (batch_of(1, value=bytes(2_000_000)), Error.MESSAGE_TOO_LARGE),
-        (batch_of(1, timestamps=[4_000_000]), Error.INVALID_TIMESTAMP),
-        (build_control([leader_change(1, [1], [1], 0)]), Error.INVALID_RECORD),
+        (b"", ErrorCode.invalid_record),
+        (b"x" * 100, ErrorCode.corrupt_message),
+        (batch_of(1, value=bytes(2_000_000)), ErrorCode.message_too_large),
+        (batch_of(1, timestamps=[4_000_000]), ErrorCode.invalid_timestamp),
+        (build_control([leader_change(1, [1], [1], 0)]), ErrorCode.invalid_record),
     ],
 )
 def test_what_is_refused_leaves_no_file(data: bytes, error: Error) -> None:
@@ -235,7 +235,7 @@ def test_a_produce_larger_than_a_segment_is_refused() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=200))
     with pytest.raises(RecordsRefused) as refusal:
         log.append(NOW, batch_of(1) * 3, 0)
-    assert refusal.value.error == Error.RECORD_LIST_TOO_LARGE
+    assert refusal.value.error == ErrorCode.record_list_too_large
 
 
 def test_the_broker_may_append_control_batches_of_any_size() -> None:

@@ -16,7 +16,7 @@ from reference_broker.wire.drafts import (
     UpdateMetadataPartition1000,
     UpdateMetadataRequest1000,
 )
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 TOLD = MetadataCache(cluster_id="c", controller_id=1, controller_epoch=5, metadata_epoch=8)
 
@@ -62,15 +62,15 @@ def applied(update: UpdateMetadataRequest1000, cache: MetadataCache) -> Metadata
 @pytest.mark.parametrize(
     ("changed", "error", "overtaken"),
     [
-        ({}, Error.NONE, False),
-        ({"metadata_epoch": 8}, Error.NONE, True),
-        ({"metadata_epoch": 7}, Error.NONE, True),
-        ({"controller_epoch": 4, "metadata_epoch": 99}, Error.STALE_CONTROLLER_EPOCH, False),
-        ({"controller_epoch": 4, "metadata_epoch": 99, "type": FULL_UPDATE}, Error.STALE_CONTROLLER_EPOCH, False),
-        ({"controller_epoch": 6}, Error.INVALID_REQUEST, False),
-        ({"controller_epoch": 6, "type": FULL_UPDATE}, Error.NONE, False),
-        ({"broker_epoch": 2}, Error.STALE_BROKER_EPOCH, False),
-        ({"broker_epoch": 4, "type": FULL_UPDATE}, Error.STALE_BROKER_EPOCH, False),
+        ({}, ErrorCode.none, False),
+        ({"metadata_epoch": 8}, ErrorCode.none, True),
+        ({"metadata_epoch": 7}, ErrorCode.none, True),
+        ({"controller_epoch": 4, "metadata_epoch": 99}, ErrorCode.stale_controller_epoch, False),
+        ({"controller_epoch": 4, "metadata_epoch": 99, "type": FULL_UPDATE}, ErrorCode.stale_controller_epoch, False),
+        ({"controller_epoch": 6}, ErrorCode.invalid_request, False),
+        ({"controller_epoch": 6, "type": FULL_UPDATE}, ErrorCode.none, False),
+        ({"broker_epoch": 2}, ErrorCode.stale_broker_epoch, False),
+        ({"broker_epoch": 4, "type": FULL_UPDATE}, ErrorCode.stale_broker_epoch, False),
     ],
 )
 def test_whether_an_update_counts(changed: dict[str, object], error: Error, overtaken: bool) -> None:
@@ -82,8 +82,8 @@ def test_whether_an_update_counts(changed: dict[str, object], error: Error, over
 @pytest.mark.clause("M-3")
 def test_a_change_cannot_follow_on_what_the_controller_has_not_told() -> None:
     by_image = replace(TOLD, metadata_epoch=-1)
-    assert refusal(request(), by_image, 3) is Error.INVALID_REQUEST
-    assert refusal(request(type=FULL_UPDATE), by_image, 3) is Error.NONE
+    assert refusal(request(), by_image, 3) is ErrorCode.invalid_request
+    assert refusal(request(type=FULL_UPDATE), by_image, 3) is ErrorCode.none
 
 
 @pytest.mark.clause("M-3")

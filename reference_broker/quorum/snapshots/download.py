@@ -28,12 +28,12 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.transfer_rate import TransferRate
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 BYTES_PER_SLICE = 2**20
 """Verified in one event, below 1 ms."""
-_LEADER_ERRORS = (Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.NOT_LEADER_OR_FOLLOWER)
-_NOT_THERE = (Error.SNAPSHOT_NOT_FOUND, Error.POSITION_OUT_OF_RANGE, Error.OFFSET_OUT_OF_RANGE)
+_LEADER_ERRORS = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch, ErrorCode.not_leader_or_follower)
+_NOT_THERE = (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range, ErrorCode.offset_out_of_range)
 
 
 class SnapshotDownload:
@@ -162,13 +162,13 @@ class SnapshotDownload:
         self._end(job, Failed())
 
     def _arrived(self, job: "_Job", piece: Piece, asked_us: int) -> None:
-        if piece.error in _LEADER_ERRORS or (piece.error is Error.NONE and piece.epoch > job.epoch):
+        if piece.error in _LEADER_ERRORS or (piece.error is ErrorCode.none and piece.epoch > job.epoch):
             self._end(job, LeaderChanged(piece.leader_id, piece.epoch))
         elif piece.error in _NOT_THERE:
-            if piece.error is not Error.SNAPSHOT_NOT_FOUND:
+            if piece.error is not ErrorCode.snapshot_not_found:
                 self._discard("the leader's is shorter")
             self._end(job, Rediscover())
-        elif piece.error is not Error.NONE:
+        elif piece.error is not ErrorCode.none:
             self._end(job, Failed())
         elif piece.id is not None and min(piece.id) < 0:
             self._end(job, Rediscover())

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.wire.drafts import FetchSnapshotResponse1000, PartitionSnapshots, TopicSnapshots
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def draft_response_of(topic: str, partition: int, piece: Piece) -> FetchSnapshot
         partition_index=partition,
         error_code=int(piece.error),
         media_type=piece.media_type,
-        more=piece.error is Error.NONE and not piece.is_last,
+        more=piece.error is ErrorCode.none and not piece.is_last,
         position=piece.position,
         data=bytes(piece.data),
     )
@@ -146,15 +145,15 @@ def read_response(body: object) -> Piece:
     if isinstance(body, FetchSnapshotResponse1000):
         return _read_draft(body)
     if not isinstance(body, response_schema.FetchSnapshotResponse):
-        return Piece(Error.UNKNOWN_SERVER_ERROR)
+        return Piece(ErrorCode.unknown_server_error)
     if body.error_code:
-        return Piece(Error(int(body.error_code)))
+        return Piece(known_error(int(body.error_code)))
     if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
-        return Piece(Error.UNKNOWN_SERVER_ERROR)
+        return Piece(ErrorCode.unknown_server_error)
     one = body.topics[0].partitions[0]
     data = one.unaligned_records or b""
     return Piece(
-        error=Error(int(one.error_code)),
+        error=known_error(int(one.error_code)),
         leader_id=one.current_leader.leader_id,
         epoch=one.current_leader.leader_epoch,
         id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
@@ -167,12 +166,12 @@ def read_response(body: object) -> Piece:
 
 def _read_draft(body: FetchSnapshotResponse1000) -> Piece:
     if body.error_code:
-        return Piece(Error(body.error_code))
+        return Piece(known_error(body.error_code))
     if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
-        return Piece(Error.UNKNOWN_SERVER_ERROR)
+        return Piece(ErrorCode.unknown_server_error)
     one = body.topics[0].partitions[0]
     return Piece(
-        error=Error(one.error_code),
+        error=known_error(one.error_code),
         size=-1,
         position=one.position,
         data=one.data,

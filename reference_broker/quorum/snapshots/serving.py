@@ -8,7 +8,7 @@ from typing import Protocol
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.snapshots.messages import MEDIA_TYPE, METADATA_TOPIC, Piece, SnapshotRequest
 from reference_broker.quorum.snapshots.store import SnapshotStore
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 MOST_BYTES = 8 * 2**20
 """In one answer, whatever was asked for: what Kafka's followers ask for (KafkaRaftClient.MAX_FETCH_SIZE_BYTES)."""
@@ -36,7 +36,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
     piece = _judged(request, store, leadership, is_draft)
     if piece is None:
         piece = _read(request, store, (leadership.leader_id, leadership.epoch))
-    if piece.error is Error.NONE:
+    if piece.error is ErrorCode.none:
         leadership.contacted(request.replica_id)
         store.readers.asked(request.id, request.replica_id, request.position, now_us)
     return piece
@@ -46,19 +46,19 @@ def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
     """The error, or None."""
     known = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)
-    if error is Error.INCONSISTENT_CLUSTER_ID:
+    if error is ErrorCode.inconsistent_cluster_id:
         return Piece(error, *known)
     if request.topic != METADATA_TOPIC or request.partition != 0:
-        return Piece(Error.UNKNOWN_TOPIC_OR_PARTITION, *known)
+        return Piece(ErrorCode.unknown_topic_or_partition, *known)
     if error is not None:
         return Piece(error, *known)
     if not store.holds(request.id):
-        return Piece(Error.SNAPSHOT_NOT_FOUND, *known)
+        return Piece(ErrorCode.snapshot_not_found, *known)
     size = store.size(request.id)
     if is_draft and not 0 <= request.position <= size:
-        return Piece(Error.OFFSET_OUT_OF_RANGE, *known)
+        return Piece(ErrorCode.offset_out_of_range, *known)
     if not is_draft and not 0 <= request.position < size:
-        return Piece(Error.POSITION_OUT_OF_RANGE, *known)
+        return Piece(ErrorCode.position_out_of_range, *known)
     return None
 
 
@@ -68,9 +68,9 @@ def _read(request: SnapshotRequest, store: SnapshotStore, known: tuple[int, int]
     try:
         data = store.read(request.id, request.position, wanted) if wanted else b""
     except DiskError:
-        return Piece(Error.KAFKA_STORAGE_ERROR, *known)
+        return Piece(ErrorCode.kafka_storage_error, *known)
     return Piece(
-        Error.NONE,
+        ErrorCode.none,
         *known,
         id=request.id,
         size=size,

@@ -25,7 +25,7 @@ from reference_broker.quorum.values import Outcome
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 CLUSTER = "cluster"
@@ -183,7 +183,7 @@ class Alone(AroundQuorum):
 
     def following(self, leader: int = 1, epoch: int = 5) -> "Alone":
         self.quorum.start()
-        assert self.begin(leader, epoch).error is Error.NONE
+        assert self.begin(leader, epoch).error is ErrorCode.none
         return self
 
     def ask_vote(
@@ -252,7 +252,7 @@ class Alone(AroundQuorum):
         high_watermark: int = -1,
         *,
         validity: Validity | None = None,
-        error: Error = Error.NONE,
+        error: Error = ErrorCode.none,
         leader: int = 1,
         epoch: int | None = None,
     ) -> None:
@@ -263,7 +263,7 @@ class Alone(AroundQuorum):
 
 
 def granted(asked: Sent, is_granted: bool, leader: int = -1) -> object:
-    return vote_response(Answer(Error.NONE, leader, asked.partition.replica_epoch, is_granted))
+    return vote_response(Answer(ErrorCode.none, leader, asked.partition.replica_epoch, is_granted))
 
 
 def batch(offset: int, epoch: int, count: int = 1) -> bytes:
@@ -273,4 +273,4 @@ def batch(offset: int, epoch: int, count: int = 1) -> bytes:
 
 
 def _whole(body: Any) -> Answer:
-    return Answer(Error(int(body.error_code)), -1, -1)
+    return Answer(known_error(int(body.error_code)), -1, -1)

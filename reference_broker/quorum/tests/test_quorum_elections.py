@@ -12,7 +12,7 @@ from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted
 from reference_broker.quorum.timing import START_DELAY_US
 from reference_broker.quorum.values import NotLeader, Role
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 STATE = "__cluster_metadata-0/quorum-state"
 NOTHING = OffsetAndEpoch(0, 0)
@@ -109,9 +109,9 @@ def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
     assert STATE not in node.disk.files
     node.sync_one()
     assert state_of(node) == (-1, 5, 1)
-    assert first == [Answer(Error.NONE, -1, 5, True)]
-    assert second == [Answer(Error.NONE, -1, 5, False)]
-    assert fetched[0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert first == [Answer(ErrorCode.none, -1, 5, True)]
+    assert second == [Answer(ErrorCode.none, -1, 5, False)]
+    assert fetched[0].error_code == ErrorCode.not_leader_or_follower
 
 
 def test_a_restarted_voter_keeps_its_vote_and_epoch() -> None:
@@ -194,21 +194,21 @@ def test_a_lost_state_file_does_not_take_the_epoch_back() -> None:
 def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: bool) -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 4, count=2))
-    assert node.ask_vote(2, 6, end) == [Answer(Error.NONE, -1, 6, is_granted)]
+    assert node.ask_vote(2, 6, end) == [Answer(ErrorCode.none, -1, 6, is_granted)]
     assert node.quorum.role is Role.UNATTACHED
 
 
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"cluster_id": "another"}, Error.INCONSISTENT_CLUSTER_ID),
-        ({"epoch": 4}, Error.FENCED_LEADER_EPOCH),
-        ({"candidate": 7}, Error.INCONSISTENT_VOTER_SET),
-        ({"candidate": -1}, Error.INVALID_REQUEST),
-        ({"voter_id": 2}, Error.INVALID_VOTER_KEY),
-        ({"end": OffsetAndEpoch(-1, 0)}, Error.INVALID_REQUEST),
-        ({"end": OffsetAndEpoch(0, -1)}, Error.INVALID_REQUEST),
-        ({"end": OffsetAndEpoch(0, 6)}, Error.INVALID_REQUEST),
+        ({"cluster_id": "another"}, ErrorCode.inconsistent_cluster_id),
+        ({"epoch": 4}, ErrorCode.fenced_leader_epoch),
+        ({"candidate": 7}, ErrorCode.inconsistent_voter_set),
+        ({"candidate": -1}, ErrorCode.invalid_request),
+        ({"voter_id": 2}, ErrorCode.invalid_voter_key),
+        ({"end": OffsetAndEpoch(-1, 0)}, ErrorCode.invalid_request),
+        ({"end": OffsetAndEpoch(0, -1)}, ErrorCode.invalid_request),
+        ({"end": OffsetAndEpoch(0, 6)}, ErrorCode.invalid_request),
     ],
 )
 def test_votes_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
@@ -221,7 +221,7 @@ def test_votes_are_judged_in_kafkas_order(changed: dict[str, object], error: Err
 
 def test_an_observer_does_not_vote() -> None:
     node = Alone(3, node_id=4).started()
-    assert node.ask_vote(1, 3)[0].error is Error.INCONSISTENT_VOTER_SET
+    assert node.ask_vote(1, 3)[0].error is ErrorCode.inconsistent_voter_set
     node.pass_ms(20_000)
     assert not node.take(ApiKey.VOTE)
 
@@ -247,7 +247,7 @@ def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
     node = Alone().following(1, 5)
     assert node.ask_vote(2, 5, pre_vote=True)[0].granted, "the leader was not heard yet"
     node.answer_fetch()
-    assert node.ask_vote(2, 5, pre_vote=True) == [Answer(Error.NONE, 1, 5, False)]
+    assert node.ask_vote(2, 5, pre_vote=True) == [Answer(ErrorCode.none, 1, 5, False)]
     assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
 
 
@@ -348,14 +348,14 @@ def test_any_answer_may_tell_of_a_newer_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     asked = node.take(ApiKey.VOTE)
-    asked[0].replied(begun(Answer(Error.FENCED_LEADER_EPOCH, 2, 8)))  # Not an answer to a vote: it says nothing.
+    asked[0].replied(begun(Answer(ErrorCode.fenced_leader_epoch, 2, 8)))  # Not an answer to a vote: it says nothing.
     assert node.quorum.epoch == 0
     asked[1].replied(granted_in(8, 2))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 8, 2)
 
 
 def granted_in(epoch: int, leader: int) -> object:
-    return voted(Answer(Error.FENCED_LEADER_EPOCH, leader, epoch))
+    return voted(Answer(ErrorCode.fenced_leader_epoch, leader, epoch))
 
 
 def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
@@ -370,12 +370,12 @@ def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
 
 def test_follows_a_leader_that_announces_itself() -> None:
     node = Alone().started()
-    assert node.begin(1, 3) == Answer(Error.NONE, 1, 3)
+    assert node.begin(1, 3) == Answer(ErrorCode.none, 1, 3)
     assert node.news[-1] == ("leader", 1, 3)
-    assert node.begin(1, 2).error is Error.FENCED_LEADER_EPOCH
-    assert node.begin(2, 3).error is Error.INVALID_REQUEST, "two leaders in one epoch"
-    assert node.begin(7, 4).error is Error.INCONSISTENT_VOTER_SET
-    assert node.begin(1, 3, voter_id=2).error is Error.INVALID_VOTER_KEY
+    assert node.begin(1, 2).error is ErrorCode.fenced_leader_epoch
+    assert node.begin(2, 3).error is ErrorCode.invalid_request, "two leaders in one epoch"
+    assert node.begin(7, 4).error is ErrorCode.inconsistent_voter_set
+    assert node.begin(1, 3, voter_id=2).error is ErrorCode.invalid_voter_key
 
 
 def test_an_announcement_starts_the_fetch_timeout_anew() -> None:
@@ -403,7 +403,7 @@ def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> N
     first, second = Alone().following(1, 5), Alone(node_id=2).following(1, 5)
     for node, at_once in ((first, True), (second, False)):
         node.answer_fetch()
-        assert node.end(1, 5, 0, 2) == Answer(Error.NONE, 1, 5)
+        assert node.end(1, 5, 0, 2) == Answer(ErrorCode.none, 1, 5)
         node.pass_ms(0)
         assert (node.quorum.role is Role.PROSPECTIVE) is at_once
     assert second.ask_vote(0, 5, pre_vote=True)[0].granted
@@ -423,7 +423,7 @@ def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_lo
     assert node.news[-2:] == [("lost", 1), ("leader", -1, 1)]
     assert node.ask_vote(3, 2, OffsetAndEpoch(4, 1))[0].granted, "it still helps to elect another"
     assert done == [True], "another epoch has begun without it"
-    assert node.ask_vote(1, 3)[0].error is Error.BROKER_NOT_AVAILABLE
+    assert node.ask_vote(1, 3)[0].error is ErrorCode.broker_not_available
 
 
 def test_a_leader_does_not_wait_for_ever_for_others_to_hear() -> None:

@@ -7,7 +7,7 @@ from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover, Role
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 # Following
 
@@ -25,7 +25,7 @@ def test_a_follower_names_only_what_is_durable() -> None:
 def test_an_observer_does_not_wait_for_its_disk() -> None:
     node = Alone(3, node_id=4).started()
     node.pass_ms(20)
-    node.answer_fetch(error=Error.NOT_LEADER_OR_FOLLOWER, leader=1, epoch=5)
+    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=5)
     node.auto_sync = False
     node.answer_fetch(batch(0, 5, count=2))
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 2
@@ -122,7 +122,7 @@ def test_an_answer_in_between_means_that_it_is_there() -> None:
 def test_a_leader_that_says_it_is_none_is_let_go() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch()
-    node.answer_fetch(error=Error.NOT_LEADER_OR_FOLLOWER, leader=-1)
+    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=-1)
     node.pass_ms(50)
     assert node.quorum.role is Role.PROSPECTIVE
 

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 CONFIRMED = 2**63 - 1
@@ -85,16 +85,16 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"cluster_id": "another"}, Error.INCONSISTENT_CLUSTER_ID),
-        ({"topics": []}, Error.INVALID_REQUEST),
-        ({"cluster_id": None}, Error.NONE),
-        ({"wait_ms": -1, "current": 9}, Error.INVALID_REQUEST),
-        ({"current": 9}, Error.UNKNOWN_LEADER_EPOCH),
-        ({"current": 0, "epoch": 0}, Error.FENCED_LEADER_EPOCH),
-        ({"current": 0, "epoch": 1}, Error.INVALID_REQUEST),
-        ({"epoch": 2}, Error.INVALID_REQUEST),
-        ({"epoch": -1}, Error.INVALID_REQUEST),
-        ({"offset": -1}, Error.INVALID_REQUEST),
+        ({"cluster_id": "another"}, ErrorCode.inconsistent_cluster_id),
+        ({"topics": []}, ErrorCode.invalid_request),
+        ({"cluster_id": None}, ErrorCode.none),
+        ({"wait_ms": -1, "current": 9}, ErrorCode.invalid_request),
+        ({"current": 9}, ErrorCode.unknown_leader_epoch),
+        ({"current": 0, "epoch": 0}, ErrorCode.fenced_leader_epoch),
+        ({"current": 0, "epoch": 1}, ErrorCode.invalid_request),
+        ({"epoch": 2}, ErrorCode.invalid_request),
+        ({"epoch": -1}, ErrorCode.invalid_request),
+        ({"offset": -1}, ErrorCode.invalid_request),
     ],
 )
 def test_fetches_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
@@ -107,13 +107,13 @@ def test_fetches_are_judged_in_kafkas_order(changed: dict[str, object], error: E
 def test_a_fetch_by_topic_name_is_refused_as_a_whole() -> None:
     answer = leading().fetch_as(FetchRequest(replica_id=1))[0]
     assert isinstance(answer, FetchResponse)
-    assert answer.error_code == Error.INVALID_REQUEST
+    assert answer.error_code == ErrorCode.invalid_request
 
 
 def test_whoever_does_not_lead_names_the_leader() -> None:
     answer = Alone().following(1, 5).fetch(2, 0, 0)[0]
     assert isinstance(answer, PartitionData)
-    assert answer.error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert answer.error_code == ErrorCode.not_leader_or_follower
     assert answer.current_leader is not None
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 5)
 
@@ -287,10 +287,10 @@ def test_an_observer_that_is_silent_for_minutes_is_forgotten() -> None:
 def test_requests_to_the_leader_only_are_judged_in_order() -> None:
     node = leading()
     check = node.quorum.leader_check
-    assert check("another", 9) is Error.INCONSISTENT_CLUSTER_ID
-    assert check("cluster", 0) is Error.FENCED_LEADER_EPOCH
-    assert check(None, 2) is Error.UNKNOWN_LEADER_EPOCH
+    assert check("another", 9) is ErrorCode.inconsistent_cluster_id
+    assert check("cluster", 0) is ErrorCode.fenced_leader_epoch
+    assert check(None, 2) is ErrorCode.unknown_leader_epoch
     assert check(None, 1) is None
-    assert Alone().following(1, 5).quorum.leader_check(None, 5) is Error.NOT_LEADER_OR_FOLLOWER
+    assert Alone().following(1, 5).quorum.leader_check(None, 5) is ErrorCode.not_leader_or_follower
     node.quorum.shut_down(lambda: None)
-    assert check(None, 1) is Error.NOT_LEADER_OR_FOLLOWER
+    assert check(None, 1) is ErrorCode.not_leader_or_follower

@@ -20,7 +20,7 @@ from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.reader import read_all, read_records
 from reference_broker.records.record import Record
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 timestamps = st.integers(0, 2**62)
@@ -104,7 +104,7 @@ def test_every_shorter_and_longer_buffer_is_refused() -> None:
     for end in range(1, len(data)):
         with pytest.raises(InvalidRecords) as refused:
             validate(data[:end])
-        assert refused.value.error == Error.CORRUPT_MESSAGE
+        assert refused.value.error == ErrorCode.corrupt_message
         with pytest.raises(InvalidRecords):
             validate(data + data[:end])
 
@@ -115,14 +115,18 @@ def test_a_length_that_cannot_be_is_refused(length: int) -> None:
     data[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(InvalidRecords) as refused:
         validate(data)
-    assert refused.value.error == Error.CORRUPT_MESSAGE
+    assert refused.value.error == ErrorCode.corrupt_message
     with pytest.raises(InvalidRecords):
         list(iterate(data))
 
 
 @pytest.mark.parametrize(
     ("magic", "error"),
-    [(0, Error.UNSUPPORTED_FOR_MESSAGE_FORMAT), (1, Error.UNSUPPORTED_FOR_MESSAGE_FORMAT), (3, Error.CORRUPT_MESSAGE)],
+    [
+        (0, ErrorCode.unsupported_for_message_format),
+        (1, ErrorCode.unsupported_for_message_format),
+        (3, ErrorCode.corrupt_message),
+    ],
 )
 def test_other_formats_are_refused(magic: int, error: Error) -> None:
     data = bytearray(build([Record(value=b"v")]))

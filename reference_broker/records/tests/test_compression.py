@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.compression import XERIAL_BLOCK_BYTES, Compression, compress, decompress
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 LIMIT = 10_000
 PACKED = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
@@ -20,7 +20,7 @@ def unpacked(codec: Compression, data: bytes) -> bytes | None:
     try:
         return bytes(decompress(codec, data, LIMIT))
     except InvalidRecords as refused:
-        return None if refused.error == Error.CORRUPT_MESSAGE else b"another error" * LIMIT
+        return None if refused.error == ErrorCode.corrupt_message else b"another error" * LIMIT
 
 
 @given(st.sampled_from(list(Compression)), st.binary(max_size=2000), st.integers(1, 50))
@@ -39,7 +39,7 @@ def test_one_byte_over_the_limit_is_refused(codec: Compression) -> None:
     for limit in (0, 1, 999_999):
         with pytest.raises(InvalidRecords) as refused:
             decompress(codec, packed, limit)
-        assert refused.value.error == Error.CORRUPT_MESSAGE
+        assert refused.value.error == ErrorCode.corrupt_message
 
 
 @pytest.mark.parametrize("codec", PACKED)
@@ -62,7 +62,7 @@ def test_garbage_is_corrupt(codec: Compression, data: bytes) -> None:
 def test_codecs_that_do_not_exist(codec: int) -> None:
     with pytest.raises(InvalidRecords) as refused:
         decompress(codec, b"")
-    assert refused.value.error == Error.UNSUPPORTED_COMPRESSION_TYPE
+    assert refused.value.error == ErrorCode.unsupported_compression_type
 
 
 def test_snappy_is_read_framed_and_raw_and_written_framed() -> None:

@@ -9,7 +9,7 @@ from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record
 from reference_broker.records.rules import Rules, check_client_batch, check_keys
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules(
@@ -34,7 +34,7 @@ def test_good_batches_pass() -> None:
 
 def test_size_limit_counts_the_whole_batch() -> None:
     check_client_batch(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes), NOW_MS)
-    assert refusal(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes - 1)) == Error.MESSAGE_TOO_LARGE
+    assert refusal(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes - 1)) == ErrorCode.message_too_large
 
 
 @pytest.mark.parametrize(
@@ -57,31 +57,31 @@ def test_size_limit_counts_the_whole_batch() -> None:
     ],
 )
 def test_shapes_that_are_invalid(change: dict[str, int]) -> None:
-    assert refusal(GOOD._replace(**change)) == Error.INVALID_RECORD
+    assert refusal(GOOD._replace(**change)) == ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("change", [{"producer_epoch": -1}, {"base_sequence": -1}])
 def test_a_producer_id_needs_epoch_and_sequence(change: dict[str, int]) -> None:
-    assert refusal(IDEMPOTENT._replace(**change)) == Error.INVALID_RECORD
+    assert refusal(IDEMPOTENT._replace(**change)) == ErrorCode.invalid_record
 
 
 def test_unknown_codec() -> None:
-    assert refusal(GOOD._replace(attributes=5)) == Error.UNSUPPORTED_COMPRESSION_TYPE
+    assert refusal(GOOD._replace(attributes=5)) == ErrorCode.unsupported_compression_type
 
 
 def test_append_time_is_not_the_clients_to_set() -> None:
-    assert refusal(GOOD._replace(attributes=0x08)) == Error.INVALID_TIMESTAMP
+    assert refusal(GOOD._replace(attributes=0x08)) == ErrorCode.invalid_timestamp
 
 
 def test_timestamps_too_far_from_the_clock() -> None:
     edge = GOOD._replace(max_timestamp_ms=NOW_MS + 3_600_000)
     check_client_batch(edge, RULES, NOW_MS)
-    assert refusal(edge._replace(max_timestamp_ms=NOW_MS + 3_600_001)) == Error.INVALID_TIMESTAMP
+    assert refusal(edge._replace(max_timestamp_ms=NOW_MS + 3_600_001)) == ErrorCode.invalid_timestamp
     day = replace(RULES, before_max_ms=86_400_000)
     old = GOOD._replace(base_timestamp_ms=NOW_MS - 86_400_000)
     check_client_batch(old, day, NOW_MS)
-    assert refusal(old._replace(base_timestamp_ms=NOW_MS - 86_400_001), day) == Error.INVALID_TIMESTAMP
-    assert refusal(GOOD._replace(max_timestamp_ms=-2)) == Error.INVALID_TIMESTAMP
+    assert refusal(old._replace(base_timestamp_ms=NOW_MS - 86_400_001), day) == ErrorCode.invalid_timestamp
+    assert refusal(GOOD._replace(max_timestamp_ms=-2)) == ErrorCode.invalid_timestamp
     check_client_batch(old._replace(base_timestamp_ms=0), replace(day, create_time=False), NOW_MS)
 
 
@@ -91,5 +91,5 @@ def test_compacted_topics_name_each_record_without_a_key(codec: Compression) -> 
     check_keys([build([keyed, keyed], compression=codec)])
     with pytest.raises(InvalidRecords) as refused:
         check_keys([build([bare, keyed, bare], compression=codec)])
-    assert refused.value.error == Error.INVALID_RECORD
+    assert refused.value.error == ErrorCode.invalid_record
     assert [index for index, _ in refused.value.record_errors] == [0, 2]

@@ -9,7 +9,7 @@ from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.follower.truncation import truncation_offset
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
@@ -33,7 +33,7 @@ class Intake:
 
     def take(self, one: Followed, data: PartitionData) -> Outcome:
         """An answer to what ``one`` asks now."""
-        if data.error_code != Error.NONE:
+        if data.error_code != ErrorCode.none:
             return self._refused(one, data.error_code)
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
@@ -53,7 +53,9 @@ class Intake:
             log.forget_empty_epochs()  # The epoch that the leader does not know holds no record here.
             if (log.log_end_offset, log.latest_epoch) == before:
                 where = f"epoch {leader.epoch} up to {leader.end_offset}"
-                raise RecordsRefused(Error.UNKNOWN_SERVER_ERROR, f"the leader's log has {where}, which is all of this")
+                raise RecordsRefused(
+                    ErrorCode.unknown_server_error, f"the leader's log has {where}, which is all of this"
+                )
 
     def truncate(self, one: Followed, offset: int) -> None:
         """Raises DiskError. Below the high watermark only where the cluster has lost what it had committed; that is
@@ -102,12 +104,12 @@ class Intake:
             self.high_watermark_moved(log)
 
     def _refused(self, one: Followed, code: int) -> Outcome:
-        if code == Error.OFFSET_OUT_OF_RANGE:
+        if code == ErrorCode.offset_out_of_range:
             return Outcome.OUT_OF_RANGE
         if one.errors == 0:
             where = ("partition", one.trace_name)
             self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))
-        return Outcome.FENCED if code == Error.FENCED_LEADER_EPOCH else Outcome.RETRY
+        return Outcome.FENCED if code == ErrorCode.fenced_leader_epoch else Outcome.RETRY
 
     def settle(self, one: Followed, work: Callable[[], None]) -> Outcome:
         """Damaged records and a disk that fails harm no client: the replica falls behind and tries again."""

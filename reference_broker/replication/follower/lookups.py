@@ -6,13 +6,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 Offsets: TypeAlias = list[tuple[Partition, int]]
 """(partition, watermark that it must reach)."""
@@ -126,7 +126,7 @@ class Acknowledgements:
             waiting = heappop(deadlines)[2]
             for partition in list(waiting.pending):
                 stale[partition] = None
-                waiting.settle(partition, Error.REQUEST_TIMED_OUT)
+                waiting.settle(partition, ErrorCode.request_timed_out)
         for partition in stale:
             self._forget_settled(partition)
         if deadlines:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32, i64
 
@@ -19,6 +18,7 @@ from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.replicas import Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from reference_broker.replication.leader.replica_metrics import ReplicaMetrics
 from reference_broker.replication.leader.replicas import Cached, Followers, FollowerState, Proposal
 from reference_broker.replication.leader.standings import Standings
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 class Leaders:
@@ -180,12 +180,14 @@ class Leaders:
         """
         followers = partition.followers
         if followers is None:
-            return Error.NONE
+            return ErrorCode.none
         state = followers.states.get(replica_id)
         if state is None:
-            return Error.NOT_LEADER_OR_FOLLOWER if cached.current_leader_epoch < 0 else Error.UNKNOWN_LEADER_EPOCH
+            return (
+                ErrorCode.not_leader_or_follower if cached.current_leader_epoch < 0 else ErrorCode.unknown_leader_epoch
+            )
         if self._brokers.is_stale(replica_id, replica_epoch):
-            return Error.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.not_leader_or_follower
         state.broker_epoch = replica_epoch
         before, log_start = state.log_end_offset, state.log_start_offset
         state.fetched(cached, partition.log.log_end_offset)
@@ -197,7 +199,7 @@ class Leaders:
             self._moved.append(partition)
         if followers.deletions and state.log_start_offset != log_start:
             self._complete_deletions(partition, followers)
-        return Error.NONE
+        return ErrorCode.none
 
     def tell(self) -> None:
         """Tells the watchers of partitions whose high watermark ``fetched`` moved: a fetch that waits is answered,
@@ -271,10 +273,10 @@ class Leaders:
     def _verdict(self, partition: Partition, followers: Followers) -> Error:
         """For what is committed now: there may be too few replicas since it was appended."""
         wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
-        return Error.NONE if len(followers.maximal_isr) >= wanted else Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.none if len(followers.maximal_isr) >= wanted else ErrorCode.not_enough_replicas_after_append
 
     def _complete_deletions(self, partition: Partition, followers: Followers) -> None:
-        self._deletions.reached(partition, followers.deletions, self.low_watermark(partition), Error.NONE)
+        self._deletions.reached(partition, followers.deletions, self.low_watermark(partition), ErrorCode.none)
 
     # --- in-sync replicas -------------------------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class Leaders:
 
 
 def _resigned(partition: Partition) -> Error:
-    return Error.UNKNOWN_TOPIC_OR_PARTITION if partition.deleted_topic else Error.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.unknown_topic_or_partition if partition.deleted_topic else ErrorCode.not_leader_or_follower
 
 
 def _acks_of(partition: Partition) -> Heap:

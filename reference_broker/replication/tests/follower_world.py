@@ -19,7 +19,7 @@ from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetchers import Fetchers
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopicResponse, PartitionData
 
 BROKER_EPOCH = 77
@@ -128,4 +128,4 @@ def one_record(offset: int, epoch: int = 0, value: bytes = b"v") -> bytes:
 
 def records(index: int, first: int, count: int, high_watermark: int, epoch: int = 0) -> PartitionData:
     data = b"".join(one_record(offset, epoch) for offset in range(first, first + count))
-    return PartitionData(index, Error.NONE, high_watermark, log_start_offset=0, records=data)
+    return PartitionData(index, ErrorCode.none, high_watermark, log_start_offset=0, records=data)

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest
 from kio.schema.alter_partition.v3.response import AlterPartitionResponse, PartitionData, TopicData
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
@@ -30,7 +29,7 @@ from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.leader.replicas import Followers
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 TOPIC_ID = b"t" * 16
 LAG_MS = 30_000

@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 def commit(world: World, *partitions: object) -> None:
@@ -70,7 +70,7 @@ def test_time_runs_out_for_those_that_are_missing_only() -> None:
     world.pass_ms(299)
     assert world.acked == {}
     world.pass_ms(1)
-    assert world.acked == {"p": {"events-1": Error.REQUEST_TIMED_OUT}}
+    assert world.acked == {"p": {"events-1": ErrorCode.request_timed_out}}
     commit(world, second)
 
 
@@ -119,8 +119,8 @@ def test_lost_leadership_answers_who_waits_and_a_deleted_topic_says_so() -> None
     second.deleted_topic = True
     world.leaders.resigns(second)
     assert world.acked == {
-        "p": {"events-0": Error.NOT_LEADER_OR_FOLLOWER},
-        "q": {"events-1": Error.UNKNOWN_TOPIC_OR_PARTITION},
+        "p": {"events-0": ErrorCode.not_leader_or_follower},
+        "q": {"events-1": ErrorCode.unknown_topic_or_partition},
     }
     world.pass_ms(2000)
 
@@ -132,7 +132,7 @@ def test_too_few_in_sync_after_the_append_is_told() -> None:
     commit(world, partition)
     world.state(partition, (1,), partition_epoch=1)
     world.wait("q", [(partition, 1)])
-    assert world.acked == {"p": {}, "q": {"events-0": Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND}}
+    assert world.acked == {"p": {}, "q": {"events-0": ErrorCode.not_enough_replicas_after_append}}
 
 
 def test_below_min_insync_replicas_nobody_is_acknowledged_until_there_are_enough_again() -> None:
@@ -184,7 +184,7 @@ def test_a_deletion_does_not_wait_for_the_dead_and_may_run_out_of_time() -> None
     done: list[dict[object, Error]] = []
     world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     world.pass_ms(1000)
-    assert done == [{partition: Error.REQUEST_TIMED_OUT}]
+    assert done == [{partition: ErrorCode.request_timed_out}]
     world.controller.image = world.controller.image.__class__(brokers={1: world.controller.image.brokers[1]})
     world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     assert done[1:] == [{}]
@@ -215,7 +215,7 @@ def test_what_was_resigned_before_the_wait_began_is_not_taken_for_replicated(del
     world.leaders.resigns(partition)
     partition.log.advance_high_watermark(end)
     world.wait("p", [(partition, end)])
-    error = Error.UNKNOWN_TOPIC_OR_PARTITION if deleted else Error.NOT_LEADER_OR_FOLLOWER
+    error = ErrorCode.unknown_topic_or_partition if deleted else ErrorCode.not_leader_or_follower
     assert world.acked == {"p": {"events-0": error}}
     world.wait("q", [(partition, end), (other, world.append(other))])
     commit(world, other)
@@ -254,4 +254,4 @@ def test_a_deletion_ends_with_the_leadership() -> None:
     done: list[dict[object, Error]] = []
     world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     world.leaders.resigns(partition)
-    assert done == [{partition: Error.NOT_LEADER_OR_FOLLOWER}]
+    assert done == [{partition: ErrorCode.not_leader_or_follower}]

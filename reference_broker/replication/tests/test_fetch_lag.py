@@ -13,7 +13,7 @@ from reference_broker.ports.now import Now
 from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.tests.follower_world import World, named, records
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
@@ -56,11 +56,11 @@ def test_a_fetcher_tells_what_it_is_behind_after_each_answer_until_it_follows_no
     world.answer(first, records(0, 0, 2, high_watermark=5), records(1, 0, 1, high_watermark=1))
     assert world.max_lag.value == 3
     second, _ = world.fetch()
-    world.answer(second, records(0, 2, 3, high_watermark=5), PartitionData(1, Error.NONE, 9, log_start_offset=0))
+    world.answer(second, records(0, 2, 3, high_watermark=5), PartitionData(1, ErrorCode.none, 9, log_start_offset=0))
     assert world.max_lag.value == 8
     third, _ = world.fetch()
-    diverging = PartitionData(0, Error.NONE, 40, diverging_epoch=EpochEndOffset(0, 4))
-    world.answer(third, diverging, PartitionData(1, Error.NOT_LEADER_OR_FOLLOWER, 70))
+    diverging = PartitionData(0, ErrorCode.none, 40, diverging_epoch=EpochEndOffset(0, 4))
+    world.answer(third, diverging, PartitionData(1, ErrorCode.not_leader_or_follower, 70))
     assert world.max_lag.value == 8, "neither says how far the leader is on this line"
     world.fetchers.rests(b"t" * 16, 1)
     assert world.max_lag.value == 0

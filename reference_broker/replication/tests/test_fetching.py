@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v10.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -25,7 +24,7 @@ from reference_broker.replication.tests.follower_world import (
     records,
 )
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
@@ -91,7 +90,7 @@ def test_a_leader_that_is_not_one_yet_is_asked_again_soon_and_the_others_are_not
     world.follow(0)
     log = world.follow(1)
     asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, Error.NOT_LEADER_OR_FOLLOWER, -1), records(1, 0, 1, high_watermark=1))
+    world.answer(asked, PartitionData(0, ErrorCode.not_leader_or_follower, -1), records(1, 0, 1, high_watermark=1))
     asked, request = world.fetch()
     assert [each.partitions for each in request.forgotten] == [[0]]
     assert log.high_watermark == 1
@@ -114,7 +113,7 @@ def test_repeated_errors_are_waited_out_longer_up_to_the_configured_time() -> No
         asked, request = world.fetch()
         assert [each.partition for each in named(request)] == [0]
         since_us = world.mono_us
-        world.answer(asked, PartitionData(0, Error.UNKNOWN_TOPIC_ID, -1))
+        world.answer(asked, PartitionData(0, ErrorCode.unknown_topic_id, -1))
         while not (world.asked and named(world.asked[-1].body)):
             if world.asked:
                 world.answer(world.asked.pop())
@@ -129,7 +128,7 @@ def test_a_fenced_partition_waits_for_newer_metadata() -> None:
     world = World()
     world.follow(0, epoch=1)
     asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, Error.FENCED_LEADER_EPOCH, -1))
+    world.answer(asked, PartitionData(0, ErrorCode.fenced_leader_epoch, -1))
     asked, request = world.fetch()
     assert request.forgotten
     world.answer(asked)
@@ -268,7 +267,7 @@ def test_out_of_range_the_leader_is_asked_where_its_log_begins_and_ends(
     world = World()
     log = world.follow(0, records=4)
     asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, Error.OFFSET_OUT_OF_RANGE, -1))
+    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
     for offset in (end,) if end < 4 else (end, start):
         asked = world.question(ApiKey.LIST_OFFSETS)
         assert asked.body.replica_id == 2
@@ -282,7 +281,7 @@ def test_a_log_that_covers_the_offset_by_now_is_fetched_from_again_a_little_late
     world = World()
     log = world.follow(0, records=4)
     asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, Error.OFFSET_OUT_OF_RANGE, -1))
+    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
     for offset in (9, 1):
         world.question(ApiKey.LIST_OFFSETS).replied(offsets(offset))
     asked, request = world.fetch()
@@ -300,7 +299,7 @@ def test_a_leaders_log_that_starts_inside_a_batch_is_followed_from_that_batch_on
     world = World()
     log = world.follow(0)
     asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, Error.OFFSET_OUT_OF_RANGE, -1))
+    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
     for offset in (60, 55):
         world.question(ApiKey.LIST_OFFSETS).replied(offsets(offset))
     asked, request = world.fetch()
@@ -361,7 +360,7 @@ def test_a_fetch_never_waits_less_than_not_at_all() -> None:
     world.follow(0)
     world.follow(1)
     asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, Error.NOT_LEADER_OR_FOLLOWER, -1), PartitionData(1, 0, 0))
+    world.answer(asked, PartitionData(0, ErrorCode.not_leader_or_follower, -1), PartitionData(1, 0, 0))
     asked, _ = world.fetch()
     world.mono_us += 30_000  # The timer that brings the partition back is late.
     world.answer(asked)

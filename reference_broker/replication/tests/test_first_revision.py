@@ -3,11 +3,11 @@
 from datetime import timedelta
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32Timedelta
 
 from reference_broker.replication.tests.follower_world import TOPIC_ID, World, named, one_record
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     INCREMENTAL_FETCH_RESPONSE,

@@ -6,7 +6,7 @@ from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.replication.high_watermarks import FILE_NAME, HighWatermarks, read_high_watermarks
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World, broker_epoch_of, registered
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 class Watcher:
@@ -22,7 +22,7 @@ def test_the_high_watermark_is_what_every_in_sync_replica_has_asked_beyond() -> 
     world = World()
     partition = world.lead()
     world.append(partition, 3)
-    assert world.fetch(2, partition, 3) is Error.NONE
+    assert world.fetch(2, partition, 3) is ErrorCode.none
     assert partition.log.high_watermark == 0
     world.fetch(3, partition, 2)
     assert partition.log.high_watermark == 2
@@ -136,7 +136,7 @@ def test_a_fetch_of_a_node_without_a_replica_counts_nothing() -> None:
     world = World()
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
     world.append(partition)
-    assert world.fetch(3, partition, 1) is Error.NOT_LEADER_OR_FOLLOWER
+    assert world.fetch(3, partition, 1) is ErrorCode.not_leader_or_follower
     assert partition.log.high_watermark == 0
 
 
@@ -144,9 +144,9 @@ def test_a_fetch_of_an_earlier_incarnation_counts_nothing() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition)
-    assert world.fetch(2, partition, 1, epoch=broker_epoch_of(2) - 1) is Error.NOT_LEADER_OR_FOLLOWER
+    assert world.fetch(2, partition, 1, epoch=broker_epoch_of(2) - 1) is ErrorCode.not_leader_or_follower
     assert partition.log.high_watermark == 0
-    assert world.fetch(2, partition, 1, epoch=-1) is Error.NONE
+    assert world.fetch(2, partition, 1, epoch=-1) is ErrorCode.none
     assert partition.log.high_watermark == 1
 
 

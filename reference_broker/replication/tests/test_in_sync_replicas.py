@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.replication.leader.isr import PARTITIONS_PER_REQUEST
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 def caught_up(world: World, partition: Partition, *followers: int) -> None:
@@ -343,9 +342,9 @@ def test_a_late_fetch_of_the_incarnation_that_was_known_counts_nothing_once_ther
     world.fetch(2, partition, 2)
     world.fetch(3, partition, 1)
     world.show_broker(replace(registered(3), broker_epoch=200))
-    assert world.fetch(3, partition, 2) is Error.NOT_LEADER_OR_FOLLOWER
+    assert world.fetch(3, partition, 2) is ErrorCode.not_leader_or_follower
     assert partition.log.high_watermark == 1
-    assert world.fetch(3, partition, 0, epoch=200) is Error.NONE
+    assert world.fetch(3, partition, 0, epoch=200) is ErrorCode.none
 
 
 @pytest.mark.parametrize("told", [103, -1])
@@ -364,7 +363,7 @@ def test_what_a_follower_had_before_its_restart_does_not_bring_it_back(told: int
     world.show_broker(replace(registered(3), broker_epoch=200))
     world.pass_ms(LAG_MS // 2)
     assert not world.asked
-    assert world.fetch(3, partition, 90, epoch=200) is Error.NONE
+    assert world.fetch(3, partition, 90, epoch=200) is ErrorCode.none
     world.pass_ms(0)
     assert not world.asked
     world.fetch(3, partition, 100, epoch=200)

@@ -5,11 +5,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from reference_broker.log.config import LogConfig
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World
+from reference_broker.wire.errors import ErrorCode
 
 GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount")
 METERS = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import pytest
 import uvloop
-from kio.schema.errors import ErrorCode
 
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
@@ -22,7 +21,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers
 from reference_broker.serve.refusals import refusal
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
 from reference_broker.wire.tags import Tag
@@ -81,7 +80,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
 
 
-def reply_to(frame: bytes, error: Error = Error.NONE) -> bytes:
+def reply_to(frame: bytes, error: Error = ErrorCode.none) -> bytes:
     header, offset = read_request_header(frame)
     assert header.client_id == "node-7"
     request: Any = decode_request(KEY, VERSION, frame, offset)
@@ -200,8 +199,8 @@ def test_a_node_that_asks_again_at_once_neither_spins_nor_fills_the_log() -> Non
 
 
 def test_what_only_a_person_can_put_right_stands_in_the_log_once_until_it_changes() -> None:
-    other, fine = Error.INCONSISTENT_CLUSTER_ID, Error.NONE
-    errors = [fine, Error.NOT_CONTROLLER, other, other, fine, other, Error.DUPLICATE_BROKER_REGISTRATION]
+    other, fine = ErrorCode.inconsistent_cluster_id, ErrorCode.none
+    errors = [fine, ErrorCode.not_controller, other, other, fine, other, ErrorCode.duplicate_broker_registration]
 
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for error in errors:
@@ -221,7 +220,7 @@ def test_what_only_a_person_can_put_right_stands_in_the_log_once_until_it_change
 def test_an_error_of_the_one_partition_is_seen_too() -> None:
     partition = SimpleNamespace(error_code=ErrorCode.inconsistent_voter_set)
     body = SimpleNamespace(error_code=ErrorCode.none, topics=(SimpleNamespace(partitions=(partition,)),))
-    assert refusal(body) is Error.INCONSISTENT_VOTER_SET
+    assert refusal(body) is ErrorCode.inconsistent_voter_set
     assert refusal(SimpleNamespace(error_code=ErrorCode.none, topics=())) is None
 
 

@@ -20,7 +20,7 @@ from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Driver
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import body_class
 from reference_broker.wire.tags import Tag
 
@@ -59,7 +59,7 @@ class Node:
                 return ()
             asked: Any = event.body
             answer = body_class(KEY, "response")(
-                throttle_time=timedelta(milliseconds=asked.generation_id), error_code=Error.NONE
+                throttle_time=timedelta(milliseconds=asked.generation_id), error_code=ErrorCode.none
             )
             return (Reply(event.connection, event.correlation_id, KEY, VERSION, answer, event.tag),)
         finally:

@@ -15,7 +15,7 @@ from reference_broker.sessions.eviction import find_victim
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.sessions.final_revision import MIN_EVICTION_MS, next_epoch
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 FOLLOWER, CONSUMER = 5, -1
@@ -344,9 +344,9 @@ def test_a_lookup_refuses_in_the_order_id_epoch_topic_ids() -> None:
     bench = Bench(3)
     session = bench.made(1)
     lookup = bench.cache.lookup
-    assert lookup(session.session_id + 1, 2, True) is Error.FETCH_SESSION_ID_NOT_FOUND
-    assert lookup(session.session_id, 2, True) is Error.INVALID_FETCH_SESSION_EPOCH
-    assert lookup(session.session_id, 1, True) is Error.FETCH_SESSION_TOPIC_ID_ERROR
+    assert lookup(session.session_id + 1, 2, True) is ErrorCode.fetch_session_id_not_found
+    assert lookup(session.session_id, 2, True) is ErrorCode.invalid_fetch_session_epoch
+    assert lookup(session.session_id, 1, True) is ErrorCode.fetch_session_topic_id_error
     assert lookup(session.session_id, 1, False) is session
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     NO_DIRECTORY_ID,
     NO_HIGH_WATERMARK,

@@ -104,7 +104,7 @@ def test_names() -> None:
     ]
     from kio.schema.errors import ErrorCode
 
-    shipped = {each.name: int(each) for each in Error if each <= Error.SHARE_SESSION_LIMIT_REACHED}
+    shipped = {each.name: int(each) for each in Error if each <= ErrorCode.share_session_limit_reached}
     assert shipped == {each.name.upper(): int(each) for each in ErrorCode}
 
 

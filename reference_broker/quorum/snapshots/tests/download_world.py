@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-from kio.schema.errors import ErrorCode
-
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, Transfer, content, filled
 from reference_broker.quorum.values import Installed
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 CHUNK = 1000
 CONFIG = {"crucible_metadata_snapshot_fetch_max_bytes": str(CHUNK)}

@@ -34,7 +34,7 @@ from reference_broker.quorum.snapshots.messages import (
 from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.values import Outcome
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 
 WALL_MS = 1_700_000_000_000
 DIRECTORY = "__cluster_metadata-0"
@@ -230,9 +230,9 @@ class Leadership:
 
     def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
         if cluster_id is not None and cluster_id != self.cluster_id:
-            return Error.INCONSISTENT_CLUSTER_ID
+            return ErrorCode.inconsistent_cluster_id
         if leader_epoch != self.epoch:
-            return Error.FENCED_LEADER_EPOCH if leader_epoch < self.epoch else Error.UNKNOWN_LEADER_EPOCH
+            return ErrorCode.fenced_leader_epoch if leader_epoch < self.epoch else ErrorCode.unknown_leader_epoch
         return self.error
 
     def contacted(self, replica_id: int) -> None:

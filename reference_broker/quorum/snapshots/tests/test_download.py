@@ -26,7 +26,7 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import (
     setting,
 )
 from reference_broker.quorum.values import Failed, Rediscover
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause("S-8", "S-9", "S-15")
@@ -245,7 +245,7 @@ def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose
 @pytest.mark.clause("S-11")
 def test_the_same_snapshot_after_rediscovery_goes_on():
     _, snapshot, follower, transfer = begun()
-    transfer.deliver(refusal(transfer, Error.SNAPSHOT_NOT_FOUND))
+    transfer.deliver(refusal(transfer, ErrorCode.snapshot_not_found))
     assert transfer.outcomes.pop() == Rediscover()
     transfer.begin(snapshot)
     assert follower.ports.told("download_started")[-1]["position"] == CHUNK

@@ -17,20 +17,20 @@ from reference_broker.quorum.snapshots.tests.download_world import (
 from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
 from reference_broker.quorum.snapshots.transfer_rate import LEAST_BYTES, TransferRate
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause("S-6", "S-7", "S-10")
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (Error.POSITION_OUT_OF_RANGE, Rediscover()),
-        (Error.SNAPSHOT_NOT_FOUND, Rediscover()),
-        (Error.NOT_LEADER_OR_FOLLOWER, LeaderChanged(1, 1)),
-        (Error.FENCED_LEADER_EPOCH, LeaderChanged(1, 1)),
-        (Error.UNKNOWN_LEADER_EPOCH, LeaderChanged(1, 1)),
-        (Error.KAFKA_STORAGE_ERROR, Failed()),
-        (Error.BROKER_NOT_AVAILABLE, Failed()),
+        (ErrorCode.position_out_of_range, Rediscover()),
+        (ErrorCode.snapshot_not_found, Rediscover()),
+        (ErrorCode.not_leader_or_follower, LeaderChanged(1, 1)),
+        (ErrorCode.fenced_leader_epoch, LeaderChanged(1, 1)),
+        (ErrorCode.unknown_leader_epoch, LeaderChanged(1, 1)),
+        (ErrorCode.kafka_storage_error, Failed()),
+        (ErrorCode.broker_not_available, Failed()),
     ],
 )
 def test_what_each_error_leads_to(error, outcome):

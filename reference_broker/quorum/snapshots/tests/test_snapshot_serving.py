@@ -18,7 +18,7 @@ from reference_broker.quorum.snapshots.messages import (
 from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, Replica, filled
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
@@ -53,7 +53,7 @@ def served():
 def test_bytes_from_a_position_at_most_so_many(served):
     piece = served.ask(position=5, max_bytes=10)
     assert (piece.data, piece.position, piece.size, piece.id) == (served.data[5:15], 5, len(served.data), served.id)
-    assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, Error.NONE)
+    assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, ErrorCode.none)
 
 
 @pytest.mark.clause("S-3")
@@ -68,7 +68,7 @@ def test_pieces_of_any_size_make_the_file(served):
 
 @pytest.mark.clause("S-3")
 def test_no_bytes_wanted_no_bytes_given(served):
-    assert (served.ask(max_bytes=0).data, served.ask(max_bytes=0).error) == (b"", Error.NONE)
+    assert (served.ask(max_bytes=0).data, served.ask(max_bytes=0).error) == (b"", ErrorCode.none)
     assert served.ask(max_bytes=-1).data == b""
 
 
@@ -82,44 +82,44 @@ def test_errors_come_in_kafkas_order(served):
         "id": OffsetAndEpoch(served.id.offset, 0),
         "position": size,
     }
-    served.leadership.error = Error.NOT_LEADER_OR_FOLLOWER
+    served.leadership.error = ErrorCode.not_leader_or_follower
     expected = [
-        ("cluster_id", Error.INCONSISTENT_CLUSTER_ID),
-        ("partition", Error.UNKNOWN_TOPIC_OR_PARTITION),
-        ("leader_epoch", Error.FENCED_LEADER_EPOCH),
-        (None, Error.NOT_LEADER_OR_FOLLOWER),
-        (None, Error.BROKER_NOT_AVAILABLE),
-        ("id", Error.SNAPSHOT_NOT_FOUND),
-        ("position", Error.POSITION_OUT_OF_RANGE),
+        ("cluster_id", ErrorCode.inconsistent_cluster_id),
+        ("partition", ErrorCode.unknown_topic_or_partition),
+        ("leader_epoch", ErrorCode.fenced_leader_epoch),
+        (None, ErrorCode.not_leader_or_follower),
+        (None, ErrorCode.broker_not_available),
+        ("id", ErrorCode.snapshot_not_found),
+        ("position", ErrorCode.position_out_of_range),
     ]
     for name, error in expected:
         piece = served.ask(**wrong)
         assert (piece.error, piece.data, piece.leader_id, piece.epoch) == (error, b"", 1, 3), name
         if name is not None:
             del wrong[name]
-        elif error is Error.NOT_LEADER_OR_FOLLOWER:
-            served.leadership.error = Error.BROKER_NOT_AVAILABLE
+        elif error is ErrorCode.not_leader_or_follower:
+            served.leadership.error = ErrorCode.broker_not_available
         else:
             served.leadership.error = None
-    assert served.ask(**wrong).error is Error.NONE
-    assert served.ask(leader_epoch=4).error is Error.UNKNOWN_LEADER_EPOCH
-    assert served.ask(topic="unknown").error is Error.UNKNOWN_TOPIC_OR_PARTITION
-    assert served.ask(cluster_id=None).error is Error.NONE
+    assert served.ask(**wrong).error is ErrorCode.none
+    assert served.ask(leader_epoch=4).error is ErrorCode.unknown_leader_epoch
+    assert served.ask(topic="unknown").error is ErrorCode.unknown_topic_or_partition
+    assert served.ask(cluster_id=None).error is ErrorCode.none
 
 
 @pytest.mark.clause("S-6")
 def test_positions_outside_the_file(served):
     size = len(served.data)
     errors = [served.ask(position=each).error for each in (-1, size, size + 1, 2**40)]
-    assert errors == [Error.POSITION_OUT_OF_RANGE] * 4
+    assert errors == [ErrorCode.position_out_of_range] * 4
     assert served.ask(position=size - 1).data == served.data[-1:]
 
 
 @pytest.mark.clause("S-5")
 def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served):
     other = OffsetAndEpoch(served.id.offset, served.id.epoch + 1)
-    assert served.ask(id=other).error is Error.SNAPSHOT_NOT_FOUND
-    assert served.ask(id=OffsetAndEpoch(0, 0)).error is Error.SNAPSHOT_NOT_FOUND
+    assert served.ask(id=other).error is ErrorCode.snapshot_not_found
+    assert served.ask(id=OffsetAndEpoch(0, 0)).error is ErrorCode.snapshot_not_found
 
 
 def test_only_good_requests_count_as_heard(served):
@@ -140,7 +140,7 @@ def test_the_draft_says_what_remains_and_of_what_kind(served):
     assert (end.error_code, end.more, end.data) == (0, False, b"")
     for position in (size + 1, -1):
         beyond = served.handle(request_for("c", 2, 3, served.id, position, 10), 1000).topics[0].partitions[0]
-        assert (beyond.error_code, beyond.more, beyond.data) == (Error.OFFSET_OUT_OF_RANGE, False, b"")
+        assert (beyond.error_code, beyond.more, beyond.data) == (ErrorCode.offset_out_of_range, False, b"")
 
 
 @pytest.mark.clause("S-4", "S-13")
@@ -152,14 +152,14 @@ def test_the_api_answers_one_partition_of_one_topic(served):
     assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (1, 3)
     assert [each.node_id for each in served.handle(good).node_endpoints] == [1]
     none, twice = replace(good, topics=()), replace(good, topics=good.topics * 2)
-    assert [served.handle(body).error_code for body in (none, twice)] == [Error.INVALID_REQUEST] * 2
-    assert served.handle(none, 1000).error_code == Error.INVALID_REQUEST
+    assert [served.handle(body).error_code for body in (none, twice)] == [ErrorCode.invalid_request] * 2
+    assert served.handle(none, 1000).error_code == ErrorCode.invalid_request
     foreign = replace(none, cluster_id="x")
-    assert served.handle(foreign).error_code == Error.INCONSISTENT_CLUSTER_ID
-    assert served.handle(replace(good, cluster_id="")).error_code == Error.INCONSISTENT_CLUSTER_ID
+    assert served.handle(foreign).error_code == ErrorCode.inconsistent_cluster_id
+    assert served.handle(replace(good, cluster_id="")).error_code == ErrorCode.inconsistent_cluster_id
     other = replace(good, topics=(replace(good.topics[0], name="t0"),))
     found = served.handle(other).topics[0]
-    assert (found.name, found.partitions[0].error_code) == ("t0", Error.UNKNOWN_TOPIC_OR_PARTITION)
+    assert (found.name, found.partitions[0].error_code) == ("t0", ErrorCode.unknown_topic_or_partition)
 
 
 @pytest.mark.clause("S-1", "S-4", "S-17")
@@ -175,7 +175,7 @@ def test_over_the_wire(served, version):
     said = served.handle(seen, version)
     correlation_id, heard = decode_response(key, version, b"".join(encode_response(key, version, 7, said))[4:])
     piece = read_response(heard)
-    assert (correlation_id, piece.error, piece.position, piece.data) == (7, Error.NONE, 5, served.data[5:15])
+    assert (correlation_id, piece.error, piece.position, piece.data) == (7, ErrorCode.none, 5, served.data[5:15])
     assert not piece.is_last
     assert (piece.size, piece.id) == ((-1, None) if version == 1000 else (len(served.data), served.id))
 
@@ -184,7 +184,7 @@ def test_answers_that_make_no_sense_are_errors(served):
     body = request_for("c", 2, 3, served.id, 5, 10)
     for version in (1, 1000):
         said = served.handle(body, version)
-        assert read_response(replace(said, topics=())).error is Error.UNKNOWN_SERVER_ERROR
+        assert read_response(replace(said, topics=())).error is ErrorCode.unknown_server_error
         refused = served.handle(replace(body, topics=()), version)
-        assert read_response(refused).error is Error.INVALID_REQUEST
-    assert read_response(object()).error is Error.UNKNOWN_SERVER_ERROR
+        assert read_response(refused).error is ErrorCode.invalid_request
+    assert read_response(object()).error is ErrorCode.unknown_server_error
