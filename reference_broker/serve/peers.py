@@ -16,7 +16,7 @@ from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.refusals import FIXES, refusal
 from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import Error, ProtocolError
+from reference_broker.wire.errors import Error, ProtocolError, error_name
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.messages import decode_response, encode_request
 
@@ -199,7 +199,7 @@ class PeerChannel:
         self._refusals[api_key] = error
         if error is not None:
             facts = {"peer": self._peer, "channel": self._channel.name, "api": api_name(api_key)}
-            self._owner.log.warn("peer_refuses", error=error.name, reason=FIXES[error], **facts)
+            self._owner.log.warn("peer_refuses", error=error_name(error), reason=FIXES[error], **facts)
 
     def stands(self, link: "_Link") -> bool:
         return self._link is link

@@ -6,7 +6,7 @@ from reference_broker.groups.membership.requests import SyncAnswer, Synced, Sync
 from reference_broker.groups.membership.served_group import ServedGroup
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 
 def sync(served: ServedGroup, request: SyncRequest, answer: Synced) -> None:
@@ -54,7 +54,7 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
             rebalances.stabilise(served)
         else:
             rebalances.fail_syncs(served, error)
-            rebalances.prepare_or_complete(served, f"assignment not stored: {error.name}")
+            rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
 
     served.partition.write_group(group, written)
 

@@ -12,7 +12,7 @@ import pytest
 from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
 from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import ErrorCode, error_name
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -66,7 +66,7 @@ class Conversation:
         if answer.member_id:
             self.ids[name] = answer.member_id
         self.generations[name] = answer.generation
-        text = f"{name}: {answer.error.name}"
+        text = f"{name}: {error_name(answer.error)}"
         if answer.error is ErrorCode.none:
             text += f", generation {answer.generation}, {answer.protocol}, leader {self.name(answer.leader)}"
             text += ", assignment skipped" if answer.skip_assignment else ""
@@ -85,14 +85,14 @@ class Conversation:
         )
 
     def synced(self, name: str, answer: SyncAnswer) -> None:
-        self.said.append(f"{name}: {answer.error.name}, assigned {answer.assignment.decode() or 'nothing'}")
+        self.said.append(f"{name}: {error_name(answer.error)}, assigned {answer.assignment.decode() or 'nothing'}")
 
     def heartbeat(self, name: str, instance: str | None = None) -> None:
         error = self.world.heartbeat(self.ids[name], self.generations[name], instance=instance)
-        self.said.append(f"{name}: {error.name}")
+        self.said.append(f"{name}: {error_name(error)}")
 
     def leave(self, name: str) -> None:
-        self.said.append(f"{name}: {self.world.leave(self.ids[name])[0].name}")
+        self.said.append(f"{name}: {error_name(self.world.leave(self.ids[name])[0])}")
 
     def seconds(self, count: str, *alive: str) -> None:
         """Time passes; those named are heard of."""
@@ -109,7 +109,7 @@ class Conversation:
         self.world.partition.holds = True
 
     def written(self, error: str = "NONE") -> None:
-        self.world.partition.writes[-1].written(Error[error])
+        self.world.partition.writes[-1].written(ErrorCode[error.lower()])
 
     def lost(self) -> None:
         self.world.lose()

@@ -21,7 +21,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers
 from reference_broker.serve.refusals import refusal
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
 from reference_broker.wire.tags import Tag
@@ -212,7 +212,7 @@ def test_what_only_a_person_can_put_right_stands_in_the_log_once_until_it_change
         await world.until(1 + len(errors))
 
     told = play(scene, answers).logged("peer_refuses")
-    assert [line["error"] for line in told] == [other.name, other.name, "DUPLICATE_BROKER_REGISTRATION"]
+    assert [line["error"] for line in told] == [error_name(other), error_name(other), "DUPLICATE_BROKER_REGISTRATION"]
     assert "crucible.cluster.id" in told[0]["reason"]
     assert (told[0]["peer"], told[0]["api"]) == (PEER, "Heartbeat")
 
