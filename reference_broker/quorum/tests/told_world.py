@@ -1,0 +1,122 @@
+"""A quorum that tells what happens in it, one line each: what is asked and answered, roles, high watermarks, ends."""
+
+from reference_broker.metadata.record_codec import encode
+from reference_broker.metadata.records import TopicRecord
+from reference_broker.quorum.fetch_messages import fetched_partition, read_fetched
+from reference_broker.quorum.messages import read_begin_epoch, read_end_epoch, read_epoch_answer, read_vote, read_voted
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_world import Process, World, _snapshot
+from reference_broker.records.batch import iterate
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import error_name
+
+
+class ToldWorld(World):
+    """``told``: the lines since the last command. Fetches that bring nothing new are left out."""
+
+    def __init__(self, seed: int, voters: int, observers: int, **settings: str) -> None:
+        self.told: list[str] = []
+        self._roles: dict[int, str] = {}
+        self._high_watermarks: dict[int, int] = {}
+        self._ends: dict[int, OffsetAndEpoch] = {}
+        super().__init__(seed, voters, observers, **settings)
+
+    def step(self) -> None:
+        super().step()
+        self.look()
+
+    def look(self) -> None:
+        """Tells what has changed on the nodes that live."""
+        for node_id, process in sorted(self.processes.items()):
+            quorum = process.quorum
+            self._look_at_role(node_id, f"{quorum.role.value} in epoch {quorum.epoch}")
+            self._look_at_end(node_id, quorum.log.end)
+            high_watermark = quorum.high_watermark
+            if high_watermark > self._high_watermarks.get(node_id, 0):
+                self.told.append(f"* node {node_id}: the high watermark is {high_watermark}")
+            self._high_watermarks[node_id] = high_watermark
+
+    def forget(self, node_id: int) -> None:
+        """Its next life begins from nothing."""
+        self._roles.pop(node_id, None)
+        self._high_watermarks.pop(node_id, None)
+
+    def append(self, count: int) -> None:
+        """To the log of the leader of the highest epoch, one batch each."""
+        assert self.leader is not None, "nobody leads"
+        self.append_to(self.leader, count)
+
+    def append_to(self, process: Process, count: int) -> None:
+        for _ in range(count):
+            self.appended += 1
+            value = encode(TopicRecord(name=f"t{self.appended}", topic_id=bytes(16)))
+            process.deliver(lambda one=value: process.quorum.append([one]))
+        self.look()
+
+    def snapshot(self, node_id: int) -> None:
+        _snapshot(self.processes[node_id])
+        latest = self.processes[node_id].snapshots.latest
+        start = self.processes[node_id].log.start_offset
+        self.told.append(f"* node {node_id}: the newest snapshot ends at {_at(latest)}, its log begins at {start}")
+
+    def answered(self, process: Process, asker: int, asked: Asked, body: object) -> None:
+        super().answered(process, asker, asked, body)
+        line = _conversation(f"node {asker} -> node {process.node_id}", asked, body)
+        if line:
+            self.told.append(line)
+
+    def _look_at_role(self, node_id: int, role: str) -> None:
+        if self._roles.get(node_id) != role:
+            self._roles[node_id] = role
+            self.told.append(f"* node {node_id}: {role}")
+
+    def _look_at_end(self, node_id: int, end: OffsetAndEpoch) -> None:
+        before = self._ends.get(node_id, OffsetAndEpoch(0, 0))
+        if end.offset < before.offset:
+            self.told.append(f"* node {node_id}: the log is cut from {_at(before)} back to {_at(end)}")
+        self._ends[node_id] = end
+
+
+def _at(place: OffsetAndEpoch | None) -> str:
+    return "nowhere" if place is None else f"offset {place.offset} (epoch {place.epoch})"
+
+
+def _conversation(who: str, asked: Asked, body: object) -> str:
+    key = ApiKey(asked.api_key)
+    if key is ApiKey.FETCH:
+        return _fetch(who, asked, body)
+    if key is ApiKey.VOTE:
+        wanted, answer = read_vote(asked.body), read_voted(body)
+        assert wanted is not None, "a quorum asks for the metadata partition"
+        kind = "pre-vote" if wanted.pre_vote else "vote"
+        text = f"{who}: {kind} for epoch {wanted.epoch}, my log ends at {_at(wanted.end)}"
+        granted = "granted" if answer is not None and answer.granted else "not granted"
+        return f"{text}: {granted}" + _told_epoch(answer, wanted.epoch)
+    news = read_begin_epoch(asked.body) if key is ApiKey.BEGIN_QUORUM_EPOCH else read_end_epoch(asked.body)
+    assert news is not None, "a quorum speaks of the metadata partition"
+    verb = "I lead" if key is ApiKey.BEGIN_QUORUM_EPOCH else "I resign from"
+    after = f", try {' then '.join(map(str, news.successors))}" if news.successors else ""
+    return f"{who}: {verb} epoch {news.epoch}{after}" + _told_epoch(read_epoch_answer(body), news.epoch)
+
+
+def _told_epoch(answer: object, asked_epoch: int) -> str:
+    epoch = getattr(answer, "epoch", asked_epoch)
+    return f", the epoch is {epoch}" if epoch > asked_epoch else ""
+
+
+def _fetch(who: str, asked: Asked, body: object) -> str:
+    wanted, answer = fetched_partition(asked.body), read_fetched(body)  # type: ignore[arg-type]
+    if wanted is None or answer is None:
+        return ""
+    end = OffsetAndEpoch(wanted.fetch_offset, max(wanted.last_fetched_epoch, 0))
+    text = f"{who}: fetch in epoch {wanted.current_leader_epoch} from {_at(end)}"
+    if answer.error:
+        leader = f"node {answer.leader_id} leads" if answer.leader_id >= 0 else "I know no leader of"
+        return f"{text}: {error_name(answer.error)}, {leader} epoch {answer.epoch}"
+    if answer.snapshot is not None:
+        return f"{text}: take the snapshot that ends at {_at(answer.snapshot)}"
+    if answer.diverging is not None:
+        return f"{text}: our logs part, mine ends that epoch at {_at(answer.diverging)}"
+    batches = len(list(iterate(bytes(answer.records)))) if answer.records else 0
+    return f"{text}: {batches} batch{'es' if batches > 1 else ''}" if batches else ""
