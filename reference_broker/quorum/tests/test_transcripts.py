@@ -1,7 +1,7 @@
 """Conversations of a quorum, word for word: lines after ``>`` are done, the lines below tell what happened.
 
 Read them in this order: election, replication, pre_vote, divergence, resignation, check_quorum, snapshot_download.
-After a rule has changed, ``python -m reference_broker.quorum.tests.test_transcripts`` writes them anew; then read the diff.
+``python -m reference_broker.quorum.tests.test_transcripts`` writes them anew after a rule has changed; read the diff.
 """
 
 from pathlib import Path
