@@ -80,7 +80,7 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
 
 
 def generator_limits(findings: Findings) -> list[str]:
-    """The workers that were themselves the limit. Such a load says nothing about the broker.
+    """Says for each worker that it was itself the limit. Such a load says nothing about the broker.
 
     Under faults a run is about guarantees, and a late generator breaks none. Then the page only says so beside the
     latencies, and the schedule's slip has its own limit."""
