@@ -1,4 +1,4 @@
-"""Runs the Spark jobs and brings home what the verdict and the page need: aggregates and examples, never facts."""
+"""Runs the Spark jobs and collects what the verdict and the page need: aggregates and examples, never raw facts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,10 +39,10 @@ Row: TypeAlias = dict[str, Any]
 Progress: TypeAlias = Callable[[str], None]
 
 MOST_EXAMPLES = 100
-"""Anomalies of one guarantee that the page lists; the count is always that of all."""
+"""The page lists at most so many anomalies of one guarantee. Their count is always that of all."""
 
 JOBS_AT_ONCE = 4
-"""Small jobs spend their time in planning; a few at once use what one leaves idle."""
+"""Small jobs spend their time in planning, so a few at once use the processor that one leaves idle."""
 
 _EXAMPLE = (
     "run long, guarantee string, topic string, partition long, offset long, process string, index long, at_us long, "
@@ -99,7 +99,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "mirror_source": ("copies",),
     "mirror_targets": ("target_runs",),
 }
-"""The tables without which there is nothing to measure."""
+"""The tables without which a series has nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Of one run. The lists hold rows as the jobs' docstrings name them, without ``run``, in a fixed order."""
+    """What the jobs found in one run.
+
+    The lists hold rows with the columns that the jobs' docstrings name, without ``run``, in a fixed order.
+    """
 
     facts: Mapping[str, int]
     found: Mapping[str, Found]
@@ -151,7 +154,7 @@ class Findings:
 def collect(
     tables: Tables, cfg: JobConfig, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE
 ) -> list[Findings]:
-    """``jobs_at_once``: 1 for a large history, whose jobs each fill the cores and the memory on their own."""
+    """``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own."""
     with ThreadPoolExecutor(jobs_at_once) as pool:
         judged = [one for one in all_judgings() if _can_be_judged(one, tables, runs)]
         breaches = [pool.submit(_breaches, one, tables, cfg, progress) for one in judged]
@@ -164,7 +167,7 @@ def collect(
 
 
 def _can_be_judged(one: Judging, tables: Tables, runs: int) -> bool:
-    """A query costs its planning even over nothing."""
+    """False if no run has the tables, since even a query over nothing costs its planning."""
     needs = (*one.needs, one.found_in) if one.found_in else one.needs
     return any(tables.has(run, *needs) for run in range(runs))
 
@@ -184,7 +187,7 @@ def _breaches(one: Judging, tables: Tables, cfg: JobConfig, progress: Progress) 
 
 
 def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
-    """All examples at once; a clean run has none and pays nothing."""
+    """Names the fault of each example, all in one query. A clean run has no examples and pays nothing."""
     if not rows:
         return []
     session = tables.faults.sparkSession
@@ -213,7 +216,7 @@ def _of_run(
 
 
 def _derived(facts: dict[str, int]) -> dict[str, int]:
-    """What needs two facts: changes count as looked at only if somebody described the outcome."""
+    """Adds facts that follow from others. Changes count as looked at only if somebody described the outcome."""
     looks = facts.get("metadata_polls", 0) + facts.get("final_descriptions", 0) + facts.get("metadata_images", 0)
     described = facts.get("changes", 0) if facts.get("final_descriptions", 0) else 0
     return facts | {"metadata_looks": looks, "described_changes": described}

@@ -1,4 +1,4 @@
-"""How a class of rows is a table of the history: its fields are the columns, each with its type and its meaning.
+"""Makes a class of rows a table of the history. Its fields are the columns, each with its type and its meaning.
 
     @table("ends", "history/ends*.parquet")
     @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``path``: glob below the run folder; several writers add files of their own to it."""
+    """``path`` is a glob below the run folder. Several writers add files of their own to it."""
 
     name: str
     path: str
@@ -58,7 +58,7 @@ class Row:
     __slots__ = ()
 
     def values(self) -> tuple[Any, ...]:
-        """In the order of the columns."""
+        """The row's values in the order of the columns."""
         return _GETTERS[type(self)](self)
 
 

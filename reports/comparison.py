@@ -1,8 +1,8 @@
-"""Runs of one scenario in several revisions of the fetch session, laid beside each other on one page; or, where a
-mirror copied, with metadata epochs and without.
+"""Compares runs of one scenario on one page: several revisions of the fetch session beside each other.
 
-The runs had the same load, faults and seed and were played one after the other. Each is judged by itself; the page
-says what sessions cost and spared: bytes, partitions sent again, time to recover from a lost answer, the node's time.
+Where a mirror copied, it compares runs with and without metadata epochs instead. The runs had the same load, faults and
+seed, and were played one after the other. Each is judged by itself. The page says what sessions cost and spared: bytes,
+partitions sent again, time to recover from a lost answer, and the node's time.
 """
 
 import json
@@ -28,7 +28,7 @@ NUMBERS_NAME = "comparison.json"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What fetches of one kind cost the nodes; means are of one fetch, None: there were none."""
+    """What fetches of one kind cost the nodes. Means are of one fetch; None means that there were no fetches."""
 
     fetches: int
     request_bytes: float | None
@@ -40,7 +40,7 @@ class Served:
     p50_us: float | None  # of the kind that is most frequent, full or incremental
     p99_us: float | None
     total_us: int
-    full: int  # of the fetches, those that named all partitions
+    full: int  # fetches that named all partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Measured:
     sent_again: int
     losses: int
     recovered_us: tuple[int, ...]  # ascending; from giving up on the answer to the next good one
-    asking_us: tuple[int, ...]  # ascending; of it, between requests and their answers
+    asking_us: tuple[int, ...]  # ascending; the part of it between requests and their answers
     recovery_bytes: float | None  # mean of requests and responses, until the first good answer
     clients: Served
     followers: Served
@@ -72,7 +72,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """``page``: comparison.html; the same numbers for programs are beside it. In the order of the revisions."""
+    """``page`` is comparison.html; the same numbers for programs lie beside it. Runs stand in the order of
+    revisions."""
 
     page: Path
     verdicts: tuple[Verdict, ...]

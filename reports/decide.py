@@ -1,4 +1,7 @@
-"""From findings to the verdict: pure, no Spark. A verdict needs evidence; what was not looked at never holds."""
+"""Turns findings into the verdict, as a pure function without Spark.
+
+A verdict needs evidence: a guarantee that nobody looked at never holds.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,11 +15,11 @@ from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1
 LEAST_LIMITED_SECONDS = 3
-"""A worker that was its own limit for longer makes the run INVALID."""
+"""A worker that was its own limit for longer than this makes the run INVALID."""
 
 
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
-    """A crash outweighs broken guarantees (its history is cut short), those outweigh missing evidence."""
+    """A crash outweighs broken guarantees, because it cuts the history short. Those outweigh missing evidence."""
     guarantees = judged(manifest, findings)
     broken = [one for one in guarantees if one.status == "broken"]
     invalid = [*missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
@@ -44,7 +47,7 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
 
 
 def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
-    """Why the run shows nothing, one sentence each; empty if it counts."""
+    """The reasons why the run shows nothing, one sentence each. There are none if the run counts."""
     expected = manifest.expectations
     fired: Counter[str] = Counter()
     for row in findings.faults:
@@ -77,9 +80,10 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
 
 
 def generator_limits(findings: Findings) -> list[str]:
-    """A load whose generator was the limit says nothing about the broker. Under faults a run is about guarantees, and
-    a generator that was late breaks none: there the page says so beside the latencies, and the schedule's slip has
-    its own limit."""
+    """Says for each worker that it was itself the limit. Such a load says nothing about the broker.
+
+    Under faults a run is about guarantees, and a late generator breaks none. Then the page only says so beside the
+    latencies, and the schedule's slip has its own limit."""
     reasons = []
     for row in findings.generator:
         limited, seconds = int(row["limited_seconds"]), int(row["seconds"])
@@ -156,7 +160,7 @@ def _where_played(name: str, check: Check, required: bool, world: str) -> Guaran
 
 
 def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
-    """A live run cannot see what the simulator's invariants see inside the nodes, and need not."""
+    """A live run cannot see, and need not see, what the simulator's invariants see inside the nodes."""
     if manifest.world == "live":
         reason = "The simulator judges it inside the nodes after every event; a live run leaves nothing to judge it by."
         return GuaranteeResult(name, _breach(name), "not checked", False, 0, "", 0, reason)
@@ -169,7 +173,7 @@ def _breach(name: str) -> str:
 
 
 def _joined(result: GuaranteeResult, check: Check | None, world: str) -> GuaranteeResult:
-    """The history's job and the simulator may judge the same guarantee: one that saw a breach is believed."""
+    """The history's job and the simulator may judge the same guarantee. The one that saw a breach is believed."""
     if check is None or result.judged_by != "history":
         return result
     other = _where_played(result.name, check, result.required, world)
@@ -179,7 +183,7 @@ def _joined(result: GuaranteeResult, check: Check | None, world: str) -> Guarant
 
 
 def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list[str]:
-    """Only what the scenario names can be missed."""
+    """Only a guarantee that the scenario names can be missed."""
     asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
     return [
         f"{one.name} is promised but could not be judged: {one.reason}"

@@ -1,4 +1,4 @@
-"""Errors of this room that a person can put right."""
+"""Errors of this room that its user can put right."""
 
 
 class SetupError(Exception):

@@ -1,8 +1,8 @@
-"""The guarantees: what each is called, what breaks it, and who can see that. The one home of these names.
+"""The guarantees: what each is called, what breaks it, and who can see that. Only this module declares their names.
 
 A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs`` judge them
-independently of each other; both name the guarantee that they judge, and nothing else about it is told twice. This
-module needs no Spark, so that every room but the broker and the scenarios may read it.
+independently of each other; both name the guarantee that they judge and repeat nothing else about it. This
+module needs no Spark, so every room but the broker and the scenarios may read it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,11 @@ from enum import Enum
 
 
 class SeenFrom(Enum):
-    """What a judge must look at. ``CLIENTS``: what clients were told, which every broker leaves. ``TRACE``: also the
-    trace of each node, which only our broker writes. ``INSIDE``: the node itself, after each event."""
+    """What a judge must look at.
+
+    ``CLIENTS`` is what clients were told, which a run with any broker leaves. ``TRACE`` is also the trace of each node,
+    which only our broker writes. ``INSIDE`` is the node itself, after each event.
+    """
 
     CLIENTS = "clients"
     TRACE = "trace"
@@ -21,11 +24,11 @@ class SeenFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """``breach``: what happened where it is broken, in one sentence.
+    """``breach`` says in one sentence what happened if the guarantee is broken.
 
-    ``keeps_writes``: nobody promises it where a node loses power that had not flushed what it acknowledged.
-    ``of_sessions``: it can be judged only where fetchers have sessions. ``always``: every run owes it, whatever its
-    scenario lists.
+    A guarantee that ``keeps_writes`` is promised by nobody where a node loses power before it flushed what it
+    acknowledged. One ``of_sessions`` can be judged only where fetchers have sessions. One that is ``always`` due must
+    hold in every run, whatever its scenario lists.
     """
 
     name: str
@@ -127,14 +130,14 @@ _INSIDE = (
 )
 
 GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE)}
-"""By name, in the order in which they are shown."""
+"""The guarantees by name, in the order in which they are shown."""
 
 
 def names_seen_from(*places: SeenFrom) -> tuple[str, ...]:
-    """Those that can be judged from one of these places."""
+    """The names of guarantees that can be judged from one of these places."""
     return tuple(one.name for one in GUARANTEES.values() if one.seen_from in places)
 
 
 def unknown_among(names: Sequence[str]) -> tuple[str, ...]:
-    """Names that no guarantee has."""
+    """Those of the names that no guarantee has."""
     return tuple(name for name in names if name not in GUARANTEES)

@@ -1,4 +1,4 @@
-"""Judges finished runs: Spark reads their history, the page shows what was found.
+"""Judges finished runs. Spark reads their history, and the page shows what was found.
 
 ``python -m reports.judge RUN_DIR...`` is also what ``spark-submit`` runs on a cluster.
 """
@@ -56,15 +56,15 @@ def judge_many(
     spark: "SparkSession | None" = None,
     progress: Progress | None = None,
 ) -> list[Verdict]:
-    """All in one Spark session and the same few jobs. With several runs ``out`` gets a folder for each.
+    """Judges all runs in one Spark session with the same few jobs. With several runs ``out`` gets a folder for each.
 
-    ``baseline``: a run to compare with; it is read, not judged. ``progress`` gets short texts, from several threads.
+    ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets short texts, from several threads.
     """
     return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress)]
 
 
 def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
-    """As ``judge_many``, without a page: nothing is written."""
+    """Judges as ``judge_many`` does, but writes no page and no files."""
     from reports.decide import decide
 
     folders = [Path(one).resolve() for one in run_dirs]
@@ -80,7 +80,7 @@ def judge_whole(
     spark: "SparkSession | None" = None,
     progress: Progress | None = None,
 ) -> "list[Judged]":
-    """As ``judge_many``, with what the verdicts came from."""
+    """Judges as ``judge_many`` does, and also returns what each verdict came from."""
     tell = progress or _silent
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
@@ -124,7 +124,8 @@ def _findings(
         with sized_for(session, size):
             at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
             found = _collected(session, folders, JobConfig(runs=settings), tell, at_once)
-        # Frames hold each other in circles, and Java keeps the plans of all that Python holds: some 100 MB a judging.
+        # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
+        # for each judging.
         gc.collect()
         return found
 

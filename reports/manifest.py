@@ -1,6 +1,6 @@
 """manifest.json: what a run was, what it had to show, and how to repeat it.
 
-Written by whoever plays a scenario (the live runner, the simulator) with :func:`write_manifest`; read by the judge.
+Whoever plays a scenario (the live runner, the simulator) writes it with :func:`write_manifest`. The judge reads it.
 """
 
 import json
@@ -24,11 +24,11 @@ class ManifestError(Exception):
 class Expectations:
     """What must have happened for the run to count at all, and what must hold.
 
-    ``guarantees``: names that the scenario promises (``lost-write``; underscores are accepted); empty = every
-    guarantee for which the run left evidence. A promised one that cannot be judged makes the run INVALID.
+    ``guarantees`` names what the scenario promises (``lost-write``; underscores are accepted). If it is empty, every
+    guarantee must hold for which the run left evidence. A promised one that cannot be judged makes the run INVALID.
     """
 
-    faults: tuple[str, ...] = ()  # fault names, each as often as it must at least have a row in FAULTS
+    faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it stands here
     min_fetches: int = 0  # fetch operations that ended ok
     min_acked: int = 0  # records acknowledged with an offset
     max_schedule_slip_ms: int = 0  # worst invoke - intended allowed; 0 = not limited
@@ -37,13 +37,13 @@ class Expectations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A guarantee that was judged where the run was played (the simulator's invariants), not by Spark."""
+    """A guarantee that was judged while the run was played (the simulator's invariants), not by Spark."""
 
     guarantee: str
     holds: bool
     evidence: int = 0  # how many times it was evaluated
     at_us: int = -1  # when it broke first
-    detail: str = ""  # one sentence; of the first breach if there was one
+    detail: str = ""  # one sentence, about the first breach if there was one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ class Manifest:
     title: str = ""
     run_id: str = ""
     target: str = "reference"  # "reference" or HOST:PORT
-    revision: str = ""  # of the fetch sessions: final, first or none; empty: not chosen for the run
-    variant: str = ""  # what else was chosen where runs are compared, e.g. "with metadata epochs"
+    revision: str = ""  # revision of the fetch sessions: final, first or none; empty if not chosen for the run
+    variant: str = ""  # another choice that tells compared runs apart, e.g. "with metadata epochs"
     mutant: str = ""  # name of the planted defect, empty if none
     mutant_calls: int = -1  # how often the patched function ran; -1 unknown, 0 makes the run INVALID
     command: str = ""  # the command that was typed
@@ -67,7 +67,7 @@ class Manifest:
     dirty: bool = False
     start_wall_us: int = 0
     duration_us: int = 0  # 0 = unknown
-    warm_up_us: int = 0  # latency of the first so many microseconds is left out of the tables
+    warm_up_us: int = 0  # the tables leave out the latency of so many microseconds at the start
     trace_hash: str = ""  # simulator, single seeds
     clauses: tuple[str, ...] = ()
     crash: str = ""  # one sentence if the suite crashed or the broker died unexpectedly
@@ -87,7 +87,7 @@ def canonical_guarantee(name: str) -> str:
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> Path:
-    """Writes it whole or not at all (a run that is killed while writing leaves the old one)."""
+    """Writes the manifest whole or not at all. A run that is killed while writing leaves the old one."""
     run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / MANIFEST_NAME
     part = path.with_suffix(".part")
@@ -108,7 +108,7 @@ def read_manifest(run_dir: Path) -> Manifest:
 
 
 def manifest_from(raw: object, where: str = MANIFEST_NAME) -> Manifest:
-    """From parsed JSON. Unknown keys are refused: a misspelt expectation must not pass silently."""
+    """Makes a manifest of parsed JSON. It refuses unknown keys, since a misspelt expectation must not pass silently."""
     values = _known_keys(raw, Manifest, where)
     if values.get("version", MANIFEST_VERSION) != MANIFEST_VERSION:
         raise ManifestError(f"{where} has version {values['version']}; this suite reads version {MANIFEST_VERSION}")

@@ -1,4 +1,4 @@
-"""How far a mirror was behind its source over time, and what each rewind cost: plain arithmetic over the jobs' rows."""
+"""How far a mirror was behind its source over time, and what each rewind cost. Plain arithmetic over the jobs' rows."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,8 +16,11 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One partition by slots of SLOT_US, from the first slot with a record in the source: where the source ended, where
-    the mirror stood, and how old the oldest record was that it had not reached (microseconds, 0: none waited)."""
+    """One partition over time, in slots of SLOT_US from the first slot with a record in the source.
+
+    Each slot has the source's end, the mirror's position, and the age of the oldest record that the mirror had not
+    reached (microseconds; 0 if none waited).
+    """
 
     first: int
     ends: tuple[int, ...]
@@ -30,7 +33,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """``added_us``: by how much the lag grew until the mirror was back. ``took_us``: until then, None: it never was."""
+    """``added_us`` is by how much the lag grew until the mirror was back.
+
+    ``took_us`` is the time until then; it is None if the mirror never came back.
+    """
 
     topic: str
     partition: int
@@ -48,7 +54,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """Of one topic."""
+    """The measures of one topic's copy."""
 
     topic: str
     partitions: int

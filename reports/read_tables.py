@@ -1,6 +1,6 @@
 """Reads the history of one or several runs as data frames, each with a leading ``run`` column (0, 1, ...).
 
-Schemas are stated, never inferred; a table without files is an empty frame, and ``present`` says so.
+Schemas are stated, never inferred. A table without files is an empty frame and is missing from ``present``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ _TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "
 class Tables:
     """The tables of reports/schema.py plus what several jobs start from.
 
-    ``reads`` and ``sends`` are RUNS of that kind with their operation's f, type, invoke_us and complete_us (type
-    ``info`` where the operation has no row: its end is unknown), and last_offset, last_sequence and
-    ``shift`` = first_sequence - first_offset: two runs of a writer agree where they overlap if their shifts do.
-    ``notes``: TRACE without requests and replies, and without the notes on fetch sessions.
+    ``reads`` and ``sends`` are RUNS of that kind with their operation's f, type, invoke_us and complete_us. The type is
+    ``info`` where the operation has no row, because its end is unknown. They also have last_offset, last_sequence and
+    ``shift`` = first_sequence - first_offset. Two runs of a writer agree where they overlap if their shifts are equal.
+    ``notes`` is TRACE without requests and replies, and without the notes on fetch sessions.
     All three are kept in memory once they are used, and so is what jobs ask for by ``once``.
-    ``present``: (run, table name) for each table that has files.
+    ``present`` holds (run, table name) for each table that has files.
     """
 
     operations: DataFrame
@@ -59,7 +59,8 @@ class Tables:
     _lock: Any = field(default_factory=RLock)
 
     def once(self, name: str, make: "Callable[[Tables], DataFrame]") -> DataFrame:
-        """What several jobs begin with: planned and computed by the first of them, then read from memory."""
+        """A frame that several jobs begin with. The first of them plans and computes it; the others read it from
+        memory."""
         with self._lock:
             if name not in self.kept:
                 self.kept[name] = make(self).persist(StorageLevel.MEMORY_AND_DISK)
@@ -85,7 +86,7 @@ def read_tables(spark: SparkSession, run_dirs: Sequence[Path]) -> Tables:
 
 
 def tables_from(frames: Mapping[str, DataFrame], present: frozenset[tuple[int, str]]) -> Tables:
-    """``frames``: every table by name, with its ``run`` column."""
+    """``frames`` holds every table by name, with its ``run`` column."""
     joined = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
     noted = frames["trace"].where(~F.col("what").isin("request", "reply") & ~F.startswith("what", F.lit("session_")))
     notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")

@@ -1,8 +1,8 @@
-"""The rows of a run's history, one class a table: the one home of the columns' names, types and meanings.
+"""The rows of a run's history, one class for each table. Only this module declares the columns' names and types.
 
 All numbers are int64 with the unit in the name. Times are microseconds from one clock for the whole machine. Rows that
-the fleet records are written once and never changed; they are not frozen only because that doubles the cost of making
-one.
+the fleet records are written once and never changed. They are not frozen, because frozen rows cost twice as much to
+make.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 from reports.columns import Later, Moment, Row, table
 
 END_OF_RUN_US = 2**63 - 1
-"""``AssignmentRow.until_us`` of an assignment that lasted to the end; never shifted."""
+"""``AssignmentRow.until_us`` of an assignment that lasted to the end. It is never shifted."""
 
 
 @table("operations", "history/operations*.parquet")

@@ -1,7 +1,7 @@
 """The history schema: the tables that a run leaves as Parquet. ``reports/rows.py`` declares their columns.
 
-Writers (fleet recorder, simulator, suite) turn it into pyarrow schemas, Spark jobs into StructTypes. All numbers are
-int64 with the unit in the name; times ``*_us`` are microseconds since the run's start (manifest.json:
+Writers (fleet recorder, simulator, suite) turn it into pyarrow schemas, and Spark jobs into StructTypes. All numbers
+are int64 with the unit in the name. Times ``*_us`` are microseconds since the run's start (manifest.json:
 ``start_wall_us``), from one clock for the whole machine.
 """
 
@@ -20,7 +20,7 @@ BROKER = ROW_TABLES[rows.BrokerSample]
 
 
 def arrow_schema(table: Table) -> Any:
-    """As pyarrow has it, which is imported only now."""
+    """The table's pyarrow schema. pyarrow is imported only now."""
     import pyarrow as pa
 
     kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
@@ -28,11 +28,11 @@ def arrow_schema(table: Table) -> Any:
 
 
 def files_of(run_dir: Path, table: Table) -> list[str]:
-    """The table's files in a run's folder, empty ones left out."""
+    """The table's files in a run's folder, without empty ones."""
     return sorted(str(path) for path in run_dir.glob(table.path) if path.stat().st_size > 0)
 
 
 def history_bytes(run_dirs: Sequence[Path]) -> int:
-    """Size of all tables of these runs, as stored."""
+    """The stored size of all tables of these runs."""
     names = [name for folder in run_dirs for table in TABLES for name in files_of(folder, table)]
     return sum(Path(name).stat().st_size for name in names)

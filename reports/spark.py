@@ -1,4 +1,4 @@
-"""The Spark session that judges: one local session, small and quiet; a master given by spark-submit wins."""
+"""The Spark session that judges. It is local, small and quiet, but a master given by spark-submit wins."""
 
 import os
 import shutil
@@ -19,11 +19,11 @@ DRIVER_MEMORY = "1g"
 LARGE_DRIVER_MEMORY = "3g"
 TINY_HISTORY_BYTES = 1024 * 1024
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
-"""Of Parquet; about a million rows."""
+"""A history of so much Parquet has about a million rows."""
 
 
 def require_java() -> Path:
-    """The ``java`` that Spark will start. Raises SetupError (one sentence, what to install)."""
+    """The ``java`` that Spark will start. Raises SetupError, whose one sentence says what to install."""
     home = os.environ.get("JAVA_HOME", "")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
@@ -44,7 +44,7 @@ def require_java() -> Path:
 
 
 def java_major(version_text: str) -> int:
-    """From the output of ``java -version``; 0 if it shows no version."""
+    """The major version in the output of ``java -version``; 0 if it shows none."""
     quoted = version_text.split('"')
     if len(quoted) < 2:
         return 0
@@ -57,7 +57,7 @@ def java_major(version_text: str) -> int:
 def spark_session(app: str = "crucible-report", history_bytes: int = 0) -> Iterator["SparkSession"]:
     """Starts Spark (about 5 s) and stops it at the end. Raises SetupError without PySpark or Java.
 
-    ``history_bytes``: what it will be asked to judge; decides on memory and on how far Java optimises.
+    ``history_bytes`` is the size of what it will judge. It decides on memory and on how far Java optimises.
     """
     try:
         from pyspark.sql import SparkSession
@@ -86,10 +86,10 @@ def spark_session(app: str = "crucible-report", history_bytes: int = 0) -> Itera
 
 @contextmanager
 def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
-    """Settings of this session that suit so much data, until the block's end.
+    """Gives this session settings that suit so much data, until the block's end.
 
-    A tiny history is judged faster interpreted: compiling the plans would take longer than running them. A small one
-    stays in one partition. A large one gets partitions of about 32 MB.
+    The plans of a tiny history are interpreted, because compiling them would take longer than running them. A small
+    history stays in one partition. A large one gets partitions of about 32 MB.
     """
     if history_bytes < SMALL_HISTORY_BYTES:
         interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -151,7 +151,7 @@ def _settings(scratch: Path, history_bytes: int) -> dict[str, str]:
         "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
     }
-    if "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit: its choices stand
+    if "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has chosen already
         return settings
     return settings | {
         "spark.master": "local[*]",

@@ -25,7 +25,7 @@ RANK = (Outcome.PASSED, Outcome.INVALID, Outcome.FAILED, Outcome.CRASHED)
 
 
 def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
-    """Of several runs; PASSED for none."""
+    """The worst outcome of several runs; PASSED if there are none."""
     return max(outcomes, key=RANK.index, default=Outcome.PASSED)
 
 
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def worst_exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Of several runs."""
+    """The exit code of the worst of several runs."""
     return int(worst_outcome(one.outcome for one in verdicts))
 
 
@@ -102,7 +102,7 @@ def write_verdict(path: Path, verdict: Verdict) -> None:
 
 
 def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
-    """JUnit XML: one test case per guarantee, and one, ``run``, for whether the run counts at all."""
+    """Writes JUnit XML with one test case per guarantee. The case ``run`` says whether the run counts at all."""
     broken = [one for one in verdict.guarantees if one.status == "broken"]
     skipped = [one for one in verdict.guarantees if one.status not in ("holds", "broken")]
     errors = int(verdict.outcome in (Outcome.INVALID, Outcome.CRASHED))
@@ -137,5 +137,5 @@ def _line(one: Anomaly) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """XML 1.0 has no control characters, but a foreign topic's or client's name may."""
+    """Replaces control characters: XML 1.0 has none, but the name of a foreign topic or client may."""
     return "".join(char if char in "\t\n" or char >= " " else "\ufffd" for char in text)

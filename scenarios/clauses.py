@@ -1,6 +1,6 @@
-"""The clauses side by side with the code that names them, the tests that prove them, the scenarios that use them.
+"""Lists each clause with the code that names it, the tests that prove it and the scenarios that use it.
 
-Generated from the sources each time: nothing here is typed by hand but ``reference_broker/clauses.toml``.
+The list is made from the sources each time. Only ``reference_broker/clauses.toml`` is typed by hand.
 """
 
 import ast
@@ -17,7 +17,8 @@ _ID = re.compile(r"\b([DFGSHTPM])-(\d{1,2})\b")
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """``code`` / ``tests`` / ``scenarios``: where it is named; paths relative to the clone, tests as path::name."""
+    """``code``, ``tests`` and ``scenarios`` say where the clause is named: paths relative to the clone, tests as
+    path::name."""
 
     id: str
     text: str
@@ -43,7 +44,7 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
 
 
 def marked_tests(root: Path = ROOT) -> dict[str, list[str]]:
-    """What ``pytest.mark.clause`` names -> the tests (path::name) that are marked so."""
+    """Maps each ID that ``pytest.mark.clause`` names to the tests (path::name) with that mark."""
     tests: dict[str, list[str]] = {}
     for path in _sources(root):
         if _is_test(path):
@@ -68,7 +69,7 @@ def _is_test(path: Path) -> bool:
 
 
 def texts(root: Path = ROOT) -> dict[str, str]:
-    """Clause ID -> its one line."""
+    """Maps each clause ID to the clause's one line."""
     with (root / "reference_broker" / "clauses.toml").open("rb") as file:
         rooms = tomllib.load(file)
     return {
@@ -102,7 +103,7 @@ def _is_pytestmark(target: ast.expr) -> bool:
 
 
 def _ids(node: ast.AST) -> tuple[str, ...]:
-    """The arguments of ``pytest.mark.clause(...)``, else nothing."""
+    """The arguments if the node is ``pytest.mark.clause(...)``, else nothing."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clause"):
         return ()
     return tuple(str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))

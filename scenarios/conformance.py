@@ -1,6 +1,6 @@
-"""What Apache Kafka's own tests assert, each with the tests of ours that show it too, or why it does not apply.
+"""Lists what Apache Kafka's own tests assert, with the tests of ours that show the same, or why it does not apply.
 
-Generated from the sources each time: nothing here is typed by hand but ``reference_broker/conformance.toml``.
+The list is made from the sources each time. Only ``reference_broker/conformance.toml`` is typed by hand.
 """
 
 import tomllib
@@ -16,8 +16,11 @@ _NOT_BEHAVIOURS = ("path", "unlike")
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """``id``: class and method of Kafka's test. ``path``: its file in Kafka's repository. ``unlike``: why it does not
-    apply here; empty: it does, and ``tests`` (path::name) show it."""
+    """What one test of Kafka asserts.
+
+    ``id`` is the class and the method of Kafka's test, ``path`` its file in Kafka's repository. ``unlike`` says why the
+    behaviour does not apply here. If it is empty the behaviour applies, and ``tests`` (path::name) show it.
+    """
 
     id: str
     text: str
@@ -39,7 +42,7 @@ def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
 
 
 def behaviour_ids(root: Path = ROOT) -> tuple[str, ...]:
-    """What tests may name, without a look at them."""
+    """The IDs that tests may name, found without reading the tests."""
     return tuple(one.id for one in _behaviours(root, {}))
 
 

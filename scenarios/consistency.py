@@ -1,4 +1,4 @@
-"""What must hold between the parts of one scenario file; each refusal is one sentence."""
+"""Checks that the parts of one scenario file fit together. Each refusal is one sentence."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def needed_by(fault: Fault) -> str:
 
 
 def check(scenario: Scenario, file: str) -> None:
-    """Raises ScenarioError."""
+    """Raises ScenarioError if the parts do not fit together."""
     _check_load(scenario, file)
     _check_revisions(scenario, file)
     _check_names([fault.name for fault in scenario.faults], file, "fault: two faults are")
@@ -36,7 +36,7 @@ def check(scenario: Scenario, file: str) -> None:
 
 
 def check_load(load: Load, file: str) -> None:
-    """What must hold in any load, whoever plays it. Raises ScenarioError."""
+    """Checks what must hold in any load, whoever plays it. Raises ScenarioError."""
     topics = {topic.name: topic for topic in load.topics}
     _check_topics(load.topics, file)
     asked = [(f"{each.name!r}", each.topic) for each in load.fetchers]
@@ -85,7 +85,7 @@ def _check_groups(load: Load, file: str) -> None:
 
 
 def _check_load(scenario: Scenario, file: str) -> None:
-    """What the cluster and the simulator ask of the load."""
+    """Checks what the cluster and the simulator need from the load."""
     load, total = scenario.load, scenario.cluster.total
     check_load(load, file)
     if not load.topics:

@@ -1,8 +1,8 @@
-"""Dataclasses that are tables of a file: each field says of itself what may stand there.
+"""Dataclasses that describe the tables of a file. Each field declares what the file may say there.
 
 A field is one line, ``poll_interval_ms: Annotated[int, Whole(0)] = 100``: its type, what it may hold, and its default.
-``read`` takes a table by these lines, ``as_table`` writes it back, and ``simulated`` gives the value that the simulator
-plays. Nothing else names the fields.
+``read`` makes a value of a table, ``as_table`` writes it back, and ``simulated`` gives the value that the simulator
+plays. All three follow these lines, and nothing else names the fields.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from scenarios.fields import Reader
 
 T = TypeVar("T")
 SIMULATED = "sim_"
-"""``sim_count`` beside ``count``: the number in the simulator; None: the same."""
+"""``sim_count`` beside ``count`` is the number in the simulator. None means the same number."""
 
 
 class Kind(Protocol):
     """What a field may hold."""
 
     def take(self, reader: Reader, key: str, default: Any) -> Any:
-        """The key's value; ``default`` None: it must be there. Raises ScenarioError."""
+        """The key's value. The key must be there if ``default`` is None. Raises ScenarioError."""
         ...
 
     def told(self, value: Any) -> object:
-        """As it stands in a file."""
+        """The value as it stands in a file."""
         ...
 
 
@@ -58,7 +58,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text; ``allowed``: one of these."""
+    """A text. If ``allowed`` is given it must be one of these."""
 
     allowed: tuple[str, ...] | None = None
 
@@ -82,7 +82,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A list of texts, at least one; ``allowed``: each one of these."""
+    """A list of at least one text. If ``allowed`` is given each must be one of these."""
 
     allowed: tuple[str, ...] | None = None
 
@@ -122,7 +122,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A table of weights for some of the words, of which one is above 0; kept as pairs in the words' order."""
+    """A table of weights for some of the words, kept as pairs in the words' order. One weight must be above 0."""
 
     words: tuple[str, ...]
 
@@ -186,7 +186,7 @@ def _kind(hint: Any) -> Kind:
 
 
 def read(declared: type[T], reader: Reader) -> T:
-    """The value that a table says. Raises ScenarioError for an unknown key, and for what a field may not hold."""
+    """Makes a value of a table. Raises ScenarioError for an unknown key, and for what a field may not hold."""
     found: dict[str, Any] = {}
     kinds = kinds_of(declared)
     for field in fields(declared):  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def read(declared: type[T], reader: Reader) -> T:
 
 
 def as_table(value: Any) -> dict[str, object]:
-    """What ``read`` makes the same value of; fields at their default are left out."""
+    """The table of which ``read`` makes this value again. Fields at their default are left out."""
     kinds = kinds_of(type(value))
     return {
         field.name: kinds[field.name].told(getattr(value, field.name))
@@ -211,7 +211,7 @@ def as_table(value: Any) -> dict[str, object]:
 
 
 def simulated(value: T) -> T:
-    """The same in the simulator: each ``sim_`` field stands in for the one that it is named after, in all tables."""
+    """The value for the simulator. In all tables each ``sim_`` field replaces the field that it is named after."""
     changes: dict[str, Any] = {}
     for field in fields(value):  # type: ignore[arg-type]
         now = getattr(value, field.name)

@@ -1,7 +1,7 @@
-"""A scenario for one seed: alternatives chosen, sweeps at their place. Both worlds play what comes out of here.
+"""Makes the scenario of one seed: it chooses alternatives and places sweeps. Both worlds play the result.
 
-Nothing is random: the seeds go through the alternatives and the swept ranges in order, the first in the file fastest,
-so that N seeds cover the first N combinations. All other ranges are drawn where they are used.
+Nothing is random here. The seeds go through the alternatives and the swept ranges in order, the first in the file
+fastest, so N seeds cover the first N combinations. All other ranges are drawn where they are used.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from scenarios.model import Fault, Range, Scenario
 def drawn(scenario: Scenario, seed: int) -> Scenario:
     """The same scenario with one fault of each ``either`` group and a fixed ``nth`` for each swept fault.
 
-    Drawing what is drawn already changes nothing.
+    Drawing again changes nothing.
     """
     wheel = _Wheel(seed)
     chosen: dict[str, str] = {}
@@ -26,7 +26,8 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
 
 
 def combinations(scenario: Scenario) -> int:
-    """How many seeds in a row go through all alternatives and sweeps, if each alternative has the widest sweep."""
+    """How many seeds in a row it takes to play all alternatives and sweeps, if each alternative has the widest
+    sweep."""
     groups: dict[str, list[Fault]] = {}
     for fault in scenario.faults:
         groups.setdefault(fault.either or f"alone/{fault.name}", []).append(fault)
@@ -34,7 +35,7 @@ def combinations(scenario: Scenario) -> int:
 
 
 class _Wheel:
-    """The digits of the seed, each in the base that is asked for."""
+    """Gives the digits of the seed one after the other, each in the base that is asked for."""
 
     def __init__(self, seed: int) -> None:
         self._rest = seed
@@ -46,7 +47,7 @@ class _Wheel:
 
 
 def _placed(fault: Fault, wheel: _Wheel) -> Fault:
-    """As an ordinary fault, which stays what it is when others are dropped."""
+    """The swept fault as an ordinary one, which stays the same when other faults are dropped."""
     fault = replace(fault, either="")
     if not fault.swept:
         return fault

@@ -1,4 +1,4 @@
-"""A scenario's clients with and without the epochs that keep them from stale metadata (KIP-232, KIP-320)."""
+"""Switches the epochs that keep a scenario's clients from stale metadata on and off (KIP-232, KIP-320)."""
 
 from dataclasses import replace
 
@@ -6,8 +6,10 @@ from scenarios.model import Scenario
 
 
 def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: bool | None = None) -> Scenario:
-    """All of its groups and its mirror keep to metadata epochs or not, and send leader epochs or not (None: as the
-    scenario says); nothing else differs, nor does its name."""
+    """The scenario whose groups and mirror all keep to metadata epochs or not, and all send leader epochs or not.
+
+    None leaves it as the scenario says. Nothing else differs, not even the name.
+    """
     load = scenario.load
 
     def sends(said: bool) -> bool:

@@ -1,4 +1,4 @@
-"""``[[fault]]`` and its ``match``: one fault, with what may stand together in it."""
+"""Reads ``[[fault]]`` and its ``match``, and checks which keys may stand together in one fault."""
 
 from scenarios.fields import Reader
 from scenarios.model import Fault, Link, Match, NodeChoice
@@ -19,11 +19,11 @@ MATCH_KEYS = {
     "peer_reply": ("api", "from_node", "position", "role"),
     "disk_write": ("path", "position", "role"),
 }
-"""What can be told apart where. A note's own fields come beside ``note`` and ``role``."""
+"""The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields."""
 
 
 def read_fault(reader: Reader) -> Fault:
-    """Raises ScenarioError."""
+    """Reads one fault. Raises ScenarioError."""
     on = reader.text("on", "", allowed=("", *PLACES))
     at_s = reader.number("at_s", -1.0, low=0.0)
     if (on == "") == (at_s < 0):

@@ -1,4 +1,4 @@
-"""Typed reading of TOML tables: each key is taken once, what is left over at the end is refused."""
+"""Reads TOML tables with types. Each key is taken once, and what is left over at the end is refused."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -14,11 +14,11 @@ class Range(NamedTuple):
 
 
 class ScenarioError(ValueError):
-    """A scenario file or name that cannot be used; the message is one sentence for the person who gave it."""
+    """A scenario file or name cannot be used. The message is one sentence for the person who gave it."""
 
 
 class Reader:
-    """One table. ``file`` and ``where`` stand in messages; the keys asked for are the allowed ones."""
+    """Reads one table. ``file`` and ``where`` stand in messages. The keys that are asked for are the allowed ones."""
 
     def __init__(self, table: Mapping[str, object], file: str, where: str) -> None:
         self._table = table
@@ -33,7 +33,7 @@ class Reader:
         return ScenarioError(f"{self._file}: {self._path(key)} {must}")
 
     def knows(self, key: str) -> None:
-        """The key is allowed, though nobody asks for it."""
+        """Allows a key that nobody asks for."""
         self._asked.append(key)
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class Reader:
         raise self.refusal(key, f"is {_shown(value, str)}; it must be a node's number or one of: {', '.join(words)}")
 
     def range(self, key: str, default: tuple[int, int] | None = None, low: int | None = None) -> Range:
-        """A whole number, or a list of two: the least and the greatest."""
+        """A whole number, or a list of two numbers: the least and the greatest."""
         value = self._take(key, None if default is None else list(default))
         ends = [value, value] if isinstance(value, int) else value
         if (
@@ -126,14 +126,14 @@ class Reader:
         return Reader(value, self._file, self._path(key))
 
     def tables(self, key: str) -> list["Reader"]:
-        """An array of tables; none is fine."""
+        """An array of tables, which may be empty."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise self.refusal(key, f"must be tables, each under [[{self._path(key)}]], not {_shown(value)}")
         return [Reader(each, self._file, f"{self._path(key)}[{number}]") for number, each in enumerate(value)]
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """All entries of a free table as texts (``true`` and numbers as Kafka writes them), sorted by key."""
+        """All entries of a free table as texts, sorted by key. Kafka writes ``true`` and numbers the same way."""
         return tuple(sorted((key, self._plain(key, value)) for key, value in self._table.items()))
 
     def integers(self) -> tuple[tuple[str, int], ...]:
@@ -141,7 +141,8 @@ class Reader:
         return tuple(sorted((key, self.integer(key)) for key in self._table))
 
     def conditions(self, known: Sequence[str]) -> tuple[tuple[str, Range | str], ...]:
-        """All entries but the ``known`` ones, sorted by key: a number, a list of two, or a text (a shell pattern)."""
+        """All entries but the ``known`` ones, sorted by key. Each is a number, a list of two, or a text (a shell
+        pattern)."""
         keys = [key for key in sorted(self._table) if key not in known]
         return tuple((key, self.text(key) if isinstance(self._table[key], str) else self.range(key)) for key in keys)
 

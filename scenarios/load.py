@@ -1,7 +1,7 @@
-"""The load: topics, and the clients that write and read them. The one declaration of each of its fields.
+"""The load: topics, and the clients that write and read them. Each field is declared only here.
 
-The scenario file, the fleet's spec, the simulator and the live runner all read it from here. Times whose name ends in
-``_s`` are seconds. A ``sim_`` field says how the simulator differs; where it is None, the simulator does the same.
+The scenario file, the fleet's spec, the simulator and the live runner all follow these classes. Times whose name ends
+in ``_s`` are seconds. A ``sim_`` field says how the simulator differs; where it is None, the simulator does the same.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ MIRROR_GROUP = "mirror"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``config``: topic settings by Kafka's names. ``replicas``: replication factor."""
+    """``config`` holds topic settings by Kafka's names. ``replicas`` is the replication factor."""
 
     name: str
     partitions: Annotated[int, Whole(1, 10_000)]
@@ -42,7 +42,7 @@ class Topic:
 
     @property
     def min_insync(self) -> int:
-        """``min.insync.replicas``, 1 unless told."""
+        """``min.insync.replicas``, which is 1 by default."""
         return int(dict(self.config).get("min.insync.replicas", "1"))
 
 
@@ -51,7 +51,7 @@ class Fetchers:
     """A group of like fetchers. Each reads ``partitions`` partitions of ``topic`` and an idle one of its own, which is
     appended to once. The partitions are taken in a ring, so that each is read by about the same number of fetchers.
     Fetchers are numbered through all groups, and a client ID is ``fetcher-<behaviour>-<number>``.
-    ``revision``: of the session that it speaks.
+    ``revision`` is that of the fetch session.
     """
 
     name: str = "fetcher"
@@ -70,8 +70,11 @@ class Fetchers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producers:
-    """A group of like producers, each at ``rate_per_s`` records a second (open loop), in requests of ``batch_records``,
-    over all partitions of ``topic`` in turn. Client IDs are ``producer-<number>``."""
+    """A group of like producers. Client IDs are ``producer-<number>``.
+
+    Each sends ``rate_per_s`` records a second (open loop), in requests of ``batch_records``, to all partitions of
+    ``topic`` in turn.
+    """
 
     name: str = "producer"
     count: Count
@@ -87,7 +90,8 @@ class Producers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admins:
-    """A group of like admins, each ``rate_per_s`` operations a second (open loop), drawn by the weights in ``mix``.
+    """A group of like admins. Each does ``rate_per_s`` operations a second (open loop), drawn by the weights in
+    ``mix``.
 
     A creation asks for ``topics_per_request`` topics of ``partitions`` partitions each, with the replicas of the first
     topic. Client IDs are ``admin-<number>``.
@@ -118,14 +122,15 @@ class MetadataReaders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Like members of the consumer group ``name``; several tables with one name are one group of mixed members. Client
+    """Like members of the consumer group ``name``. Several tables with one name are one group of mixed members. Client
     IDs are ``member-<number>``, numbered through all tables.
 
-    ``protocol`` ``assigned``: there is no membership, each reads all partitions of ``topics`` and commits as a simple
-    consumer does. ``metadata_epoch``: draft versions, the guard and the waits of the metadata epoch, else the usual
-    versions. ``leader_epochs``: sends current leader epochs (KIP-320), else -1. ``static``: with a
-    ``group.instance.id``. ``metadata_interval_ms``: how often the metadata is asked for although nothing is wrong.
-    ``stay_s``: leaves and begins anew after so long; 0: stays.
+    With ``protocol`` ``assigned`` there is no membership: each reads all partitions of ``topics`` and commits as a
+    simple consumer does. With ``metadata_epoch`` members speak draft versions, and use the guard and the waits of the
+    metadata epoch; without it they speak the usual versions. With ``leader_epochs`` they send current leader epochs
+    (KIP-320), else -1. ``static`` members have a ``group.instance.id``. ``metadata_interval_ms`` is how often a member
+    asks for metadata although nothing is wrong. A member leaves and begins anew after ``stay_s``; 0 means that it
+    stays.
     """
 
     name: str
@@ -153,9 +158,11 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """``count`` group members that copy ``topic`` to the topic of the same name in a second cluster of one node, by an
-    idempotent producer; what they have copied they commit to the source cluster. ``reset`` and the switches as those
-    of Groups. Client IDs are ``mirror-<number>``, the group is ``mirror``."""
+    """``count`` group members copy ``topic`` to the topic of the same name in a second cluster of one node.
+
+    They write with an idempotent producer, and commit to the source cluster what they have copied. ``reset`` and the
+    switches mean the same as in Groups. Client IDs are ``mirror-<number>``, and the group is ``mirror``.
+    """
 
     topic: str
     count: Count = 1
@@ -173,12 +180,12 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """``seconds`` of load; then heal, final polls and the final read.
+    """The load lasts ``seconds``. Then faults heal, and final polls and the final read follow.
 
-    ``topics``: the first is the hot one; idle partitions, and the topics that admins make, have its replicas.
-    ``idle_appends_s``: over how many seconds from the load's start the idle partitions get their one append, one
-    after the other; 0: all before the load. ``request_timeout_ms``: beyond the time that a request lets the broker
-    wait.
+    The first of ``topics`` is the hot one. Idle partitions, and the topics that admins make, have its replicas. The
+    idle partitions get their one append one after the other, during the first ``idle_appends_s`` seconds of the load;
+    0 means that all get it before the load. ``request_timeout_ms`` counts beyond the time that a request lets the
+    broker wait.
     """
 
     seconds: Annotated[float, Number(0.0)]

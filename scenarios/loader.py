@@ -1,4 +1,4 @@
-"""Finds and reads scenario files: TOML to frozen values, refusing what it does not know.
+"""Finds scenario files and reads their TOML into frozen values. It refuses what it does not know.
 
 Every refusal is one sentence that names the file, the key and what is allowed (``ScenarioError``; exit code 2).
 """
@@ -26,8 +26,9 @@ def load_all() -> tuple[Scenario, ...]:
 
 
 def find(wanted: str) -> Scenario:
-    """The scenario with this file, stem (with or without its number), or number in the list of scenarios; what ends in
-    ``@first``, ``@final`` or ``@none`` is meant in that revision."""
+    """The scenario with this file, stem (with or without its number), or number in the list of scenarios.
+
+    A name that ends in ``@first``, ``@final`` or ``@none`` means the scenario in that revision."""
     wanted, mark, revision = wanted.partition(MARK)
     scenario = _find(wanted)
     return in_revision(scenario, revision) if mark else scenario
@@ -52,7 +53,7 @@ def _find(wanted: str) -> Scenario:
 
 
 def typed(scenario: Scenario) -> str:
-    """What to type for it on a command line: its name, or its file if it lies elsewhere."""
+    """What to type for the scenario on a command line: its name, or its file if that lies elsewhere."""
     ours = (FOLDER, FOLDER / "regressions")
     if Path(scenario.path).resolve().parent in ours:
         return scenario.name
@@ -75,7 +76,7 @@ def load(path: Path) -> Scenario:
 
 
 def parse(table: Mapping[str, object], path: Path) -> Scenario:
-    """The scenario in a parsed TOML table; ``path`` gives the name and stands in messages."""
+    """The scenario in a parsed TOML table. ``path`` gives the name and stands in messages."""
     top = Reader(table, path.name, "")
     number = top.integer("number", -1, low=1)
     min_fetches = top.integer("min_fetches", low=0)

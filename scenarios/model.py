@@ -1,8 +1,8 @@
 """What a scenario file says, as frozen values; ``scenarios/README.md`` explains every key.
 
-Times are seconds since the load's start where the name ends in ``_s``. A ``Range`` is inclusive; where a file
-gives one number, both ends are that number. Ranges are drawn from the run's seed, so that a search over seeds
-moves the fault through the states around it.
+Times whose name ends in ``_s`` are seconds since the load's start. A ``Range`` is inclusive; where a file gives one
+number, both ends are that number. A number in a range is drawn from the run's seed, so that a search over seeds moves
+the fault through the states around it.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ NodeChoice = int | str
 
 
 class Link(NamedTuple):
-    """A directed link: ``source`` dials ``target``. Each end a node's number or one of vocabulary.LINK_ENDS."""
+    """A directed link: ``source`` dials ``target``. Each end is a node's number or one of vocabulary.LINK_ENDS."""
 
     source: NodeChoice
     target: NodeChoice
@@ -60,8 +60,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``nodes`` voters, numbered from 0, then ``observers``. ``config``: broker settings by Kafka's names, values as
-    strings."""
+    """``nodes`` voters are numbered from 0, and ``observers`` after them.
+
+    ``config`` holds broker settings by Kafka's names, with values as strings.
+    """
 
     nodes: Annotated[int, Whole(1, 9)] = 1
     config: Annotated[tuple[tuple[str, str], ...], Settings()] = ()
@@ -75,14 +77,18 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which frames, writes or notes a fault hits; None matches all. ``client_id`` and ``path`` are shell patterns.
+    """Which frames, writes or notes a fault hits. None matches all. ``client_id`` and ``path`` are shell patterns.
 
-    ``api``: Kafka's API key; ``session``: session ID non-zero (true) or zero (false) in the request;
-    ``session_epoch`` of the request; ``error``: top-level code of a reply; ``position`` in the file written or the
-    snapshot; ``role``: who sent the frame (``client``, ``peer``), or what the struck node is at that moment
-    (``leader``, ``follower``, ``observer``); ``from_node``: the node that sent the frame. ``note``: the name of a
-    Note; ``fields``: what its fields must be (numbers in a range, or texts as shell patterns), and ``remaining``, its
-    ``of`` minus its ``number`` or, of a chunk, the bytes of ``size`` behind it.
+    - ``api`` is Kafka's API key.
+    - ``session`` is true if the request's session ID is non-zero, false if it is zero.
+    - ``session_epoch`` is that of the request, ``error`` the top-level code of a reply.
+    - ``position`` is that in the written file or in the snapshot.
+    - ``role`` says who sent the frame (``client``, ``peer``), or what the struck node is at that moment (``leader``,
+      ``follower``, ``observer``).
+    - ``from_node`` is the node that sent the frame.
+    - ``note`` is the name of a Note. ``fields`` say what its fields must be: numbers in a range, or texts as shell
+      patterns. ``remaining`` is the note's ``of`` minus its ``number`` or, for a chunk, the bytes of ``size`` behind
+      it.
     """
 
     api: int | None = None
@@ -100,18 +106,20 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. With ``on`` it is done by the interceptor at a state, else from outside at ``at_s``.
+    """One fault. With ``on`` the interceptor injects it at a state; otherwise it begins from outside at ``at_s``.
 
-    ``node`` may be a role: at a state the rule watches all nodes and strikes where the node is that at that moment; at
-    a time it is resolved when the fault begins. ``total`` counts over all nodes and incarnations. Of the faults with
-    the same ``either`` each seed plays one; ``swept``: ``nth`` goes through its range with the seeds, in order
+    **At a state** the fault hits the ``nth`` match of each client ID and, if ``every`` > 0, each ``every``-th match
+    after it. It hits at most ``times`` for each client (0: no bound) and ``total`` over all nodes and incarnations
+    (0: no bound), from ``after_s`` to ``until_s`` of the load. If ``node`` is a role, the rule watches all nodes and
+    strikes a node that has the role at that moment.
+
+    **At a time** the fault begins at ``at_s`` and is healed after ``duration_s``. With ``repeat`` > 1 it begins again
+    every ``repeat_every_s``. If ``node`` is a role, it is resolved when the fault begins. The ``sim_`` fields hold in
+    the simulator, whose load is shorter.
+
+    A killed, powered off or terminated node comes back after ``restart_after_s``; -1 means never. Of the faults with
+    the same ``either`` each seed plays one. With ``swept`` the ``nth`` goes through its range with the seeds, in order
     (``scenarios.draw``).
-
-    State: of the matches of each client ID it hits the ``nth`` and, if ``every`` > 0, each ``every``-th after it, at
-    most ``times`` a client (0: no bound) and ``total`` over all (0: no bound), from ``after_s`` to ``until_s`` of the
-    load. Time: begins at ``at_s`` and is healed after ``duration_s``; ``repeat`` > 1 begins again every
-    ``repeat_every_s``. ``sim_``: the same in the simulator, whose load is shorter. ``restart_after_s``: of a killed,
-    powered off or terminated node, -1: never.
     """
 
     name: str
@@ -134,26 +142,26 @@ class Fault:
     restart_after_s: float = 1.0
     node: NodeChoice = 0
     link: Link | None = None
-    """of a link fault, never None there: unless told, from the clients to ``node``"""
+    """the link of a link fault, where it is never None; by default it leads from the clients to ``node``"""
     clients: bool = False
     """node_isolated: clients cannot reach it either"""
     direction: str = "both"
-    """of a link fault: ``upstream`` (bytes from its source), ``downstream`` (bytes to it) or ``both``"""
+    """direction of a link fault: ``upstream`` (bytes from its source), ``downstream`` (bytes to it) or ``both``"""
     delay_ms: Range = NOTHING
     jitter_ms: int = 0
     step_ms: int = 0
     cut_bytes: Range = NOTHING
-    """link_truncated: bytes that still pass; at a disk_write: bytes of that write that are kept"""
+    """for link_truncated the bytes that still pass; at a disk_write the bytes of that write that are kept"""
     bytes_per_s: int = 0
     config: tuple[tuple[str, str], ...] = ()
-    """rolling_bounce: settings with which the nodes come back, beside or instead of what they had"""
+    """rolling_bounce: settings with which the nodes come back; they add to or replace what the nodes had"""
     between_s: float = 1.0
-    """rolling_bounce: from a node's return until the next is stopped"""
+    """rolling_bounce: time from a node's return until the next node is stopped"""
     feature: str = ""
     level: int = 0
     """feature_finalized: the name, and the level to which it is raised through UpdateFeatures"""
     optional: bool = False
-    """the run is valid although this fault never fired"""
+    """the run is valid even if this fault never fired"""
     either: str = ""
     swept: bool = False
     boot: bool = False
@@ -169,8 +177,11 @@ EveryS = Annotated[float, Number(0.1)]
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """Random faults beside the written ones: each seed draws which of ``kinds`` are on and how often each comes, on
-    average one fault every ``every_s`` seconds of the load (``sim_every_s`` in the simulator)."""
+    """Random faults in addition to the written ones.
+
+    Each seed draws which of ``kinds`` are on and how often each comes. On average there is one fault every ``every_s``
+    seconds of the load (``sim_every_s`` in the simulator).
+    """
 
     kinds: Annotated[tuple[str, ...], Texts(SWARM_KINDS)]
     every_s: EveryS
@@ -179,10 +190,13 @@ class Swarm:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``path`` is the file it came from, ``name`` its stem. ``state``: named states set before the load, with their
-    value (chaos/presets). ``revisions``: in which it is played, each by itself (scenarios.revisions); with one
-    only, the run is of that one. ``min_fetches`` / ``min_acked``: fetches and acknowledged records without which the
-    run is INVALID (``sim_``: in the simulator). ``mutants``: those that this scenario must turn red."""
+    """What one scenario file says. ``path`` is the file, ``name`` its stem.
+
+    ``state`` holds named states that are set before the load, with their value (chaos/presets). The scenario is played
+    in each of its ``revisions`` by itself (scenarios.revisions); if there is only one, the run is of that one. With
+    fewer fetches than ``min_fetches`` or fewer acknowledged records than ``min_acked`` the run is INVALID (``sim_`` in
+    the simulator). ``mutants`` are those that this scenario must turn red.
+    """
 
     name: str
     path: str
@@ -206,10 +220,11 @@ class Scenario:
 
     @property
     def expected_faults(self) -> tuple[str, ...]:
-        """Without which a run shows nothing: a name for each time that a fault must fire (of a rolling bounce for each
-        node), and the states to be set.
+        """The faults and states without which a run shows nothing.
 
-        Of a scenario that is drawn for a seed (``scenarios.draw``)."""
+        A fault's name stands here for each time that it must fire; a rolling bounce fires once for each node. The
+        scenario must be drawn for a seed (``scenarios.draw``).
+        """
         nodes = self.cluster.total
         fired = [
             fault.name

@@ -1,4 +1,4 @@
-"""One scenario in one revision of fetch sessions: the same load and faults, spoken by all that hold sessions."""
+"""Makes a scenario in one revision of fetch sessions. Load and faults stay; all that hold sessions speak it."""
 
 from dataclasses import replace
 
@@ -8,17 +8,18 @@ from scenarios.model import Scenario
 from scenarios.vocabulary import FETCHER_REVISIONS, REVISIONS
 
 FOLLOWERS_REVISION = "fetch.session.revision"
-"""The broker's setting: what its followers speak."""
+"""The broker's setting for the revision that its followers speak."""
 SLOTS = "max.incremental.fetch.session.cache.slots"
-"""The broker's setting: with none, nobody is given a session, and each fetch of a follower is a full one."""
+"""The broker's setting for cache slots. With 0 nobody gets a session, and each fetch of a follower is a full one."""
 MARK = "@"
 
 
 def in_revision(scenario: Scenario, revision: str) -> Scenario:
-    """The scenario as it is played in ``revision``: fetchers and followers speak it, and the name ends in ``@first`` or
-    ``@none`` (nothing for the final one). ``none``: nobody has a session; fetchers ask for none, followers get none.
+    """The scenario as it is played in ``revision``, which fetchers and followers speak.
 
-    It need not be among the scenario's own revisions. Raises ScenarioError for an unknown revision.
+    The name ends in ``@first`` or ``@none``; nothing is added for the final revision. With ``none`` nobody has a
+    session: fetchers ask for none, and followers get none. The revision need not be among the scenario's own ones.
+    Raises ScenarioError for an unknown revision.
     """
     if revision not in FETCHER_REVISIONS:
         raise ScenarioError(f"there is no revision {revision!r}; there are: {', '.join(FETCHER_REVISIONS)}")
@@ -40,8 +41,10 @@ def in_revision(scenario: Scenario, revision: str) -> Scenario:
 
 
 def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
-    """The scenario in each of its revisions, the final one first; only in ``wanted``, if that is given. What is already
-    in one revision stays as it is."""
+    """The scenario in each of its revisions, the final one first, or only in ``wanted`` if that is given.
+
+    A scenario that is already in one revision stays as it is.
+    """
     if wanted:
         return (in_revision(scenario, wanted),)
     if MARK in scenario.name:
@@ -50,7 +53,7 @@ def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
 
 
 def revision_of(scenario: Scenario) -> str:
-    """In which a scenario that ``in_revision`` made is played."""
+    """The revision in which a scenario that ``in_revision`` made is played."""
     return scenario.name.partition(MARK)[2] or "final"
 
 

@@ -1,21 +1,24 @@
-"""The words of the scenario language: what may stand where in a file. Nothing else."""
+"""The words of the scenario language: what may stand where in a file."""
 
 NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
 """What a scenario may ask of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
 own broker's process; ``signals`` need a process that we started; ``proxy`` needs the links through Toxiproxy."""
 
 PARTITION_ROLES = ("partition_leader", "partition_follower")
-"""Of a node, by the first partition of the hot topic: it leads it, or it is another replica of it."""
+"""Roles of a node: it leads the first partition of the hot topic, or it is another replica of that partition."""
 
 NODE_ROLES = ("leader", "follower", "observer", *PARTITION_ROLES, "any")
-"""Of a node, resolved when a fault strikes: the active controller, a voter that is not, a node without a vote, one of
-the above; any: at a state whichever node comes to it first, at a time one drawn from the seed."""
+"""Roles of a node, resolved when a fault strikes.
+
+``leader`` is the active controller, ``follower`` a voter that is not, ``observer`` a node without a vote. ``any`` is,
+at a state, whichever node comes to it first and, at a time, one drawn from the seed.
+"""
 
 CONNECTION_ROLES = ("client", "peer")
 """Who sent a request: a client, or another node."""
 
 LINK_ENDS = ("client", *NODE_ROLES, "all")
-"""Ends of a link beside node numbers. ``A>B``: A dials B; ``all`` is every node but the other end."""
+"""Ends of a link other than node numbers. In ``A>B`` A dials B. ``all`` is every node but the other end."""
 
 _NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
 
@@ -26,8 +29,11 @@ PLACES: dict[str, tuple[str, ...]] = {
     "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_write_failed"),
     "note": _NODE_STRIKES,
 }
-"""Where a fault at a state strikes (``on``), and which kinds it can be there. ``request`` and ``reply``: at the node
-that answers; ``peer_reply``: at the node that asked another; ``note``: when the node tells what happened inside it."""
+"""Where a fault at a state strikes (``on``), and which kinds it can be there.
+
+``request`` and ``reply`` strike at the node that answers, ``peer_reply`` at the node that asked another. ``note``
+strikes when the node tells what happened inside it.
+"""
 
 STATE_KINDS = tuple(dict.fromkeys(kind for kinds in PLACES.values() for kind in kinds))
 
@@ -50,11 +56,14 @@ TIMED_KINDS = (
     "rolling_bounce",
     "feature_finalized",
 )
-"""Faults done from outside at a time (``at_s = ...``): signals, links by Toxiproxy or the simulator, and the node's
-disk. ``node_isolated``: all links between this node and the other nodes, both ways. ``node_cut_from_controller``: only
-those to the node that is the active controller when it begins; other nodes and clients still reach it.
-``rolling_bounce``: each node in turn ends by SIGTERM and comes back, all with ``config``.
-``feature_finalized``: an UpdateFeatures request, which must be granted, sent until it is."""
+"""Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
+
+- ``node_isolated`` cuts all links between this node and the other nodes, both ways.
+- ``node_cut_from_controller`` cuts only those to the node that is the active controller when the fault begins. Other
+  nodes and clients still reach the node.
+- ``rolling_bounce`` ends each node in turn by SIGTERM. Each comes back with ``config``.
+- ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
+"""
 
 NEEDED_BY_KIND = {
     "clock_stepped": "clock",
@@ -64,33 +73,41 @@ NEEDED_BY_KIND = {
     "node_isolated": "proxy",
     "node_cut_from_controller": "proxy",
 }
-"""Where it is not ``interceptor`` at a state, ``signals`` or (for links) ``proxy`` at a time."""
+"""What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
 
 BEHAVIOURS = ("full", "incremental", "forgetting", "rotating", "resending", "presuming")
-"""What a fetcher does: only full fetches without a session; incremental; incremental that forgets and takes back
-partitions; that reads some from the start again; that after a lost answer re-sends epoch N; that presumes N + 1."""
+"""What a fetcher does.
+
+``full`` sends only full fetches, without a session. The others fetch incrementally: ``forgetting`` forgets partitions
+and takes them back, ``rotating`` reads some from the start again. After a lost answer ``resending`` sends epoch N
+again, and ``presuming`` presumes N + 1.
+"""
 
 REVISIONS = ("final", "first")
-"""Of fetch sessions; a scenario is played in each that it has."""
+"""Revisions of fetch sessions. A scenario is played in each that it has."""
 
 FETCHER_REVISIONS = (*REVISIONS, "none")
-"""What a fetcher speaks; none: full fetches without a session, whatever its behaviour."""
+"""Revisions that a fetcher speaks. ``none`` means full fetches without a session, whatever its behaviour."""
 
 ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade")
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level."""
 
 GROUP_PROTOCOLS = ("eager", "cooperative", "assigned")
-"""How members of a group rebalance: all give up all, or only what moves; assigned: there is no membership."""
+"""How members of a group rebalance.
+
+With ``eager`` all members give up all partitions, with ``cooperative`` only those that move. With ``assigned`` there is
+no membership.
+"""
 
 RESETS = ("earliest", "latest", "none")
-"""What a member does without a committed offset, or with one out of range (none: it stops)."""
+"""Where a member goes without a committed offset, or with one out of range. With ``none`` it stops."""
 
 OFFSET_PLACES = ("kafka", "outside")
-"""Where a member keeps its offsets: committed to its coordinator, or outside, each with the metadata epoch."""
+"""Where a member keeps its offsets, each with the metadata epoch: with its coordinator, or outside."""
 
 METADATA_SOURCES = ("any", "alternating")
-"""Which nodes a member asks for metadata: one drawn each time, or one after the other."""
+"""Which nodes a member asks for metadata: ``any`` draws one each time, ``alternating`` takes one after the other."""
 
 API_KEYS = {
     "produce": 0,

@@ -1,4 +1,4 @@
-"""The one shape of an anomaly row, and the fault that was active when it happened."""
+"""Gives every anomaly row the same columns, and adds the fault that was active when the anomaly happened."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,7 +19,8 @@ def anomalies(
     process: Column | None = None,
     index: Column | int | None = None,
 ) -> DataFrame:
-    """``frame`` has ``run`` and ``at_us``, and topic, partition, offset, process, index unless they are given."""
+    """``frame`` must have ``run`` and ``at_us``, and each of topic, partition, offset, process and index that is not
+    given."""
     return frame.select(
         F.col("run").cast("long").alias("run"),
         F.lit(guarantee).alias("guarantee"),
@@ -40,7 +41,7 @@ def _given(value: Column | int | None, name: str) -> Column:
 
 
 def sentence(template: str, *columns: str | Column) -> Column:
-    """``printf``-style: every column is a %s."""
+    """Formats the columns as ``printf`` does; every column is a %s."""
     return F.format_string(
         template, *(one.cast("string") if isinstance(one, Column) else _text(one) for one in columns)
     )
@@ -51,9 +52,10 @@ def _text(name: str) -> Column:
 
 
 def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
-    """Adds ``fault``: as-of join. Active ones come first, then those that hit this very client, then the latest.
+    """Adds the column ``fault`` by an as-of join.
 
-    ``found`` must be small (it is: examples only); faults are broadcast.
+    Faults that are active come first, then those that hit this very client, then the latest. ``found`` must be small,
+    and it is, because it holds examples only. The faults are broadcast.
     """
     marks = faults.where(~F.startswith("kind", F.lit("preset"))).select(
         F.col("run").alias("f_run"),

@@ -1,6 +1,6 @@
 """The longest time without a successful operation, and how soon one succeeded after each fault's end.
 
-Computed in two levels (inside a second, between seconds), so that no single task sorts all operations.
+The gaps are computed inside each second and then between seconds, so that no single task sorts all operations.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -15,7 +15,8 @@ MOST_GAPS = 50
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     """The longest gaps. Columns: run, f, gap_us, from_us, until_us; at most MOST_GAPS rows per run and f.
 
-    A gap at the end counts (up to the last operation of that kind that was sent), one before the first does not.
+    A gap at the end counts, up to the last operation of that kind that was sent. A gap before the first success does
+    not count.
     """
     per_second = _per_second(tables)
     in_order = Window.partitionBy("run", "f").orderBy("second")
@@ -34,7 +35,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def first_ok_after_faults(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """Columns: run, fault, hit, f, at_us, until_us, first_ok_us (null: none any more)."""
+    """Columns: run, fault, hit, f, at_us, until_us, first_ok_us (null if none succeeded any more)."""
     ends = tables.faults.where(~F.startswith("kind", F.lit("preset"))).select(
         "run", F.col("name").alias("fault"), "hit", "at_us", F.greatest("at_us", "until_us").alias("until_us")
     )

@@ -1,8 +1,9 @@
 """commit-regression: a committed offset, its metadata epoch or its generation goes back.
 
 Only requests that did not overlap have an order. A commit that was acknowledged may not have a smaller epoch (M-7) or
-generation than one that was acknowledged before it began, nor may a fetched offset be older than that. Commits in older
-versions leave no epoch (M-11): what was known before them is forgotten, and as long as one may still take effect.
+generation than one that was acknowledged before it began. A fetched offset may not be older than that either. Commits
+in older versions leave no epoch (M-11). What was known before such a commit is forgotten, and nothing is known as long
+as it may still take effect.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -59,8 +60,9 @@ def _with_greatest_before(acked: DataFrame, value: str, *more: str) -> DataFrame
 
 
 def _between_old_versions(tables: Tables) -> DataFrame:
-    """Acknowledged commits with an epoch, and no commit without one beside them; ``calm`` numbers the times between
-    such."""
+    """Acknowledged commits with an epoch that have no commit without an epoch beside them.
+
+    ``calm`` numbers the times between commits without an epoch."""
     commits = written(tables)
     old = commits.where(~F.col("draft"))
     acked = commits.where(F.col("draft") & (F.col("end") == "ok")).select(*_KEPT)
@@ -104,7 +106,7 @@ def _between_old_versions(tables: Tables) -> DataFrame:
 
 
 def _older_values(tables: Tables) -> DataFrame:
-    """Fetched values that no commit can have left there, after one was acknowledged."""
+    """Fetched values that no commit can have left there once another commit was acknowledged."""
     rows = tables.once("commit_requests", requests)
     fetched = rows.where((F.col("kind") == "fetched") & (F.col("end") == "ok"))
     commits = written(tables)

@@ -1,4 +1,4 @@
-"""Committed offsets with the times of their requests, and what is known of each end."""
+"""Committed offsets with the times of their requests, and how each request ended as far as that is known."""
 
 from typing import Final
 
@@ -8,9 +8,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.read_tables import Tables
 
 STORED: Final = ("run", "group", "topic", "partition")
-"""What has one committed offset."""
+"""The columns that together name one committed offset."""
 NEVER_US: Final = 2**62
-"""End of a request whose effect may come at any time."""
+"""The end of a request whose effect may come at any time."""
 
 SETTLED_US: Final = 500_000
 
@@ -29,16 +29,16 @@ REFUSED: Final = (
     "not_sent",
     "refused",
 )
-"""Errors of a commit that wrote nothing. Of others (the coordinator's place was lost, its time was over) a part may
-have been written, and be replicated later."""
+"""Errors of a commit that wrote nothing. After another error (the coordinator moved, or a timeout) a part may have been
+written, and may be replicated later."""
 
 
 def requests(tables: Tables) -> DataFrame:
-    """COMMITS of the coordinator with ``invoke_us``, ``node`` and ``end`` (ok, refused or unknown); ``until_us``: when
-    it had taken effect; ``stored_epoch``: the metadata epoch that a commit leaves.
+    """COMMITS of the coordinator with ``invoke_us``, ``node`` and ``end`` (ok, refused or unknown).
 
-    One of unknown end may have been read late by a node that hung, but hardly after a request that was sent later had
-    been answered: SETTLED_US after that it is over.
+    ``until_us`` is when the request had taken effect, ``stored_epoch`` the metadata epoch that a commit leaves. A node
+    that hung may have read a commit of unknown end late, but hardly after it had answered a request that was sent
+    later. SETTLED_US after that answer the commit is over.
     """
     asked = tables.operations.select("run", "process", "index", "invoke_us", "node")
     error = F.col("error")
@@ -60,6 +60,6 @@ def requests(tables: Tables) -> DataFrame:
 
 
 def written(tables: Tables) -> DataFrame:
-    """Commits that wrote, or may have."""
+    """Commits that wrote something, or may have."""
     rows = tables.once("commit_requests", requests)
     return rows.where((F.col("kind") == "commit") & (F.col("end") != "refused"))

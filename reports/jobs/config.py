@@ -1,4 +1,4 @@
-"""What the jobs need to know beside the tables."""
+"""What the jobs need to know that the tables do not say."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,11 @@ MIN_EVICTION_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Of one run. ``cache_slots``: max.incremental.fetch.session.cache.slots; 0 = not known, not judged.
-    ``first_min_eviction_ms``: min.incremental.fetch.session.eviction.ms, of sessions of KIP-227's first revision."""
+    """The settings of one run.
+
+    ``cache_slots`` is max.incremental.fetch.session.cache.slots; 0 means that it is not known, so it is not judged.
+    ``first_min_eviction_ms`` is min.incremental.fetch.session.eviction.ms, for sessions of KIP-227's first revision.
+    """
 
     warm_up_us: int = 0
     cache_slots: int = 0
@@ -21,10 +24,12 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """``window_s``: length of "before" and "after" a fault. ``settle_s``: seconds after a fault's end that still count
-    as "during", because operations that it hit end later. ``min_eviction_ms``: KIP-227's minimum before eviction
-    in the final revision, where it is a constant. ``busy_permille`` wanted, ``working_permille`` had of a processor,
-    and ``late_us``: a load worker with all three is its own limit.
+    """The settings of the jobs.
+
+    ``window_s`` is the length of "before" and of "after" a fault. ``settle_s`` counts the seconds after a fault's end
+    that still belong to "during", because operations that the fault hit end later. ``min_eviction_ms`` is KIP-227's
+    minimum before eviction in the final revision, where it is a constant. A load worker is its own limit if it wanted
+    ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late.
     """
 
     window_s: int = 10
@@ -36,7 +41,7 @@ class JobConfig:
     runs: Mapping[int, RunConfig] = field(default_factory=dict)
 
     def per_run(self, name: str, default: int = 0) -> Column:
-        """A run's setting as a column expression over ``run``; its size does not grow with the runs when planned."""
+        """A run's setting as a column expression over ``run``. More runs do not make its plan larger."""
         numbers = [F.lit(number) for run, config in self.runs.items() for number in (run, getattr(config, name))]
         if not numbers:
             return F.lit(default).cast("long")

@@ -1,8 +1,8 @@
 """Time without an active controller: from the moment at which one was lost until the next took office.
 
-Lost: when its process was ended, when it resigned, or when a fault on its node or on a link between nodes began that
-was still in force when its successor took office; where none is known, the last line that it traced before that. To the
-clients it ends with the first admin request accepted by the successor.
+A controller is lost when its process ends, when it resigns, or when a fault begins on its node or on a link between
+nodes that is still in force when its successor takes office. If none of these is known, the last line that it traced
+before its successor took office counts. For clients the time ends when the successor accepts the first admin request.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -16,7 +16,7 @@ ADMIN = ("create_topics", "delete_topics", "alter_configs", "update_features")
 RESIGNED = "resigned"
 ENDS_A_PROCESS = ("node_killed", "node_powered_off", "node_terminated")
 _SLACK_US = 1_000_000
-"""A fault healed so shortly before still explains why there is another controller."""
+"""A fault that healed no longer ago than this still explains why there is another controller."""
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001

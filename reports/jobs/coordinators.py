@@ -1,5 +1,6 @@
-"""Moves of a group's coordinator, as its members saw them: the last commit that one node acknowledged, and the first
-that the next did."""
+"""Moves of a group's coordinator, as its members saw them.
+
+A move lasts from the last commit that one node acknowledged to the first commit that the next node acknowledged."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812

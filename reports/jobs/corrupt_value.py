@@ -1,4 +1,4 @@
-"""corrupt-value: a record was read whose value no writer of ours made: its checksum is wrong, or it has none."""
+"""corrupt-value: a record was read whose value no writer of ours made. Its checksum is wrong or missing."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812

@@ -1,6 +1,6 @@
 """duplicate: one value at two offsets under one producer ID.
 
-Without a producer ID (-1) a retry may rightly write twice, so those are not looked at.
+A retry without a producer ID (-1) may rightly write twice, so such writers are not judged.
 """
 
 from pyspark.sql import DataFrame

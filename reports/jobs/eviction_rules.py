@@ -1,7 +1,8 @@
-"""eviction-rules: a session was evicted without one of KIP-227's three reasons, or more sessions stood than slots.
+"""eviction-rules: a session was evicted without one of KIP-227's three reasons, or there were more sessions than slots.
 
-(a) a follower's takes a consumer's; (b) idle longer than the minimum; (c) older than the minimum and smaller than
-the newcomer. The reason that the node names must be true of the values that it names. The minimum is that of the
+The reasons are: (a) a follower's session replaces a consumer's; (b) the session was idle longer than the minimum;
+(c) it was older than the minimum and smaller than the newcomer. The node names a reason and the values behind it, and
+the reason must be true of those values. The minimum is that of the
 evicted session's revision: a constant in the final one, the run's setting in the first.
 """
 
@@ -50,7 +51,7 @@ def _without_reason(tables: Tables, cfg: JobConfig) -> DataFrame:
 
 
 def _with_revision(tables: Tables) -> DataFrame:
-    """Notes on sessions, each with what the note on the session's creation called its revision."""
+    """Notes on sessions, each with the revision that the note on the session's creation named."""
     life = Window.partitionBy(*SESSION).orderBy("seq").rowsBetween(Window.unboundedPreceding, 0)
     named = F.when(F.col("what") == "session_created", F.get_json_object("detail", "$.revision"))
     notes = tables.trace.where(F.col("what").isin(*_NOTES)).withColumn("session", noted("session_id"))

@@ -1,4 +1,4 @@
-"""What the history proves of the log's contents; shared by the jobs."""
+"""What the history proves about the log's contents. Several jobs share these frames."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ _VALUE = (
 
 
 def placed_values(tables: Tables) -> DataFrame:
-    """Values of ours at known offsets: every read, and every send durably acknowledged with an offset."""
+    """Our values at known offsets: every read, and every send that was durably acknowledged with an offset."""
     reads = tables.reads.where(F.col("valid") & (F.col("writer") != ""))
     return reads.select(*_VALUE).unionByName(durably_acknowledged(tables).select(*_VALUE))
 
@@ -40,8 +40,10 @@ def durably_acknowledged(tables: Tables) -> DataFrame:
 
 
 def without_leaders_word(sends: DataFrame, tables: Tables) -> DataFrame:
-    """Without what only a leader had acknowledged (acks=1) that had replicas: its death may take that along, and the
-    next leader writes something else there."""
+    """Leaves out what only the leader of a replicated partition had acknowledged (acks=1).
+
+    Such records may be lost when the leader dies, and the next leader writes something else at their offsets.
+    """
     led = tables.notes.where(F.col("what") == LEADS).select("run", text("partition").alias("replicated")).distinct()
     named = F.concat(F.col("topic"), F.lit("-"), F.col("partition").cast("string"))
     leader_only = F.coalesce(F.col("acks") == 1, F.lit(False))
@@ -59,13 +61,13 @@ def ok_reads(tables: Tables) -> DataFrame:
 def occupied(tables: Tables) -> DataFrame:
     """Offsets at which somebody read a record: merged intervals ``first``, ``last`` per partition.
 
-    Offsets that hold no record for a reader (control batches, compacted away) are in none.
+    Offsets that hold no record for a reader (control batches, compacted records) are in no interval.
     """
     return merged(tables.reads, PARTITION, "first_offset", "last_offset")
 
 
 def log_starts(tables: Tables) -> DataFrame:
-    """The highest log start that was seen of each partition (``start_offset``): what lies below may be gone."""
+    """The highest log start that was seen of each partition (``start_offset``). What lies below it may be gone."""
     answered = tables.positions.where(F.col("log_start_offset") >= 0)
     seen = answered.select(*PARTITION, "log_start_offset").unionByName(
         tables.ends.select(*PARTITION, "log_start_offset")

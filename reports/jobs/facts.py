@@ -1,4 +1,4 @@
-"""How much evidence there is: one number per fact, for each run. What was not there cannot have been judged."""
+"""How much evidence there is: one number for each fact of each run. A guarantee without evidence was not judged."""
 
 from collections.abc import Sequence
 
@@ -94,7 +94,8 @@ def _counts(frame: DataFrame, facts: Sequence[tuple[str, Column]]) -> DataFrame:
 
 
 def _of_groups(tables: Tables) -> list[DataFrame]:
-    """Only where there are such tables: a query costs its planning even over nothing."""
+    """Facts of groups. They are left out where the tables are absent, because even an empty query costs its
+    planning."""
     names = {name for _, name in tables.present}
     written = (F.col("kind") == "commit") & F.col("error").isNull()
     parts = {

@@ -1,4 +1,4 @@
-"""What faults there were: one row per name with the number of its hits, and the hits themselves."""
+"""Which faults there were: one row for each name with the number of its hits, and the hits themselves."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -7,7 +7,7 @@ from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 MOST_HITS = 60
-"""As many as a chart can show apart."""
+"""A chart cannot show more of them apart."""
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
@@ -25,7 +25,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def hits(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """Up to MOST_HITS hits of each name, evenly over all of them, the first one always.
+    """Up to MOST_HITS hits of each name, spread evenly over all of them. The first one is always there.
 
     Columns: run, name, kind, hit, at_us, until_us, target, client_id, session_epoch, detail.
     """

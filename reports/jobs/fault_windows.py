@@ -1,7 +1,8 @@
 """The seconds before, during and after each fault (all hits of one name together).
 
-"before" = ``window_s`` seconds before its first hit, "during" = seconds in which a hit lasted and ``settle_s`` more,
-"after" = ``window_s`` seconds from there. Presets are no faults: they are where the run began.
+"before" is the ``window_s`` seconds before the first hit. "during" is the seconds in which a hit lasted, and
+``settle_s`` more. "after" is the ``window_s`` seconds from there. Presets are no faults: they are the state in which
+the run began.
 """
 
 from pyspark.sql import Column, DataFrame

@@ -7,14 +7,14 @@ from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 FOLLOWER, FETCHER = "node-", "fetcher-"
-"""So begin the names by which followers and fetchers fetch. Others (the final read) are left out."""
+"""Names of followers and fetchers begin like this. Other readers (the final read) are left out."""
 _SUMS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "service_us")
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
     """Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time),
-    first_us, last_us. Only while fetchers were at work: before, followers meet new partitions, and afterwards leaders
-    move away from nodes that end. The warm-up is left out, too."""
+    first_us, last_us. Only the time in which fetchers were at work counts, because followers
+    meet new partitions before it and leaders move away from ending nodes after it. The warm-up is left out, too."""
     follower = F.startswith("client_id", F.lit(FOLLOWER))
     costs = _under_load(tables, cfg).where(follower | _fetcher())
     return costs.groupBy("run", follower.alias("follower"), "revision", "full").agg(
@@ -28,8 +28,8 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
 
 
 def by_partitions_sent(tables: Tables, cfg: JobConfig) -> DataFrame:
-    """How the service time grows with the answer. Columns: run, bucket (partitions sent, the next power of two, 0
-    none), fetches, mean_us."""
+    """How the service time grows with the answer. Columns: run, bucket (partitions sent, rounded up to a power of two;
+    0 for none), fetches, mean_us."""
     costs = _under_load(tables, cfg).where(_fetcher())
     power = F.pow(F.lit(2), F.ceil(F.log2(F.greatest("sent", F.lit(1))))).cast("long")
     bucket = F.when(F.col("sent") == 0, F.lit(0)).otherwise(power)

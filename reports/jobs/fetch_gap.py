@@ -1,6 +1,6 @@
 """fetch-gap: a fetcher's position lies below the high watermark once all is quiet.
 
-Judged for each assignment that lasted to the end of the run, against the log's bounds in ENDS.
+Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS.
 """
 
 from pyspark.sql import DataFrame

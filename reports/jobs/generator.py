@@ -1,8 +1,8 @@
 """How hard each load worker worked, and for how long it was itself the limit.
 
-A second counts as limited when the worker's loop wanted a processor nearly all the time, had one for half of it at
-least, and its own timer came late: then what it sent was late by its own fault. A worker that only waits for the
-broker sleeps; one that others keep from the processor wants it and hardly has it.
+A second counts as limited when the worker's loop wanted a processor nearly all the time, had one for at least half of
+it, and its own timer came late. Then it was the worker's own fault that it sent late. A worker that only waits for the
+broker sleeps. A worker that others keep from the processor wants it and hardly has it.
 """
 
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""What groups went through: rebalances, partitions without an owner, and how much was read and committed."""
+"""What happened to groups: rebalances, partitions without an owner, and how much was read and committed."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -11,13 +11,14 @@ from reports.read_tables import Tables
 
 MOST_REBALANCES = 400
 MOST_GAPS = 2_000
-"""Of one group that the page shows."""
+"""The page shows at most so many gaps of one group."""
 _GROUP = ("run", "group")
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     """Columns: run, group, members (processes), partitions (that were given to somebody), generations, records (read),
-    again (read more than once), committed, refused, unknown (offsets asked to be committed, by their end)."""
+    again (read more than once), committed, refused, unknown (the last three count offsets by how their commit
+    ended)."""
     reads = tables.once("group_reads", group_reads)
     distinct = merged(reads, STORED, "first_offset", "last_offset")
     held = distinct.groupBy(*_GROUP).agg(F.sum(F.col("last") - F.col("first") + 1).alias("distinct"))
@@ -69,8 +70,8 @@ def rebalances(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def ownerless(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """Times at which a partition had no owner between two, the longest first. Columns: run, group, topic, partition,
-    from_us, until_us."""
+    """Times between two owners of a partition in which it had none, the longest first. Columns: run, group, topic,
+    partition, from_us, until_us."""
     in_time = Window.partitionBy(*STORED).orderBy("from_us", "until_us")
     before = F.max("until_us").over(in_time.rowsBetween(Window.unboundedPreceding, -1))
     gaps = _owned(tables).withColumn("free_us", before).where(F.col("from_us") > F.col("free_us"))
@@ -80,7 +81,7 @@ def ownerless(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def _owned(tables: Tables) -> DataFrame:
-    """STORED, process, from_us, until_us (null: to the end): a member's time with a partition."""
+    """A member's time with a partition. Columns: STORED, process, from_us, until_us (null: to the end)."""
     events = tables.memberships.select("run", "group", "process", "topic", "partition", "event", "at_us")
     moves = events.where(F.col("event").isin("assigned", "revoked", "lost"))
     whole = moves.select("run", "group", "process", "topic", "partition").distinct()

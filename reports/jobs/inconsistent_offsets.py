@@ -1,7 +1,7 @@
 """inconsistent-offsets: two values at one offset.
 
-Evidence is every read, whatever became of its operation, and every acknowledged send. Intervals that agree (same
-writer, same shift) are merged; any two that still overlap disagree about each offset that they share.
+The evidence is every read, however its operation ended, and every acknowledged send. Intervals that agree (same
+writer, same shift) are merged. Any two that still overlap disagree about each offset that they share.
 """
 
 from pyspark.sql import DataFrame

@@ -1,6 +1,7 @@
-"""Interval algebra on data frames: the jobs work on runs of records, never on single ones.
+"""Interval algebra on data frames. The jobs work on runs of records, never on single records.
 
-Intervals are closed, [first, last], in columns ``first`` and ``last``; ``keys`` name what must be equal.
+Intervals are closed, [first, last], in the columns ``first`` and ``last``. Two intervals are related only if their
+columns ``keys`` are equal.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def merged(frame: DataFrame, keys: Sequence[str], first: str, last: str) -> DataFrame:
-    """Unions of overlapping or adjacent intervals: ``keys``, ``first``, ``last``. One shuffle, one sort.
+    """Unions of overlapping or adjacent intervals, as ``keys``, ``first``, ``last``. It costs one shuffle and one sort.
 
-    Every fetcher reads the same records: intervals of equal start are combined before the shuffle.
+    Intervals of equal start are combined before the shuffle, because every fetcher reads the same records.
     """
     distinct = frame.groupBy(*keys, F.col(first).alias("first")).agg(F.max(last).alias("last"))
     ordered = Window.partitionBy(*keys).orderBy("first")
@@ -28,7 +29,8 @@ def merged(frame: DataFrame, keys: Sequence[str], first: str, last: str) -> Data
 
 
 def subtracted(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The parts of ``left`` that ``right`` does not cover. Both are merged; a sweep over their bounds."""
+    """The parts of ``left`` that ``right`` does not cover. Both must be merged already. This is a sweep over their
+    bounds."""
     bounds = _bounds(left, keys, "left", 1).unionByName(_bounds(right, keys, "right", 1))
     steps = bounds.groupBy(*keys, "at").agg(F.sum("left").alias("left"), F.sum("right").alias("right"))
     ordered = Window.partitionBy(*keys).orderBy("at")

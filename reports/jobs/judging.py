@@ -1,7 +1,7 @@
 """How a Spark job judges one guarantee: what it needs, how much it looked at, and the frame of its breaches.
 
-A job's file ends with one or two ``Judging`` values. ``all_judgings`` finds them in the files of this folder, so that
-a new file is all that a new job takes.
+A job's file ends with one or two ``Judging`` values. ``all_judgings`` finds them in the files of this folder, so a new
+job takes no more than a new file.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 REPLICATION = ("F-22",)
-"""The clause that runs with replicated partitions exercise."""
+"""Runs with replicated partitions exercise this clause."""
 LOG = ("operations", "runs")
 POLL = ("operations", "runs", "assignments")
 ADMIN = ("operations", "changes")
@@ -26,10 +26,12 @@ ADMIN = ("operations", "changes")
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """``needs``: tables without which the guarantee is not judged. ``evidence``: the fact that says how much was looked
-    at, counted in ``unit``. ``found_in``: a table in which every breach has a row; where it is absent there is no
-    breach, and nothing to compute. ``about``: a run that exercises none of these clauses may leave nothing to judge;
-    empty: every run must."""
+    """One guarantee and the job that judges it.
+
+    Without the tables of ``needs`` the guarantee is not judged. ``evidence`` is the fact that says how much was looked
+    at, counted in ``unit``. ``found_in`` is a table in which every breach has a row; where it is absent there is no
+    breach and nothing to compute. A run that exercises none of the clauses in ``about`` may leave nothing to judge. If
+    ``about`` is empty, every run must leave something."""
 
     name: str
     needs: tuple[str, ...]

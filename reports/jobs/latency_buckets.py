@@ -1,6 +1,7 @@
-"""Latency as bucket counts, whatever the run left: the recorded histograms, or else exact values from operations.
+"""Latency as bucket counts. They come from the recorded histograms, or else as exact values from operations.
 
-Columns: run, operation, measure, second, low_us, high_us (exclusive), count. Everything below is exact to the bucket.
+Columns: run, operation, measure, second, low_us, high_us (exclusive), count. Whatever is computed from these counts is
+exact to the bucket.
 """
 
 from pyspark.sql import DataFrame
@@ -12,7 +13,8 @@ _KEYS = ("run", "operation", "measure", "second", "low_us", "high_us")
 
 
 def transform(tables: Tables) -> DataFrame:
-    """Workers merged. Operations of every end count: a fetch that timed out after 30 s was a 30 s fetch."""
+    """The workers are merged. Operations count however they ended: a fetch that timed out after 30 s was a 30 s
+    fetch."""
     recorded = tables.latency.select(*_KEYS, "count")
     derived = _from_operations(tables, [run for run, name in tables.present if name == "latency"])
     return recorded.unionByName(derived).groupBy(*_KEYS).agg(F.sum("count").alias("count"))

@@ -1,4 +1,7 @@
-"""The whole distribution per operation and measure, merged to at most some hundred points, for the percentile plot."""
+"""The whole latency distribution of each operation and measure, for the percentile plot.
+
+It is merged to at most some hundred points.
+"""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812

@@ -1,4 +1,7 @@
-"""Latency per operation and measure: of the whole run (fault ""), and before, during and after each fault."""
+"""Latency percentiles of each operation and measure: over the whole run (fault ""), and around each fault.
+
+Around a fault they are computed apart for before, during and after.
+"""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812

@@ -1,4 +1,4 @@
-"""Who led replicated partitions, with which in-sync replicas, and when that changed: from the leaders' own notes."""
+"""Who led replicated partitions, with which in-sync replicas, and when that changed. The leaders' own notes tell it."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -9,7 +9,7 @@ from reports.read_tables import Tables
 
 MOST_PARTITIONS = 12
 MOST_CHANGES = 400
-"""Of one partition that the page shows."""
+"""The page shows at most so many changes of one partition."""
 
 
 def changes(tables: Tables) -> DataFrame:
@@ -21,7 +21,8 @@ def changes(tables: Tables) -> DataFrame:
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """The partitions that changed most, in their order: as ``changes``, with ``place`` (1: changed most)."""
+    """The changes of the partitions that changed most. Columns: those of ``changes``, and ``place`` (1: changed
+    most)."""
     rows = tables.once("leadership", changes)
     counted = rows.groupBy("run", "partition").agg(F.count(F.lit(1)).alias("changes"))
     most = counted.withColumn(

@@ -1,7 +1,7 @@
 """lost-metadata: an acknowledged change is missing at the end, had more than one effect, or nobody asked for it.
 
-Each topic's name is used once, so a second ID, or a return after it was gone, is a second effect. Changes of unknown
-end may have happened or not; so may a late copy of a configuration that was sent more than once.
+Each topic's name is used once, so a second ID, or a return after the topic was gone, is a second effect. Changes of
+unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -38,7 +38,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def _asked(tables: Tables) -> DataFrame:
-    """What the admins asked of each topic, and how it ended."""
+    """What the admins asked for each topic, and how each request ended."""
     sent = tables.operations.select("run", "process", "index", "invoke_us")
     changes = tables.changes.join(sent, ["run", "process", "index"])
     is_create, is_delete, is_config = (F.col("change") == each for each in ("create", "delete", "configure"))
@@ -77,7 +77,7 @@ def _seen(tables: Tables) -> DataFrame:
 
 
 def _story() -> Column:
-    """The first breach that applies to a topic, with its time (null: the end); null if all is well."""
+    """The first breach that applies to a topic, with its time (null means the end). It is null if all is well."""
     missing = F.array_except("nodes", F.coalesce("at_nodes", F.array().cast("array<bigint>")))
     any_node, all_gone = F.size("at_nodes") > 0, F.size(missing) > 0
     final = F.col("nodes").isNotNull()

@@ -1,6 +1,7 @@
-"""lost-write: acknowledged, then overtaken by reads, never read.
+"""lost-write: nobody read an acknowledged record, although reads went beyond it.
 
-Records below a log start that somebody was told are not missed: retention or DeleteRecords may have removed them.
+Records below a log start that some client was told are not missed, since retention or DeleteRecords may have removed
+them.
 """
 
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""What a mirror copied from one cluster to another: how far it was, what it copied twice, and where it went back."""
+"""What a mirror copied from one cluster to another, how far it came, what it copied twice and where it went back."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -9,13 +9,13 @@ from reports.jobs.intervals import merged
 from reports.read_tables import Tables
 
 SLOT_US = 250_000
-"""The page's resolution of positions over time."""
+"""The page shows positions over time in steps of this size."""
 MOST_REWINDS = 200
 
 
 def steps(tables: Tables) -> DataFrame:
     """COPIES with ``end`` (offset behind the run), ``before`` (the end of the run before it) and ``again`` (how many of
-    its records had been copied); in the order in which the target acknowledged them."""
+    its records had been copied already), in the order in which the target acknowledged the runs."""
     in_time = Window.partitionBy(*PARTITION).orderBy("at_us", "process", "index", "source_offset")
     reached = F.max("end").over(in_time.rowsBetween(Window.unboundedPreceding, -1))
     rows = tables.copies.where(F.col("target_offset") >= 0).withColumn("end", F.col("source_offset") + F.col("count"))
@@ -44,7 +44,8 @@ def positions(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def rewinds(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """Columns: run, topic, partition, at_us, from_offset, to_offset: the first copies after going back."""
+    """Columns: run, topic, partition, at_us, from_offset, to_offset. Each row is the first copy after the mirror went
+    back."""
     back = tables.once("mirror_steps", steps).where(F.col("source_offset") < F.col("before"))
     first = F.row_number().over(Window.partitionBy("run").orderBy("at_us", "topic", "partition"))
     return (
@@ -55,7 +56,8 @@ def rewinds(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def source_ends(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """Columns: run, topic, partition, slot, end (offset behind the last record acknowledged): of the topics copied."""
+    """Columns: run, topic, partition, slot, end (offset behind the last record acknowledged). Only topics
+    that were copied."""
     topics = tables.copies.select("run", "topic").distinct()
     sends = tables.sends.where((F.col("type") == "ok") & (F.col("first_offset") >= 0))
     ends = sends.join(F.broadcast(topics), ["run", "topic"], "left_semi").withColumn("slot", _slot("complete_us"))

@@ -1,8 +1,8 @@
-"""mirror-complete: what the source holds at the end, its mirror's target holds too.
+"""mirror-complete: the target of a mirror holds at the end whatever the source holds.
 
-Judged of partitions that were read to their end in both clusters. Not counted: partitions in which the mirror's
-position was moved forward (its reset policy is ``latest``, or records were deleted before it came to them). That the
-target holds a record twice is as promised (at least once) and only counted.
+Only partitions that were read to their end in both clusters are judged. Partitions in which the mirror's position was
+moved forward do not count (its reset policy is ``latest``, or records were deleted before it came to them). The target
+may hold a record twice, since the promise is at least once; that is only counted.
 """
 
 from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ from reports.read_tables import Tables
 
 NAME = "mirror-complete"
 WRITER_SUFFIX = "-writer"
-"""Behind a mirror's name: its other half, which writes."""
+"""A mirror's name followed by this is its other half, which writes."""
 _VALUE = (*PARTITION, "writer")
 
 

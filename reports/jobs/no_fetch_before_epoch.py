@@ -1,8 +1,8 @@
-"""no-fetch-before-epoch: a consumer fetches nothing of a partition before its metadata is as new as the epoch that was
-committed with the offset (M-10), or stored with it outside (M-13).
+"""no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is as new as the offset's epoch.
 
-Its first fetch after it learnt an offset is judged, by the newest metadata that it had taken until then. A client that
-left and came back knows nothing: it begins anew.
+That epoch was committed with the offset (M-10), or stored with it outside (M-13). The consumer's first fetch after it
+learnt an offset is judged, by the newest metadata that it had taken until then. A client that left and came back knows
+nothing, so it begins anew.
 """
 
 from pyspark.sql import DataFrame, Window

@@ -1,7 +1,7 @@
-"""nonmonotonic-metadata-epoch: news that is older than what was known, taken by a client or by a node; or an epoch that
-the metadata log holds twice.
+"""nonmonotonic-metadata-epoch: a client or a node took metadata that is older than what it knew.
 
-A client that left and came back knows nothing: it begins anew. A node begins anew with its process.
+It is also a breach if the metadata log holds an epoch twice. A client that left and came back knows nothing, so it
+begins anew. A node begins anew with its process.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -17,7 +17,7 @@ NAME = "nonmonotonic-metadata-epoch"
 _CLIENT = ("run", "process")
 _NODE = ("run", "node", "incarnation")
 LAST_INDEX = (1 << 63) - 1
-"""News of the very moment in which a client left came before: they may have woken it up."""
+"""News from the very moment in which a client left count as earlier, because they may have woken it up."""
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
@@ -70,7 +70,7 @@ def _at_nodes(tables: Tables) -> DataFrame:
 
 
 def _in_the_log(tables: Tables) -> DataFrame:
-    """Whoever notes a committed epoch's place says the same of it."""
+    """All nodes that note where a committed epoch lies must say the same of it."""
     noted = notes(tables, METADATA_EPOCH).select("run", "node", "at_us", number("epoch"), number("offset"))
     places = noted.groupBy("run", "offset", "epoch").agg(F.min("at_us").alias("at_us"), F.min("node").alias("node"))
     before = Window.partitionBy("run").orderBy("offset", "epoch").rowsBetween(Window.unboundedPreceding, -1)

@@ -1,6 +1,6 @@
 """nonmonotonic-send: a producer's next acknowledged send to a partition lies at or before its last one.
 
-A new leader may write anew where the old one had acknowledged something alone (acks=1): such sends are left out.
+A new leader may write again at offsets that only the old one had acknowledged (acks=1). Such sends are left out.
 """
 
 from pyspark.sql import DataFrame, Window

@@ -1,7 +1,7 @@
 """Offered, sent and completed operations per second, and how late the generator was.
 
-From the workers' own count (LOAD); a run without it is counted from its operations (those of the schedule: a
-final read after the load is none of it).
+The workers' own counts (LOAD) say it. In a run without them the operations of the schedule are counted; the final read
+after the load is not one of them.
 """
 
 from pyspark.sql import DataFrame

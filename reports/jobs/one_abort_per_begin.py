@@ -1,7 +1,7 @@
 """one-abort-per-begin: in the committed metadata log each Begin is closed once, by End or Abort, before the next.
 
-Every node notes each batch that it loads from the committed log, so together they tell the whole log, however often a
-node was killed. What a snapshot replaced was noted by those who wrote it. Two nodes that noted different kinds at one
+Every node notes each batch that it loads from the committed log. Together they tell the whole log, however often a node
+was killed. The nodes that wrote a snapshot had noted what it replaced. Two nodes that noted different kinds at one
 offset disagree about the log itself.
 """
 

@@ -1,7 +1,7 @@
-"""Steps of a fetcher through a partition: each read beside where the one before it ended.
+"""Steps of a fetcher through a partition: each read with the offset at which the read before it ended.
 
-``expected`` is the offset after the last one read. Reassignments and seeks (a new row in ASSIGNMENTS) begin anew. Reads
-of operations that did not end ok are compared, but do not move the cursor.
+``expected`` is the offset after the last one read. A reassignment or a seek (a new row in ASSIGNMENTS) begins anew.
+Reads of operations that did not end ok are compared, but they do not move the cursor.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -43,7 +43,7 @@ def steps_inside_operations(tables: Tables) -> DataFrame:
 def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     """Steps that jumped over records which others read (``skipped`` many, from ``first_skipped``).
 
-    Not counted: offsets below the log start that this very answer named.
+    Offsets below the log start that this very answer named do not count.
     """
     jumps = steps.where(F.col("first_offset") > F.col("expected"))
     told = tables.positions.select(*_READER, "index", "log_start_offset")

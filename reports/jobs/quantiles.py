@@ -1,4 +1,7 @@
-"""Quantiles of bucket counts, exact to the bucket: the upper bound of the bucket that holds value ceil(p * n)."""
+"""Quantiles of bucket counts, exact to the bucket.
+
+A quantile is the upper bound of the bucket that holds value number ceil(p * n).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +20,8 @@ PER_100K: Mapping[str, int] = {
 
 
 def quantiles(buckets: DataFrame, keys: Sequence[str], names: Sequence[str] = tuple(PER_100K)) -> DataFrame:
-    """Columns: keys, count, min_us, the named ones, max_us (largest value that the bucket holds: never understated)."""
+    """Columns: keys, count, min_us, the named quantiles, max_us (the largest value of its bucket, so it is never too
+    small)."""
     summed = buckets.groupBy(*keys, "low_us", "high_us").agg(F.sum("count").alias("count"))
     rising = Window.partitionBy(*keys).orderBy("low_us").rowsBetween(Window.unboundedPreceding, 0)
     whole = Window.partitionBy(*keys)

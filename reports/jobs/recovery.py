@@ -1,8 +1,8 @@
-"""What a lost answer costs the fetcher that missed it: until its next good answer from that node, and with which bytes.
+"""What a lost answer costs its fetcher: the time until the next good answer from that node, and the bytes.
 
-A fetch whose end is unknown opens an episode, the next fetch at the same node that ends ok closes it; what lies between
-belongs to it. Full fetches beyond a fetcher's first at a node, and a request sent again with its number, bring
-partitions that were sent before.
+A fetch whose end is unknown opens an episode. The next fetch at the same node that ends ok closes it, and what lies
+between belongs to it. Full fetches beyond a fetcher's first at a node bring partitions that were sent before, and so
+does a request that is sent again with its number.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,10 +15,10 @@ _PLACE = ("run", "process", "node")
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    """One row an episode that ended: run, process, node, lost_us (the fetcher gave up waiting), recovered_us (from then
-    to the good answer), asking_us (of that, between requests and their answers: without the fetcher's own pauses, new
-    connections, and further answers that did not come), attempts, request_bytes, response_bytes, partitions_named,
-    partitions_answered."""
+    """One row for each episode that ended: run, process, node, lost_us (the fetcher gave up waiting), recovered_us
+    (from then to the good answer), asking_us (of that, between requests and their answers: without the fetcher's own
+    pauses, new connections, and further answers that did not come), attempts, request_bytes, response_bytes,
+    partitions_named, partitions_answered."""
     in_order = Window.partitionBy(*_PLACE).orderBy("index")
     lost = F.col("type") == "info"
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
@@ -49,7 +49,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 def sent_again(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
     """Columns: run, fetches, named, answered, requests_again, named_again, answered_again, request_bytes,
-    response_bytes. Of fetchers' fetches that ended ok."""
+    response_bytes. Only fetches of fetchers that ended ok count."""
     in_order = Window.partitionBy(*_PLACE).orderBy("index")
     full = F.col("session_epoch") <= 0
     earlier_full = F.sum(full.cast("int")).over(in_order.rowsBetween(Window.unboundedPreceding, -1))

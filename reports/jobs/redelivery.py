@@ -1,7 +1,7 @@
-"""redelivery: a member that was given a partition begins to read below what the group had committed of it.
+"""redelivery: a member that was given a partition begins to read below the group's committed offset.
 
-What was read but not committed is read again by the next owner: that is as promised, and only counted. Positions that
-were out of range or truncated are judged by ``rewinds``.
+The next owner reads again what was read but not committed. That is as promised, and is only counted. ``rewinds`` judges
+positions that were out of range or truncated.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -18,8 +18,8 @@ _OWNER = ("run", "process", "topic", "partition")
 
 
 def first_reads(tables: Tables) -> DataFrame:
-    """Each time that a member was given a partition and read of it. Columns: run, process, topic, partition, group,
-    generation, given_us, index, invoke_us, at_us, first_offset."""
+    """A row for each time that a member was given a partition and read from it. Columns: run, process, topic,
+    partition, group, generation, given_us, index, invoke_us, at_us, first_offset."""
     given = tables.memberships.where(F.col("event") == "assigned").select(
         *_OWNER,
         "group",
@@ -74,7 +74,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def _without_later_commits(back: DataFrame, commits: DataFrame) -> DataFrame:
-    """Without those that a commit of unknown end, or a later one, sent so far back."""
+    """Leaves out first reads that a commit of unknown end, or a later commit, explains."""
     later = commits.select(
         *(F.col(name).alias(f"w_{name}") for name in STORED),
         F.col("offset").alias("w_offset"),

@@ -1,8 +1,9 @@
 """rewinds: a fetcher is told OFFSET_OUT_OF_RANGE at a position that its partition holds, and goes elsewhere.
 
-Not counted: positions below a log start that was seen (deleted), above where the log ends once all is quiet (lost),
-and above where a replica truncated its log after somebody had read up to there. Earlier truncations explain nothing,
-since the log has grown again since then; nor do later ones, by a stale leader that comes back.
+Some positions do not count: those below a log start that was seen (deleted), those above the log's end once all is
+quiet (lost), and those above a place where a replica truncated its log after somebody had read up to there. Earlier
+truncations explain nothing, since the log has grown again since then. Later ones, by a stale leader that comes back,
+explain nothing either.
 """
 
 from pyspark.sql import DataFrame

@@ -1,9 +1,9 @@
 """session-epoch-order: a node accepts the epochs 1, 2, 3, ... of a session, each once; after 2^31-1 comes 1.
 
-Accepting another one and refusing the expected one (INVALID_FETCH_SESSION_EPOCH) are both breaches. A request whose
-answer the trace does not tell may or may not have advanced the epoch; both continuations are allowed. A preset
+It is a breach to accept another epoch, and to refuse the expected one (INVALID_FETCH_SESSION_EPOCH). If the trace does
+not tell the answer to a request, the epoch may or may not have advanced, and both continuations are allowed. A preset
 (FAULTS, kind ``preset...``) names the epoch that each new session expects first, instead of 1. In the first revision
-numbers only grow, and the last accepted one may come again: a retransmission.
+numbers only grow, and the last accepted one may come again as a retransmission.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -54,7 +54,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def session_anomalies(found: DataFrame, name: str, detail: Column) -> DataFrame:
-    """Anomalies of sessions have no partition or operation; the client's name stands for the process."""
+    """Anomalies of sessions have no partition and no operation. Their process is the client's name."""
     nothing = F.lit(-1)
     return anomalies(
         found,

@@ -1,7 +1,7 @@
 """session-lost: FETCH_SESSION_ID_NOT_FOUND for a session that this node made and has neither closed nor evicted.
 
-So is a session that is closed because a request came with a wrong epoch: the note that it is closed stands between that
-request and its refusal in the session's trace.
+A session that is closed because a request came with a wrong epoch is lost, too. In its trace the note of the closing
+stands between that request and its refusal.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -39,7 +39,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def _closed_for_an_epoch(tables: Tables) -> DataFrame:
-    """The refusal follows the note, or stands behind the error that ends a fetch which waited on the session."""
+    """The refusal follows the note directly, or follows the error that ends a fetch which waited on the session."""
     order = Window.partitionBy(*SESSION).orderBy("seq")
     reply = F.struct("what", "connection", "error")
     rows = session_rows(tables).select(

@@ -1,8 +1,8 @@
-"""The trace as seen by one fetch session: its requests with their answers, and the notes on its life.
+"""The trace of each fetch session: its requests with their answers, and the notes on its life.
 
 A node answers a connection's requests in order, so the n-th answer to (connection, epoch) belongs to the n-th such
-request. A refusal is given at once: its reply directly follows its request in the session's own trace. An error
-that comes later ends a fetch that had been accepted and was waiting; what became of its epoch is not told by it.
+request. A node refuses at once, so a refusal directly follows its request in the session's own trace. An error that
+comes later ends a fetch that had been accepted and was waiting. It does not tell what became of the epoch.
 """
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
@@ -15,9 +15,9 @@ LARGEST_EPOCH = 2**31 - 1
 SESSION_ID_NOT_FOUND = 70
 INVALID_SESSION_EPOCH = 71
 INVALID_FETCH_SESSION = 10001
-"""The first revision's answer to an unknown session and to a wrong number alike."""
+"""The first revision gives this answer to an unknown session and to a wrong number alike."""
 FIRST_REVISION = 1000
-"""Version of Fetch that the first revision is spoken under."""
+"""The version of Fetch that carries the first revision."""
 SESSION = ("run", "node", "incarnation", "session")
 
 _NOTES = ("session_created", "session_closed", "session_evicted")
@@ -81,8 +81,9 @@ def answered_requests(tables: Tables) -> DataFrame:
 
 
 def _lagged_is_its_request(window: WindowSpec) -> Column:
-    """In the first revision on the same connection: there a request ends the one that it repeats, which still waited.
-    In the final one nothing but a refusal, or an epoch accepted twice, is answered so."""
+    """In the first revision a request on the same connection ends the waiting request that it repeats.
+
+    In the final revision only a refusal, or an epoch that is accepted twice, is answered so."""
     lagged = [F.lag(name).over(window) == F.col(name) for name in ("session_epoch", "connection")]
     same = lagged[0] & ((F.col("api_version") != FIRST_REVISION) | lagged[1])
     return (F.lag("what").over(window) == "request") & same

@@ -1,9 +1,9 @@
 """snapshot-transfer-bounded: a download goes on where it stood, and costs little more than its snapshot (S-11, S-15).
 
-It fetches again at most a chunk for each time that it began. What it asks for and takes lies where the bytes end that
-it holds, of the same snapshot from the same leader. Until a node has one snapshot it fetches from one leader at most
-three times the bytes of the first that it asked for, and a chunk for each beginning, whatever appears meanwhile. What
-it has put together is whole.
+A download fetches again at most one chunk for each time that it began. It asks for and takes bytes only at the end of
+the bytes that it holds, of the same snapshot from the same leader. Until a node has one snapshot it fetches from one
+leader at most three times the bytes of the first snapshot that it asked for, and a chunk for each beginning, whatever
+appears meanwhile. The file that it has put together is whole.
 """
 
 from functools import reduce
@@ -21,7 +21,7 @@ from reports.read_tables import Tables
 NAME = "snapshot-transfer-bounded"
 MOST_TIMES = 3
 DAMAGE = r"\.checkpoint\.part at byte \d+"
-"""How a node tells what is wrong inside a file that it has fetched."""
+"""The words by which a node tells what is wrong inside a file that it has fetched."""
 
 
 def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
@@ -32,7 +32,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
 
 
 def _fetched_again(downloads: DataFrame) -> DataFrame:
-    """A size of -1 is that of a download that ended before its first answer."""
+    """A size of -1 means that the download ended before its first answer."""
     most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
     detail = sentence(
         "Node %s received %s bytes of snapshot %s-%s, which has %s, in %s starts: %s are enough.",
@@ -48,7 +48,7 @@ def _fetched_again(downloads: DataFrame) -> DataFrame:
 
 
 def _elsewhere(found: DataFrame) -> DataFrame:
-    """A beginning may ask for less than is held, of another snapshot or from another leader only for all of it."""
+    """A beginning may ask for less than is held. Of another snapshot, or from another leader, it must ask for all."""
     allowed = F.when(F.col("begins"), F.lit(0)).otherwise(F.col("held"))
     starts = found.where((F.col("what") == STARTED) & (F.col("position") > allowed))
     asked = sentence(

@@ -1,8 +1,8 @@
 """Snapshot downloads as the nodes that fetched them noted them: one row for each snapshot from each leader.
 
-A download that was cut, or whose node was killed, and then went on is one download with several starts, also if it
-threw away in between what it held. It ends when the snapshot is whole, or another one, or one from another leader, is
-begun.
+A download that was cut, or whose node was killed, and then went on is one download with several starts. That holds also
+if it threw away in between what it held. It ends when the snapshot is whole, or when the node begins another snapshot
+or turns to another leader.
 """
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
@@ -18,8 +18,8 @@ SOURCE = ("leader", "end_offset", "epoch")
 
 def steps(tables: Tables) -> DataFrame:
     """Each note of a download with its ``SOURCE`` and numbers that tell downloads apart: ``round`` (up to a whole
-    snapshot), ``at_leader`` (spent with one leader) and ``download``. ``held``: bytes kept before it, by the notes.
-    ``begins``: another source than the note before."""
+    snapshot), ``at_leader`` (spent with one leader) and ``download``. ``held`` is the number of bytes kept
+    before it, by the notes. ``begins`` is true if the note before has another source."""
     rows = notes(tables, STARTED, CHUNK, FINISHED, DISCARDED).select(
         "run",
         "node",
@@ -60,7 +60,7 @@ def steps(tables: Tables) -> DataFrame:
 
 
 def _another(columns: tuple[str, ...], in_order: WindowSpec) -> Column:
-    """Also the first row of all."""
+    """True for the first row of all, too."""
     here = F.struct(*(F.col(each) for each in columns))
     return ~here.eqNullSafe(F.lag(here).over(in_order))
 

@@ -1,9 +1,11 @@
-"""torn-metadata: somebody saw a part of what is written whole.
+"""torn-metadata: somebody saw only a part of what is written whole.
 
-A reader: some topics of a set, or some partitions of a topic. The topics of a set are created, and deleted, by one
-request, and a reader records all that changed since its last answer of that node: so whatever changes of a set in one
-answer must be all of it. Two nodes: different content at one offset of the metadata log. An admin: a request sent again
-found a part of its topics.
+- A reader saw some topics of a set, or some partitions of a topic. One request creates, or deletes, the topics of a
+set,
+  and a reader records all that changed since its last answer from that node. Whatever changes of a set in one answer
+  must therefore be all of it.
+- Two nodes had different content at one offset of the metadata log.
+- An admin sent a request again, and it found a part of its topics.
 """
 
 from pyspark.sql import DataFrame
@@ -24,7 +26,7 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
 
 
 def _seen(tables: Tables) -> DataFrame:
-    """The first torn answer of each reader, node and set: those after it only tell the rest of the same story."""
+    """The first torn answer of each reader, node and set: later ones only repeat it."""
     short = F.col("present") & (F.col("partitions_seen") != F.col("partitions_wanted"))
     answers = tables.metadata_reads.groupBy("run", "process", "node", "index", "topic_set", "topics_wanted").agg(
         F.count(F.lit(1)).alias("topics"),

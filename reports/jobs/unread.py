@@ -1,8 +1,9 @@
 """Acknowledged values that no ok operation ever read: the common part of lost-write and unseen.
 
-Jepsen's ``unseen`` is both together; here lost-write holds those that reads overtook, unseen the rest, so that each
-breach is told once. Values of an operation with unknown end count if a part of their run was read: a batch is
-written whole or not at all. What only a leader acknowledged (acks=1) while it had replicas may be lost with it.
+Jepsen's ``unseen`` is both together. Here lost-write holds the values that reads overtook and unseen holds the rest, so
+each breach is told once. Values of an operation with unknown end count if a part of their run was read, because a batch
+is written whole or not at all. What only the leader of a replicated partition acknowledged (acks=1) may be lost with
+it.
 """
 
 from pyspark.sql import DataFrame
@@ -27,7 +28,7 @@ def unread(tables: Tables) -> DataFrame:
     written = merged(sends, _KEYS, "first_sequence", "last_sequence")
     seen = merged(reads, _KEYS, "first_sequence", "last_sequence")
     missing = subtracted(written, seen, _KEYS)
-    # Broadcast: few are missing in all but the worst of runs, and the sends need not be moved for them.
+    # Broadcast, so that the sends need not be moved: few are missing in all but the worst of runs.
     parts = sends.join(F.broadcast(missing), list(_KEYS)).where(
         (F.col("first_sequence") <= F.col("last")) & (F.col("last_sequence") >= F.col("first"))
     )
@@ -60,9 +61,9 @@ def _written(tables: Tables) -> DataFrame:
 
 
 def _proven(tables: Tables, reads: DataFrame) -> DataFrame:
-    """Sends of unknown end of which a value was read, with the offset that the read implies."""
+    """Sends of unknown end from which a value was read, with the offset that the read implies."""
     unknown = tables.sends.where(F.col("type") == "info")
-    asked = F.broadcast(unknown.select(*_KEYS).distinct())  # Writers and partitions: few.
+    asked = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.
     places = merged(reads.join(asked, list(_KEYS), "left_semi"), [*_KEYS, "shift"], "first_sequence", "last_sequence")
     known = places.select(*_KEYS, "first", "last", F.col("shift").alias("read_shift"))
     found = known.join(F.broadcast(unknown), list(_KEYS)).where(

@@ -1,6 +1,7 @@
-"""unrequested-partition: a response speaks of a partition that the fetcher did not ask for (any more).
+"""unrequested-partition: a response contains a partition that the fetcher did not ask for, or no longer.
 
-Asked for = assigned before the response came, and its forget not acknowledged when the request was sent.
+A partition is asked for if it was assigned before the response came, and if no answer had acknowledged its forget when
+the request was sent.
 """
 
 from pyspark.sql import DataFrame

@@ -1,6 +1,6 @@
-"""unseen: acknowledged, never read by the end, although the partition was read to its end (ENDS).
+"""unseen: nobody read an acknowledged record, although the partition was read to its end (ENDS).
 
-Those that reads overtook are lost-write's.
+Records that reads overtook belong to lost-write.
 """
 
 from pyspark.sql import DataFrame

@@ -1,7 +1,7 @@
-"""This run beside a baseline: per figure old, new, ratio with a bootstrap interval, and a word.
+"""Compares this run with a baseline: each figure has old, new, the ratio with a bootstrap interval, and a word.
 
-Values are those of single seconds, so that the interval tells the runs' own unsteadiness; noise below NOISE counts as
-none. Seconds in which a fault lasted are left out on both sides.
+The values are those of single seconds, so the interval shows how unsteady the runs themselves are. Noise below NOISE
+counts as none. Both sides leave out the seconds in which a fault lasted.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,10 @@ LEAST_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``low``, ``high``: 95 % of the bootstrap ratios new/old. ``word``: better, worse, same or undecided."""
+    """95 % of the bootstrap ratios new/old lie from ``low`` to ``high``.
+
+    ``word`` is better, worse, same or undecided.
+    """
 
     figure: str
     is_time: bool
@@ -80,7 +83,7 @@ def _resampled(random: Random, values: Sequence[float]) -> float:
 
 
 def word(low: float, high: float, is_time: bool) -> str:
-    """Of an interval of new/old: decided only if it lies wholly on one side of the noise."""
+    """The word for an interval of new/old. It is decided only if the interval lies wholly on one side of the noise."""
     if low > 1 + NOISE:
         return "worse" if is_time else "better"
     if high < 1 - NOISE:

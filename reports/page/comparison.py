@@ -37,14 +37,14 @@ _CAPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure of the table; ``cells`` in the order of the runs."""
+    """One figure of the table. ``cells`` stand in the order of the runs."""
 
     title: str
     cells: tuple[str, ...]
 
 
 def write_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) -> Path:
-    """``folder`` exists; figures are copied there as PNG."""
+    """``folder`` must exist. Figures are copied there as PNG."""
     page = folder / PAGE_NAME
     first = judged[0].manifest
     context = {
@@ -76,7 +76,7 @@ def head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
 
 
 def table(runs: Sequence[Measured]) -> list[tuple[str, list[Line]]]:
-    """Groups of lines; a line that no run has is left out."""
+    """The table as groups of lines. It leaves out a line that no run has."""
     client, follower = [one.clients for one in runs], [one.followers for one in runs]
     groups = [
         (
@@ -180,7 +180,7 @@ def _drawings(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) 
 def drawn(
     folder: Path, makers: Mapping[str, Callable[[], Figure | None]], captions: Mapping[str, str]
 ) -> dict[str, Drawing]:
-    """In the order of ``makers``, those that have enough samples."""
+    """The figures that have enough samples, in the order of ``makers``."""
     drawings = {}
     with style.styled():
         for name, make in makers.items():

@@ -12,8 +12,10 @@ LEAST_FOR_A_MEDIAN = 5
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """``without_us``: from losing one active controller to the next; ``accepted_us``: until a client's request was
-    accepted again, None: no admin asked."""
+    """``without_us`` is the time from the loss of one active controller to the next.
+
+    ``accepted_us`` is the time until a client's request was accepted again; it is None if no admin asked.
+    """
 
     node: int
     epoch: int
@@ -27,7 +29,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """``beyond_bytes``: received more than once. ``allowed_bytes``: the largest chunk, for each start."""
+    """``beyond_bytes`` were received more than once. ``allowed_bytes`` is the largest chunk for each start."""
 
     node: int
     snapshot: str
@@ -85,7 +87,7 @@ def _transfer(row: dict[str, Any]) -> Transfer:
 
 
 def summary(found: Sequence[Failover]) -> str:
-    """A median needs several; fewer are told one by one in the table."""
+    """A median needs several values; the table tells fewer one by one."""
     if not found:
         return ""
     if len(found) < LEAST_FOR_A_MEDIAN:

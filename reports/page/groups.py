@@ -8,12 +8,12 @@ from reports.collect import Findings
 
 LEAST_FOR_A_MEDIAN = 5
 _SLACK_US = 1_000_000
-"""A fault that ended so shortly before still explains what began then."""
+"""A fault that ended no longer ago than this still explains what began then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """``free_us``: the longest that a partition had no owner meanwhile; None: each had one."""
+    """``free_us`` is the longest time that a partition had no owner meanwhile; None if each had one."""
 
     group: str
     generation: int
@@ -27,7 +27,10 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``without_us``: from the last commit at a node to the first at the next; ``loaded_us``: until it had loaded."""
+    """``without_us`` is the time from the last commit at a node to the first at the next node.
+
+    ``loaded_us`` is the time until the next node had loaded.
+    """
 
     group: str
     node: int
@@ -58,7 +61,7 @@ def rebalances(findings: Findings) -> list[Rebalance]:
 
 
 def _longest_free(findings: Findings, group: str, from_us: int, until_us: int) -> int | None:
-    """Of the times that ended with this generation."""
+    """The longest of the times without an owner that ended with this generation."""
     free = [
         row["until_us"] - row["from_us"]
         for row in findings.ownerless
@@ -86,7 +89,7 @@ def coordinators(findings: Findings) -> list[Move]:
 
 
 def cause(findings: Findings, from_us: int, until_us: int) -> str:
-    """The latest fault that was in force, or had just ended, when it began or before it was over."""
+    """The latest fault that was in force, or had just ended, at some moment between the two times."""
     struck = [
         row
         for row in findings.fault_hits
@@ -97,7 +100,7 @@ def cause(findings: Findings, from_us: int, until_us: int) -> str:
 
 
 def summary(found: Sequence[Rebalance]) -> str:
-    """A median needs several; fewer are told one by one in the table."""
+    """A median needs several values; the table tells fewer one by one."""
     if len(found) < LEAST_FOR_A_MEDIAN:
         return ""
     times = [each.took_us for each in found]

@@ -11,16 +11,16 @@ from reports.page.latency_table import quantile
 
 KINDS = ("fetch", "produce")
 WITHOUT_RECORDS = ("create_topics", "metadata_read")
-"""Looked at where no client wrote or read records."""
+"""These operations are looked at if no client wrote or read records."""
 RECOVERED = 0.9
-"""Recovered = the first second after the fault with this share of the median before it."""
+"""A run has recovered in the first second after the fault with this share of the median before it."""
 
 _WINDOWS = JobConfig()
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``samples`` stands beside every figure; None = not enough of them."""
+    """``samples`` stands beside every figure. A figure is None if there are not enough of them."""
 
     p50_us: int | None
     p99_us: int | None
@@ -30,7 +30,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """One fault and one kind of operation. Times are microseconds, None = does not apply or never."""
+    """One fault and one kind of operation. Times are microseconds; None means "does not apply" or "never"."""
 
     fault: str
     kind: str

@@ -20,7 +20,7 @@ TAIL_SAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``order``: what the column is sorted by."""
+    """The column is sorted by ``order``."""
 
     text: str
     order: float | str = ""
@@ -38,7 +38,7 @@ def is_shown(samples: int, one_in: int) -> bool:
 
 
 def latency_rows(percentiles: Sequence[dict[str, Any]]) -> list[LatencyRow]:
-    """Of the whole run; service before response."""
+    """The rows of the whole run, service time before response time."""
     whole = [row for row in percentiles if row["fault"] == ""]
     whole.sort(key=lambda row: (row["operation"], row["measure"] != "service"))
     return [LatencyRow(row["operation"], row["measure"], _cells(row)) for row in whole]

@@ -1,5 +1,7 @@
-"""Writes comparison.html for runs with a mirror: what it copied twice and how far it was behind, with the mechanism and
-without."""
+"""Writes comparison.html for runs with a mirror.
+
+It shows what the mirror copied twice and how far it was behind, with the mechanism and without.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +27,11 @@ _CAPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """One run's mirror, all topics. ``added_us``: the most that one rewind added to the lag. ``out_of_range``:
-    positions that were called so though nothing was truncated or deleted there."""
+    """The mirror of one run, over all topics.
+
+    ``added_us`` is the most that one rewind added to the lag. ``out_of_range`` counts positions that were called out of
+    range although nothing was truncated or deleted there.
+    """
 
     name: str
     records: int
@@ -69,7 +74,7 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
 
 
 def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Numbers]) -> Path:
-    """``folder`` exists; figures are copied there as PNG. ``runs``: of those that had a mirror."""
+    """``folder`` must exist. Figures are copied there as PNG. Each of the ``runs`` had a mirror."""
     with_mirror = [one for one in judged if one.manifest.variant and one.findings.mirrors]
     page = folder / PAGE_NAME
     context = {
@@ -88,7 +93,7 @@ def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequen
 
 
 def table(runs: Sequence[Numbers]) -> list[tuple[str, list[Line]]]:
-    """Groups of lines; a line that no run has is left out."""
+    """The table as groups of lines. It leaves out a line that no run has."""
     groups = [
         (
             "The mirror",
@@ -145,7 +150,7 @@ def _makers(judged: Sequence[Judged], runs: Sequence[Numbers]) -> dict[str, Call
 
 
 def _moved(run: pictures.Run, other: Judged) -> pictures.Run:
-    """In time, by whole steps, so that its first fault strikes when that of the other run does."""
+    """Moves a run in time by whole steps, so that its first fault strikes when that of the other run does."""
     ours, theirs = (
         min((int(hit["at_us"]) for hit in hits), default=None) for hits in (run.hits, other.findings.fault_hits)
     )

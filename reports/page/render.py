@@ -37,7 +37,7 @@ def write_page(
     verdict: Verdict,
     baseline: tuple[Manifest, Findings] | None = None,
 ) -> Path:
-    """``folder`` exists; figures are copied there as PNG."""
+    """``folder`` must exist. Figures are copied there as PNG."""
     seconds = run_seconds(manifest, findings)
     drawings = draw_all(findings, baseline[1] if baseline else None, seconds, folder)
     page = folder / "index.html"
@@ -47,7 +47,7 @@ def write_page(
 
 
 def run_seconds(manifest: Manifest, findings: Findings) -> int:
-    """Length of the time axis: to the last completion or fault, as the history has it."""
+    """The length of the time axis, which ends with the history's last completion or fault."""
     healed_us = max((int(row["until_us"]) for row in findings.fault_hits), default=0)
     last_us = max(findings.facts.get("last_us", 0), manifest.duration_us, healed_us)
     longest = 4 * max(manifest.duration_us, findings.facts.get("last_us", 0), 1_000_000)
@@ -194,7 +194,7 @@ def _load(findings: Findings) -> dict[str, Any]:
 
 
 def _outcomes(findings: Findings) -> list[dict[str, Any]]:
-    """Operations by kind and end, with the errors that were named; those that did not end well first."""
+    """Operations by kind and end, with the errors that were named. Those that did not end well come first."""
     table: dict[tuple[str, str, str], int] = {}
     for row in findings.throughput:
         key = (row["f"], row["type"], row["error"])

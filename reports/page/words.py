@@ -1,4 +1,4 @@
-"""Numbers as people read them. A missing one is an en dash, never a zero."""
+"""Formats numbers for people. A missing number is an en dash, never a zero."""
 
 NONE = "–"
 

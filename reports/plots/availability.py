@@ -31,7 +31,7 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
 
 
 def _spans(states: Sequence[int], wanted: int) -> list[tuple[float, float]]:
-    """Start and length of each stretch of seconds in this state."""
+    """The start and the length of each stretch of seconds in this state."""
     spans: list[tuple[float, float]] = []
     for second, state in enumerate(states):
         if state == wanted and spans and spans[-1][0] + spans[-1][1] == second:

@@ -38,7 +38,7 @@ def draw(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], secon
 
 
 def shown_metrics(broker: Sequence[dict[str, Any]]) -> list[str]:
-    """Known ones first, then those that moved; a line that stays at 0 tells nothing."""
+    """Known metrics come first, then those that moved. A line that stays at 0 tells nothing."""
     values: dict[str, set[int]] = {}
     samples: dict[str, int] = {}
     for row in broker:

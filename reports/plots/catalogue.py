@@ -1,4 +1,4 @@
-"""Which figures a report has, in the page's order; a figure without enough samples is not drawn."""
+"""Lists the figures of a report in the page's order. A figure without enough samples is not drawn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ _CAPTIONS = {
 
 
 def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder: Path) -> dict[str, Drawing]:
-    """PNG copies go to ``folder``. The faults' hits are the first of each name."""
+    """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/fault_log.py`` kept."""
     hits = list(findings.fault_hits)
     makers: dict[str, Callable[[], Figure | None]] = {
         "load": lambda: load.draw(findings.load, hits, seconds),

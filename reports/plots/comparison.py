@@ -1,4 +1,4 @@
-"""The comparison's pictures: one colour for each revision in all of them."""
+"""The comparison's pictures. Each revision has one colour in all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,7 @@ def service(runs: "Sequence[Measured]") -> Figure | None:
 
 
 def _bars(runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], title: str, text: Any) -> Figure | None:
-    """Logarithmic, since full fetches cost many times an incremental one; every bar says its number."""
+    """The axis is logarithmic, since a full fetch costs many times an incremental one. Every bar shows its number."""
     shown = {name: values for name, values in groups.items() if any(values)}
     if not shown:
         return None
@@ -95,7 +95,7 @@ def _bars(runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], ti
 
 
 def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
-    """Labels as people write numbers, at 1, 2 and 5."""
+    """Labels the axis with plain numbers at 1, 2 and 5."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
@@ -103,7 +103,7 @@ def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
 
 
 def recovery(runs: "Sequence[Measured]") -> Figure | None:
-    """Each lost answer a dot; the line is the median."""
+    """Each lost answer is a dot; the line is the median."""
     if not any(one.asking_us for one in runs):
         return None
     figure, (axes,) = style.canvas([0.5 * len(runs) + 0.5])
@@ -129,7 +129,7 @@ def _dots(axes: Axes, place: int, one: "Measured") -> None:
 
 
 def growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
-    """The node's time against the partitions of the answer, by revision; means of LEAST_FETCHES and more."""
+    """The node's time against the partitions of the answer, by revision. Only means of at least LEAST_FETCHES count."""
     lines = {
         name: sorted((row["bucket"], row["mean_us"]) for row in rows if row["fetches"] >= LEAST_FETCHES)
         for name, rows in curves.items()

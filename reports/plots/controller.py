@@ -1,4 +1,4 @@
-"""Who was the active controller, and when nobody was; below, when which node downloaded a snapshot."""
+"""Draws who was the active controller, and when nobody was. Below it shows which node downloaded a snapshot when."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -65,7 +65,10 @@ def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) ->
 
 
 def _bar(axes: Axes, row: int, from_us: int, until_us: int, colour: str, seconds: int = 0) -> None:
-    """``seconds``: of the whole run, so that what is short is still seen; 0: as long as it was."""
+    """``seconds`` is the length of the whole run, so that a short bar is widened until it can be seen.
+
+    0 draws the bar as long as it was.
+    """
     length = max((until_us - from_us) / 1e6, seconds * 0.003)
     if until_us > from_us:
         axes.broken_barh([(from_us / 1e6, length)], (row - 0.32, 0.64), color=colour, linewidth=0)

@@ -1,4 +1,4 @@
-"""Faults in every chart over time: shaded bands behind the data, named in a lane of their own below."""
+"""Draws faults in every chart over time: shaded bands behind the data, and their names in a lane below."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from reports.plots import style
 MOST_LANES = 12
 _MOST_MARKS = 12
 _NARROW = 0.004
-"""A band narrower than this share of the run is drawn as a line: it would not be seen."""
+"""A band narrower than this share of the run is drawn as a line, because nobody would see the band."""
 
 
 def lane_height(hits: Sequence[dict[str, Any]]) -> float:
@@ -18,7 +18,7 @@ def lane_height(hits: Sequence[dict[str, Any]]) -> float:
 
 
 def names(hits: Sequence[dict[str, Any]]) -> list[str]:
-    """In the order in which they first hit; presets are no faults."""
+    """The names of faults in the order in which they first hit. Presets are no faults."""
     first: dict[str, int] = {}
     for one in hits:
         if not one["kind"].startswith("preset"):
@@ -27,7 +27,7 @@ def names(hits: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def shade(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
-    """A fault that hit more often than a reader can tell apart is left to the lane."""
+    """Shades the faults. Only the lane shows a fault that hit more often than a reader can tell apart."""
     for name in names(hits)[:MOST_LANES]:
         mine = [one for one in hits if one["name"] == name]
         for one in mine if len(mine) <= _MOST_MARKS else []:

@@ -69,7 +69,7 @@ def _members(count: int, wide: bool) -> str:
 
 
 def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
-    """How many partitions nobody owned, of all groups, between two owners."""
+    """How many partitions of all groups had no owner, counted only between two owners."""
     moves = sorted(
         [(row["from_us"] / 1e6, 1) for row in ownerless] + [(row["until_us"] / 1e6, -1) for row in ownerless]
     )

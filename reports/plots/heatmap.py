@@ -1,4 +1,4 @@
-"""How many operations took how long, second by second: shows the modes that quantile lines hide."""
+"""How many operations took how long, second by second. It shows the modes that quantile lines hide."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -14,7 +14,7 @@ _LINES = (
 )
 _SHOWN = ("fetch", "produce")
 _WITHOUT_RECORDS = ("create_topics", "metadata_read")
-"""Shown where no client wrote or read records."""
+"""These operations are shown if no client wrote or read records."""
 
 
 def draw(latency: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:

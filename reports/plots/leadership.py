@@ -1,4 +1,4 @@
-"""Who led each replicated partition, and how many of its replicas were in sync; below, changes per second of all."""
+"""Draws who led each replicated partition, and how many replicas were in sync. Below are all changes per second."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from reports.plots import style, timeline
 
 _COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
 _BELOW = 0.13
-"""Height of the strip that shows a reduced in-sync set."""
+"""The height of the strip that shows a reduced in-sync set."""
 
 
 def draw(
@@ -56,7 +56,7 @@ def _partition(axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequen
 
 
 def members(row: dict[str, Any]) -> int:
-    """Of the in-sync set; 0 where the note did not say."""
+    """How many members the in-sync set has; 0 if the note did not say."""
     return len(row["isr"].split(",")) if row["isr"] else 0
 
 

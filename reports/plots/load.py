@@ -1,4 +1,4 @@
-"""What the schedule offered, what the fleet sent, what completed; below, how late the fleet was."""
+"""Draws what the schedule offered, what the fleet sent and what completed. Below is how late the fleet was."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def draw(load: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds
     if len(load) < timeline.LEAST_SECONDS:
         return None
     figure, panels = timeline.frame([1.8, 1.0], hits, seconds)
-    scheduled = [row for row in load if row["offered"]]  # what comes after the schedule's end is no load
+    scheduled = [row for row in load if row["offered"]]  # operations after the schedule's end are not load
     lasted = max((row["second"] + 1 for row in scheduled), default=seconds)
     for name, colour, line in _LINES:
         points = {row["second"]: row[name] for row in load}

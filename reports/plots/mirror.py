@@ -1,4 +1,4 @@
-"""A mirror's position in its source over time, with its rewinds; below, how far it was behind."""
+"""Draws a mirror's position in its source over time, with its rewinds. Below is how far it was behind."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -79,5 +79,5 @@ def lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> 
 
 
 def _seconds(slot: int) -> float:
-    """The slot's end: what it holds is known by then."""
+    """The second at which the slot ends, because its values are known by then."""
     return (slot + 1) * SLOT_US / 1e6

@@ -1,4 +1,4 @@
-"""Mirrors of several runs: their positions in panels of one scale, their lags in one."""
+"""Draws the mirrors of several runs: positions in panels of one scale, lags together in one panel."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Run:
 
 
 def positions(runs: Sequence[Run], seconds: int) -> Figure | None:
-    """Of the partition that was rewound most in any run."""
+    """The positions in the partition that was rewound most in any run."""
     places = sorted({place for one in runs for place in one.known})
     if not places or seconds < timeline.LEAST_SECONDS:
         return None

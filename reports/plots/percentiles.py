@@ -1,4 +1,4 @@
-"""Latency against percentile on a log 1/(1-p) axis: each step to the right is ten times rarer."""
+"""Draws latency against percentile on a log 1/(1-p) axis. Each step to the right is ten times rarer."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""How every figure looks: one colour per thing in all of them, readable by the colour-blind, in light and dark.
+"""How every figure looks. Each thing has one colour in all of them, which the colour-blind can tell from the others.
 
-Figures are drawn in the light theme's colours. In the inline SVG each of these becomes a CSS variable of the page, so
-that the same picture follows the reader's theme; PNG copies stay light.
+Figures are drawn in the light theme's colours. In the inline SVG each colour becomes a CSS variable of the page, so the
+same picture follows the reader's theme, light or dark. PNG copies stay light.
 """
 
 import io
@@ -104,7 +104,7 @@ def color_of(operation: str) -> str:
 
 
 def canvas(heights: Sequence[float], *, share_x: bool = True) -> tuple[Figure, list[Axes]]:
-    """One axes per height (inches), stacked. Use inside ``with styled():``."""
+    """Stacks one axes for each height (inches). Use it inside ``with styled():``."""
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 0.34 * len(heights) + 0.25), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(heights), 1, sharex=share_x, squeeze=False, height_ratios=list(heights))[:, 0]
@@ -116,7 +116,7 @@ def styled() -> Any:
 
 
 def micros_axis(axes: Axes) -> None:
-    """Logarithmic, labelled with the unit that reads best; a narrow range gets labels at 2 and 5 too."""
+    """Makes the axis logarithmic, with the unit that reads best. A narrow range gets labels at 2 and 5, too."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     steps = (1.0,) if high > low * 3_000 else (1.0, 3.0) if high > low * 300 else (1.0, 2.0, 5.0)
@@ -145,7 +145,7 @@ def no_lines(axes: Axes) -> None:
 
 
 def svg(figure: Figure, name: str, description: str) -> str:
-    """Inline SVG: colours as CSS variables, text in the page's font, a text for screen readers."""
+    """The figure as inline SVG, with CSS variables for colours, the page's font, and a text for screen readers."""
     buffer = io.StringIO()
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"crucible-{name}"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -163,7 +163,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
 
 
 def _own_ids(text: str, name: str) -> str:
-    """Keeps only the IDs that are referred to, and makes them this figure's own: a page holds several figures."""
+    """Keeps only the IDs that are referred to, and makes them unique, because a page holds several figures."""
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", text))
     text = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
     return re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)

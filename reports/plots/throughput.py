@@ -1,4 +1,4 @@
-"""Operations by the second in which they completed; below, those that did not end ok, stacked by error."""
+"""Draws operations by the second in which they completed. Below are those that did not end ok, stacked by error."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
 
 
 def _legend(axes: Axes, entries: int) -> None:
-    """Beside the title, or where there are too many for that, beside the data."""
+    """Puts the legend beside the title or, if it has too many entries, beside the data."""
     if entries <= MOST_ABOVE:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
     else:

@@ -1,4 +1,4 @@
-"""Charts over time share one frame: panels above, the fault lane below, one x axis in seconds of the run."""
+"""The frame that charts over time share: panels above, the fault lane below, one x axis in seconds of the run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ LEAST_SECONDS = 3
 
 
 def frame(heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int) -> tuple[Figure, list[Axes]]:
-    """Panels in the order of ``heights``; the lane is drawn already."""
+    """The panels in the order of ``heights``. The fault lane is drawn already."""
     with_lane = bool(faults.names(hits))
     figure, axes = style.canvas([*heights, faults.lane_height(hits)] if with_lane else heights)
     for one in axes[: len(heights)]:
@@ -26,5 +26,5 @@ def frame(heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int
 
 
 def dense(points: Mapping[int, float], seconds: int, missing: float = float("nan")) -> tuple[list[float], list[float]]:
-    """x in the middle of each second, y with gaps where nothing was measured."""
+    """x lies in the middle of each second; y has gaps where nothing was measured."""
     return [second + 0.5 for second in range(seconds)], [points.get(second, missing) for second in range(seconds)]
