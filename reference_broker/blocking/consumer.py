@@ -1,4 +1,4 @@
-"""A blocking consumer on ``group_consumer`` and plain sockets: what an application uses.
+"""The blocking consumer that applications use. It drives ``group_consumer`` over plain sockets.
 
     with BlockingConsumer(ConsumerConfig((NodeAddress(-1, "127.0.0.1", 9092),), GroupConfig("g", ()))) as consumer:
         consumer.subscribe(["t"])
@@ -82,9 +82,10 @@ RevocationListener = Callable[[tuple[TopicPartition, ...]], None]
 
 
 class BlockingConsumer:
-    """``auto_commit_interval_ms`` None: the application commits. Else what earlier polls returned is committed at the
-    beginning of a later one, before partitions are given up, and on closing. ``on_revoked``: called before partitions
-    are given up; may commit. ``max_poll_interval_ms``: how long a member may go without ``poll``. A context manager."""
+    """A consumer and context manager. If ``auto_commit_interval_ms`` is None, the application commits. Otherwise what
+    earlier polls returned is committed at the beginning of a later one, before partitions are given up, and on close.
+    ``on_revoked`` is called before partitions are given up, and may commit. A member must ``poll`` within
+    ``max_poll_interval_ms``."""
 
     def __init__(
         self,
@@ -174,8 +175,8 @@ class BlockingConsumer:
 
     @_locked
     def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> None:
-        """These, or what ``poll`` has returned; waits until it is done. Offsets made by hand carry whatever epoch
-        they say; those of None the epoch of the last accepted metadata (M-6).
+        """Commits these offsets, or by default what ``poll`` has returned, and waits for the result. Given offsets keep
+        the epoch that they have. The default ones carry the epoch of the last accepted metadata (M-6).
 
         :raises InvalidMetadataEpochError: a partition was refused (M-7). :raises CommitError: another error.
         """
@@ -249,7 +250,8 @@ class BlockingConsumer:
                 self.consumer.answered(outcome.lane, _now_us(), outcome.body)
 
     def _beat(self) -> None:
-        """In the thread: what has come is heard, and the membership kept, or ended where the application is late."""
+        """Runs in the thread. It takes what has arrived and keeps the membership, or ends it if the application is
+        late."""
         with self.lock:
             self._receive(_now_us())
             if _now_us() - self._polled_at_us >= self._max_poll_interval_us:
@@ -293,7 +295,7 @@ class BlockingConsumer:
         self._committed_at_us = now_us
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None) -> Committed:
-        """Behind whatever commit is under way. Who is no member any more cannot commit as one."""
+        """Commits after any commit that is under way. A consumer that lost its membership cannot commit as a member."""
         membership = self.consumer.membership
         if membership is not None and membership.generation == NO_GENERATION:
             chosen = offsets or {}

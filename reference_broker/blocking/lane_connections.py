@@ -1,7 +1,7 @@
-"""A blocking driver's connections, one for each lane: what is sent on one is answered on it or fails.
+"""A blocking driver's connections, one for each lane. A request is answered on its own connection or fails.
 
-With ``transport`` the only files of the client that do I/O. Each new connection asks for ApiVersions first, so that
-drafts go only to nodes that announce them.
+This file and ``transport`` are the only ones of the client that do I/O. Each new connection asks for ApiVersions first,
+so that drafts go only to nodes that announce them.
 """
 
 import select

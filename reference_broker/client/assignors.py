@@ -1,10 +1,10 @@
-"""Who gets which partition: what the leader of a group works out. Names and results as Kafka's assignors.
+"""The assignors, with which the leader of a group decides who gets which partition. Names and results are Kafka's.
 
-``range``: topic by topic, neighbours to one member (RangeAssignor, without racks). ``roundrobin``: all partitions in
-turn (RoundRobinAssignor). ``cooperative-sticky`` (KIP-429): as even as subscriptions allow, everybody keeps what it
-can, and a partition that changes hands is given to nobody until its owner has let it go. The sticky result is as
-balanced
-as Kafka's, though not always member for member the same.
+- ``range`` goes topic by topic and gives neighbouring partitions to one member (RangeAssignor, without racks).
+- ``roundrobin`` deals all partitions in turn (RoundRobinAssignor).
+- ``cooperative-sticky`` (KIP-429) is as even as subscriptions allow, and every member keeps what it can. A partition
+  that changes hands goes to nobody until its owner has released it. The result is as balanced as Kafka's, though
+  single members may get other partitions.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Owners = dict[TopicPartition, str]
 
 
 class Assignor(Protocol):
-    """``counts``: numbers of partitions by topic, 0 for one that does not exist. ``order``: the members in turn."""
+    """``counts`` holds the number of partitions by topic, 0 if a topic does not exist. ``order`` lists the members."""
 
     def __call__(self, counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Given: ...
 
@@ -30,8 +30,8 @@ def assign(
     members: Mapping[str, Subscription],
     instance_ids: Mapping[str, str] | None = None,
 ) -> Given:
-    """By the assignor of that name; static members, by their ``instance_ids``, come first, so that a new member ID
-    after a restart changes nothing.
+    """Assigns with the assignor of that name. Static members come first, ordered by their ``instance_ids``, so that a
+    new member ID after a restart changes nothing.
 
     :raises KeyError: there is no such assignor.
     """
@@ -45,7 +45,7 @@ def _partitions(topic: str, counts: Mapping[str, int]) -> list[TopicPartition]:
 
 
 def range_assignor(counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Given:
-    """Of each topic the same share in a row; the first members in order get one more."""
+    """Gives each member an equal run of neighbouring partitions of each topic. The first members get one more."""
     given: Given = {each: [] for each in order}
     for topic in sorted(counts):
         interested = [each for each in order if topic in members[each].topics]
@@ -62,7 +62,8 @@ def range_assignor(counts: Mapping[str, int], members: Mapping[str, Subscription
 
 
 def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Given:
-    """All partitions in order of topic and number, one each in turn, passing over members that do not subscribe."""
+    """Deals all partitions, ordered by topic and number, to the members in turn. It skips members that do not
+    subscribe to the topic."""
     given: Given = {each: [] for each in order}
     place = 0
     for topic in sorted(counts):
@@ -79,7 +80,7 @@ def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, Subscr
 def cooperative_sticky_assignor(
     counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]
 ) -> Given:
-    """Balanced and sticky; what moves is withheld in this round."""
+    """Balances the partitions and lets members keep theirs. A partition that moves goes to nobody in this round."""
     owners = _valid_owners(counts, members, order)
     given: Given = {each: [] for each in order}
     for partition, member in owners.items():
@@ -98,7 +99,7 @@ def cooperative_sticky_assignor(
 
 
 def _claims(members: Mapping[str, Subscription], order: list[str]) -> dict[TopicPartition, list[str]]:
-    """Who says that it owns a partition, in the newest generation in which anybody says so."""
+    """The members that claim to own each partition, in the newest generation in which any member claims it."""
     newest: dict[TopicPartition, int] = {}
     claims: dict[TopicPartition, list[str]] = {}
     for member in order:
@@ -113,7 +114,7 @@ def _claims(members: Mapping[str, Subscription], order: list[str]) -> dict[Topic
 
 
 def _valid_owners(counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Owners:
-    """What members keep to begin with: what exists, what they subscribe to, what one alone claims."""
+    """What members keep before balancing: partitions that exist, that they subscribe to, and that only one claims."""
     return {
         partition: claimants[0]
         for partition, claimants in sorted(_claims(members, order).items())
@@ -128,8 +129,8 @@ def _least_loaded(given: Given, candidates: list[str]) -> str:
 
 
 def _balance(given: Given, interested: Mapping[str, list[str]], order: list[str]) -> None:
-    """Move partitions from members with more to those with at least two fewer until there are none. Ends, since each
-    move lowers the sum of the squares of their numbers."""
+    """Moves partitions from members with more to members with at least two fewer, until no such pair is left. It ends
+    because each move lowers the sum of the squares of the members' numbers of partitions."""
     moved = True
     while moved:
         moved = False

@@ -1,8 +1,8 @@
-"""A consumer's positions and what a fetch answer does to them; without I/O.
+"""A consumer's positions and how a fetch answer moves them. There is no I/O here.
 
-Batches before the position are skipped, a batch that holds it is taken from the position on, control batches move the
-position and give no records. An answer is reported as it is: a gap or a repetition *inside* it is not smoothed over
-(a judge of histories wants to see it), the position never goes back.
+Batches before the position are skipped. A batch that contains the position is taken from there on. Control batches move
+the position and give no records. A gap or a repetition *inside* an answer is reported as it is, because a judge of
+histories wants to see it. An answer never moves the position back.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from reference_broker.wire.fetch import PartitionData
 
 
 class TakenBatch(NamedTuple):
-    """One batch of an answer. ``data``: its bytes; records below ``from_offset`` are to be skipped."""
+    """One batch of an answer. ``data`` holds its bytes. The reader must skip records below ``from_offset``."""
 
     header: BatchHeader
     data: memoryview
@@ -34,9 +34,9 @@ def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
 
 @dataclass(slots=True)
 class Position:
-    """``offset``: the next to read; ``leader_epoch``: of the last batch taken, -1 none.
+    """``offset`` is the next to read. ``leader_epoch`` is that of the last batch taken, or -1.
 
-    ``high_watermark`` and ``log_start_offset``: as last answered, -1 before any answer.
+    ``high_watermark`` and ``log_start_offset`` come from the last answer. They are -1 before any answer.
     """
 
     offset: int
@@ -50,7 +50,7 @@ class ConsumerState:
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Start over at ``offset``; watermarks stay as they were answered."""
+        """Moves the position to ``offset``. The high watermark and log start stay as last answered."""
         known = self.positions.get(where)
         if known is None:
             self.positions[where] = Position(offset)
@@ -58,10 +58,10 @@ class ConsumerState:
             known.offset, known.leader_epoch = offset, -1
 
     def take(self, where: TopicPartition, data: PartitionData) -> list[TakenBatch]:
-        """Apply one partition of an answer without error and give its batches that hold news.
+        """Applies one partition of an answer without error, and returns the batches that are new.
 
-        A batch cut short at the end of the bytes is no error, it is simply not taken: brokers may cut at a byte limit.
-        Nothing is checked here but the lengths; CRCs are the reader's.
+        A batch that is cut short at the end of the bytes is not taken. That is no error, since brokers may cut at a
+        byte limit. Only lengths are checked here; the reader checks CRCs.
         """
         position = self.positions[where]
         if data.high_watermark >= 0:
@@ -85,5 +85,5 @@ class ConsumerState:
         return taken
 
     def lagging(self) -> list[TopicPartition]:
-        """Partitions whose position is below the high watermark last answered."""
+        """The partitions whose position is below the high watermark of the last answer."""
         return [where for where, at in self.positions.items() if at.offset < at.high_watermark]

@@ -1,7 +1,7 @@
-"""Somebody who watches a consumer: it hears what the consumer asks, learns and does, and has no say in it.
+"""The interface of an observer, which is told what a consumer asks, learns and does, and cannot influence it.
 
-``ConsumerObserver`` ignores everything. A class that wants to know something overrides that method. It must do no I/O,
-and it must not call the consumer back.
+``ConsumerObserver`` ignores everything. A subclass overrides the methods that it needs. It must do no I/O, and it must
+not call the consumer back.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition of an answer to Fetch. ``before`` and ``after``: the position, -1 where there is none. ``error``:
-    the broker's, or CORRUPT_MESSAGE where the batches cannot be read."""
+    """One partition of a Fetch answer. ``before`` and ``after`` are the positions before and after it, or -1.
+    ``error`` is the broker's, or CORRUPT_MESSAGE if the batches cannot be read."""
 
     where: TopicPartition
     data: PartitionData
@@ -36,8 +36,8 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """``problem``: why the answer cannot be used as a whole, None if it can. ``answered``: how many partitions it had.
-    ``partitions``: those that the consumer still waited for."""
+    """``problem`` says why the whole answer cannot be used; None if it can. ``answered`` is its number of partitions.
+    ``partitions`` holds those that the consumer still waited for."""
 
     node_id: int
     response: FetchResponse
@@ -50,28 +50,28 @@ class ConsumerObserver:
     """See the top of the file."""
 
     def metadata_answered(self, update: "MetadataUpdate", accepted: bool) -> None:
-        """``accepted`` False: the answer is older than the last accepted one and is dropped (spec M-5)."""
+        """``accepted`` is False if the answer is older than the last accepted one and is dropped (spec M-5)."""
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:
         """The consumer begins to fetch their committed offsets."""
 
     def offsets_fetched(self, fetched: "Fetched") -> None:
-        """That has ended."""
+        """The fetch of committed offsets has ended."""
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """The consumer begins to commit offsets of these."""
+        """The consumer begins to commit offsets of these partitions."""
 
     def committed(self, committed: "Committed") -> None:
-        """That has ended."""
+        """The commit has ended."""
 
     def fetching(self, node_id: int, plan: "FetchPlan", wanted: Mapping[TopicPartition, "Wanted"]) -> None:
-        """A Fetch is made for a node. ``wanted``: all that its session holds then."""
+        """The consumer makes a Fetch for a node. ``wanted`` is everything that its session then holds."""
 
     def fetched(self, answer: FetchAnswer) -> None:
-        """It was answered."""
+        """A Fetch was answered."""
 
     def position_reset(self, reset: "PositionReset") -> None:
-        """A position has moved other than by reading and seeking."""
+        """A position has moved without reading or seeking."""
 
     def group_event(self, event: "GroupEvent") -> None:
-        """The membership says something."""
+        """The membership has emitted an event."""

@@ -1,9 +1,12 @@
-"""What a consumer knows of each partition it is assigned: where it is placed, and what it has fetched and not given
-out yet; without I/O.
+"""The state of each partition that a consumer is assigned: its position, and records fetched but not given out yet.
 
-A partition is placed in steps (``Phase``): its committed offset is fetched; if the metadata is older than the epoch
-committed with any of them, all wait (KIP-232, spec M-10); without a committed offset, or where that is out of range,
-the reset policy asks for an offset; then it is read. A seek skips to the last step.
+There is no I/O here. A partition goes through these steps (``Phase``) before it is read:
+
+1. The consumer fetches its committed offset.
+2. If the metadata is older than the epoch committed with any partition, all partitions wait (KIP-232, spec M-10).
+3. If there is no committed offset, or it is out of range, the reset policy asks for an offset.
+
+A seek skips all of them.
 """
 
 from collections import deque
@@ -28,7 +31,7 @@ RESET_POLICIES: Final = ("earliest", "latest", "none")
 
 
 class Phase(Enum):
-    """Of one partition."""
+    """The step that one partition is in."""
 
     UNPLACED = "unplaced"
     WAITING = "waiting"
@@ -37,7 +40,7 @@ class Phase(Enum):
 
 
 class ConsumerRecord(NamedTuple):
-    """One record, with its place. ``timestamp_ms``: Unix time."""
+    """One record, with its partition and offset. ``timestamp_ms`` is Unix time."""
 
     topic: str
     partition: int
@@ -50,8 +53,8 @@ class ConsumerRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PositionReset:
-    """A position that moved other than by reading. ``from_offset`` -1: there was none. ``reason``: no_offset,
-    out_of_range or truncated."""
+    """A position that moved without reading or seeking. ``from_offset`` is -1 if there was no position. ``reason`` is
+    no_offset, out_of_range or truncated."""
 
     partition: TopicPartition
     from_offset: int
@@ -62,9 +65,9 @@ class PositionReset:
 
 @dataclass(slots=True)
 class Held:
-    """One assigned partition. ``given``: the offset after the last record given out; ``given_epoch``: that record's
-    leader epoch, -1 unknown. ``buffer``: fetched, not given out, each with its leader epoch. ``committed``: the offset
-    that is known to be committed, -1 none."""
+    """One assigned partition. ``given`` is the offset after the last record given out, and ``given_epoch`` is that
+    record's leader epoch (-1 if unknown). ``buffer`` holds records that were fetched and not given out, each with its
+    leader epoch. ``committed`` is the offset that is known to be committed, or -1."""
 
     phase: Phase = Phase.UNPLACED
     given: int = NO_OFFSET
@@ -80,20 +83,20 @@ class Held:
 
     @property
     def is_fetchable(self) -> bool:
-        """Whether anything is asked of its leader."""
+        """Whether the consumer sends requests for it to its leader."""
         if self.is_revoked:
             return False
         return self.phase is Phase.RESETTING or (self.phase is Phase.READING and not self.is_paused)
 
     @property
     def is_given_out(self) -> bool:
-        """Whether the application gets its records now."""
+        """Whether the application may get its records now."""
         return self.phase is Phase.READING and not self.is_paused and not self.is_revoked
 
 
 @dataclass(slots=True)
 class HeldPartitions:
-    """All of them. Positions that fetches ask for are in ``state``."""
+    """All assigned partitions. ``state`` has the positions that fetches ask for."""
 
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     state: ConsumerState = field(default_factory=ConsumerState)
@@ -105,39 +108,39 @@ class HeldPartitions:
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Newly assigned."""
+        """Adds newly assigned partitions."""
         for each in partitions:
             self.held.setdefault(each, Held())
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """No longer assigned; what was fetched of them is gone."""
+        """Removes partitions that are no longer assigned, with the records that were fetched of them."""
         for each in partitions:
             self.held.pop(each, None)
             self.state.positions.pop(each, None)
             self._waiting.pop(each, None)
 
     def in_phase(self, phase: Phase) -> list[TopicPartition]:
-        """In the order of assignment."""
+        """The partitions in that phase, in the order of assignment."""
         return [where for where, each in self.held.items() if each.phase is phase]
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a committed epoch is not known to have been reached yet."""
+        """Whether some partition waits for metadata that has reached its committed epoch."""
         return bool(self._waiting)
 
     def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        """Those that are held neither are fetched nor give records while they are paused."""
+        """While a partition is paused, it is not fetched and its records are not given out. Others are ignored."""
         for each in partitions:
             if each in self.held:
                 self.held[each].is_paused = paused
 
     def note_committed(self, where: TopicPartition, offset: int) -> None:
-        """A commit of it has succeeded."""
+        """Notes that a commit of the partition has succeeded."""
         if where in self.held:
             self.held[where].committed = offset
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing more is read of them; ``drop`` follows once they are released."""
+        """Stops reading these partitions. ``drop`` follows once they are released."""
         for each in partitions:
             if each in self.held:
                 self.held[each].is_revoked = True
@@ -145,13 +148,13 @@ class HeldPartitions:
     # -- placing ------------------------------------------------------------------------------------------------
 
     def ask_committed(self) -> tuple[TopicPartition, ...]:
-        """Those whose committed offsets are to be fetched now; ``learn_committed`` follows."""
+        """The partitions whose committed offsets must be fetched now. ``learn_committed`` follows."""
         self._asked = {where: each for where, each in self.held.items() if each.phase is Phase.UNPLACED}
         return tuple(self._asked)
 
     def learn_committed(self, committed: Mapping[TopicPartition, CommittedOffset], metadata_epoch: int) -> None:
-        """Answers for partitions that are still as they were asked for. ``metadata_epoch``: of the last accepted
-        metadata."""
+        """Applies the answers for partitions that have not changed since the request. ``metadata_epoch`` is that of
+        the last accepted metadata."""
         asked, self._asked = self._asked, {}
         for where, offset in committed.items():
             held = self.held.get(where)
@@ -161,7 +164,7 @@ class HeldPartitions:
         self.learn_epoch(metadata_epoch)
 
     def learn_epoch(self, metadata_epoch: int) -> None:
-        """Places all that wait, once the metadata has reached the epoch of every one of them (M-10)."""
+        """Places all waiting partitions once the metadata has reached the epoch of every one of them (M-10)."""
         if not self._waiting or not may_consume(metadata_epoch, self._waiting.values()):
             return
         waiting, self._waiting = self._waiting, {}
@@ -172,20 +175,20 @@ class HeldPartitions:
                 self.place(where, offset.offset, offset.leader_epoch)
 
     def begin_reset(self, where: TopicPartition, reason: str) -> None:
-        """The reset policy decides where it goes on."""
+        """Leaves it to the reset policy where reading continues."""
         held = self.held[where]
         held.phase, held.reason = Phase.RESETTING, reason
         held.buffer.clear()
 
     def reset(self, where: TopicPartition, offset: int, leader_epoch: int, metadata_epoch: int) -> None:
-        """It has decided; ignored if the partition is elsewhere by now."""
+        """Applies the reset policy's offset. It is ignored if the partition is in another phase by now."""
         held = self.held.get(where)
         if held is not None and held.phase is Phase.RESETTING:
             self._note(where, held.given, offset, held.reason, metadata_epoch)
             self.place(where, offset, leader_epoch)
 
     def place(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Read from there on. ``leader_epoch``: of the record before it, -1 unknown."""
+        """Reads from that offset on. ``leader_epoch`` is that of the record before it, or -1 if unknown."""
         held = self.held[where]
         self._waiting.pop(where, None)
         held.phase, held.given, held.passed, held.given_epoch = Phase.READING, offset, offset, leader_epoch
@@ -194,7 +197,7 @@ class HeldPartitions:
         self.state.positions[where].leader_epoch = leader_epoch
 
     def truncated(self, where: TopicPartition, leader_epoch: int, end_offset: int, metadata_epoch: int) -> None:
-        """The leader's log has diverged from what was read (KIP-320): go back to where they still agree."""
+        """Goes back to the last offset on which the leader's log and the records read agree (KIP-320)."""
         held = self.held[where]
         if end_offset < held.given:
             self._note(where, held.given, end_offset, "truncated", metadata_epoch)
@@ -208,7 +211,7 @@ class HeldPartitions:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def take(self, where: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
-        """One partition of a Fetch answer without error; the batches that hold news.
+        """Applies one partition of a Fetch answer without error, and returns the batches that are new.
 
         :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """
@@ -232,7 +235,7 @@ class HeldPartitions:
         return any(each.buffer and each.is_given_out for each in self.held.values())
 
     def give(self, max_records: int) -> list[ConsumerRecord]:
-        """Fetched records in order within each partition; these count as read from now on."""
+        """Returns fetched records, in order within each partition. They count as read from now on."""
         given: list[ConsumerRecord] = []
         for held in self.held.values():
             if not held.is_given_out:
@@ -248,7 +251,7 @@ class HeldPartitions:
     def read_so_far(
         self, partitions: Iterable[TopicPartition], metadata_epoch: int = NO_METADATA_EPOCH
     ) -> dict[TopicPartition, OffsetToCommit]:
-        """What to commit of those that are being read (M-6: with the epoch of the last accepted metadata)."""
+        """What to commit of the partitions that are being read, with the epoch of the last accepted metadata (M-6)."""
         found: dict[TopicPartition, OffsetToCommit] = {}
         for where in partitions:
             held = self.held.get(where)

@@ -1,7 +1,7 @@
-"""What members of a consumer group say to each other inside JoinGroup and SyncGroup: subscriptions and assignments.
+"""The subscriptions and assignments that members of a consumer group exchange inside JoinGroup and SyncGroup.
 
 Layouts: Kafka's ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json, versions 0-3, behind an int16
-version. A version above 3 is read as 3, since later ones only add fields at the end; bytes behind the known fields are
+version. A version above 3 is read as 3, since later ones only add fields at the end. Bytes behind the known fields are
 ignored.
 """
 
@@ -29,8 +29,8 @@ _VERSION_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One member's, as its assignor wrote it. ``owned``: what it holds while it joins (from version 1);
-    ``generation_id``: the one in which it got that, -1 none (from version 2)."""
+    """One member's subscription, as its assignor wrote it. ``owned`` lists what it holds while it joins (from version
+    1). ``generation_id`` is the generation in which it got those, or -1 (from version 2)."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -56,7 +56,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def encode_subscription(subscription: Subscription, version: int = NEWEST_VERSION) -> bytes:
-    """``version``: 0 to 3; what it does not know is left out."""
+    """``version`` is 0 to 3. Fields that it lacks are left out."""
     return _encode(
         "consumer_protocol_subscription",
         version,
@@ -86,7 +86,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> bytes:
-    """``version``: 0 to 3, all with the same fields."""
+    """``version`` is 0 to 3; all have the same fields."""
     return _encode(
         "consumer_protocol_assignment",
         version,
@@ -101,7 +101,7 @@ def encode_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Of no bytes (a group in which nothing was assigned): nothing.
+    """No bytes give an empty assignment. They come from a group in which nothing was assigned.
 
     :raises ProtocolError: it is cut short, or its version is negative.
     """

@@ -1,4 +1,4 @@
-"""Bodies of what a consumer asks any node or leaders, beside Fetch: Metadata and ListOffsets."""
+"""Bodies of the requests other than Fetch that a consumer sends to nodes and leaders: Metadata and ListOffsets."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -26,7 +26,7 @@ _NO_REPLICA: Final = BrokerId(-1)
 
 
 def metadata_request(topics: Iterable[str]) -> MetadataRequest:
-    """For these topics, none of which it creates."""
+    """A Metadata request for these topics. It does not create topics."""
     return MetadataRequest(
         topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(each)) for each in topics),
         allow_auto_topic_creation=False,
@@ -37,7 +37,7 @@ def metadata_request(topics: Iterable[str]) -> MetadataRequest:
 def list_offsets_request(
     partitions: Mapping[TopicPartition, int], timestamp_ms: int, timeout_us: int
 ) -> ListOffsetsRequest:
-    """``partitions``: with their current leader epochs, -1 not known. ``timestamp_ms``: EARLIEST, LATEST or a time."""
+    """``partitions`` maps each to its current leader epoch, or -1. ``timestamp_ms`` is EARLIEST, LATEST or a time."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for (topic, number), leader_epoch in partitions.items():
         topics.setdefault(topic, []).append(
@@ -54,7 +54,7 @@ def list_offsets_request(
 
 
 def listed_offsets(body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
-    """Error, offset and leader epoch of each partition in the answer."""
+    """Returns error, offset and leader epoch of each partition in the answer."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): (
             error_of(each.error_code),

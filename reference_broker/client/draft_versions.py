@@ -1,4 +1,4 @@
-"""Which nodes know KIP-232's drafts: ApiVersions announces them as features, and each new connection asks for it."""
+"""Finds out which nodes know KIP-232's drafts. ApiVersions announces them as features; each new connection asks it."""
 
 from typing import TYPE_CHECKING, Final, cast
 
@@ -19,6 +19,6 @@ NEEDED_DRAFTS: Final = tuple(
 
 
 def announces_drafts(body: object) -> bool:
-    """Whether the node that gave this answer to ApiVersions knows all that a consumer with the epoch speaks."""
+    """Whether the node that sent this ApiVersions answer knows every draft that a consumer with the epoch uses."""
     offered = [each.name for each in cast("ApiVersionsResponse", body).supported_features]
     return all(each in offered for each in NEEDED_DRAFTS)

@@ -1,7 +1,7 @@
-"""What a fetcher wants, what one fetch asks for, and what its answer means; the same in both revisions of KIP-227.
+"""The values that a fetch session's client side takes and returns. Both revisions of KIP-227 share them.
 
-``SessionHandler`` is what ``session_handler.make_session_handler`` gives, one for each fetcher and node, without
-I/O. ``build`` (or ``update``) and one of ``handle_response``, ``handle_lost``, ``presume_processed`` alternate.
+``session_handler.make_session_handler`` makes a ``SessionHandler`` for each fetcher and node. It does no I/O. Callers
+alternate between ``build`` (or ``update``) and one of ``handle_response``, ``handle_lost``, ``presume_processed``.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +31,7 @@ FIRST_REVISION_VERSION: Final = 1000
 
 
 class Wanted(NamedTuple):
-    """What the fetcher wants of one partition; equal values need not be sent again. -1: not given."""
+    """What the fetcher wants of one partition. A value equal to the last one is not sent again. -1 means not given."""
 
     topic_id: bytes
     fetch_offset: int
@@ -43,9 +43,9 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """One request's part that belongs to the session. ``to_forget`` holds removed partitions with the ID they had.
+    """The session's part of one request. ``to_forget`` holds removed partitions with the topic ID that they had.
 
-    ``session_epoch``: in the first revision the sequence number, 0 in a full request.
+    In the first revision ``session_epoch`` is the sequence number, which is 0 in a full request.
     """
 
     session_id: int
@@ -60,7 +60,7 @@ class FetchPlan:
         return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
     def version(self, newest: int) -> int:
-        """The request version: below 13 where a topic's ID is unknown; the draft's in the first revision."""
+        """The request's version. It is below 13 if a topic's ID is unknown, and the draft's in the first revision."""
         if self.first_revision:
             return FIRST_REVISION_VERSION
         return newest if self.uses_topic_ids else min(newest, LAST_VERSION_BY_NAME)
@@ -74,8 +74,8 @@ class FetchPlan:
         replica_id: int = -1,
         replica_epoch: int = -1,
     ) -> FetchRequest:
-        """A new request value each time, so that the receiver may keep it; of topics it says what ``version`` carries:
-        the name, the ID, or in the first revision the name and for followers the ID too."""
+        """Makes a new request each time, so that the receiver may keep it. Topics carry what ``version`` has: the name
+        or the ID; in the first revision the name, and for followers the ID too."""
         with_names = version <= LAST_VERSION_BY_NAME or self.first_revision
         with_ids = replica_id >= 0 if self.first_revision else not with_names
         return FetchRequest(
@@ -93,7 +93,7 @@ class FetchPlan:
 
 
 def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_names: bool, with_ids: bool) -> list[FetchTopic]:
-    """By topic, in the order in which the partitions are wanted."""
+    """Groups partitions by topic, in the order in which they are wanted."""
     topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
     for (name, partition), wanted in to_send.items():
         topics.setdefault((name, wanted.topic_id), []).append(
@@ -124,10 +124,11 @@ def _named(name: str, topic_id: bytes, with_names: bool, with_ids: bool) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """``problem``: why the answer cannot be used (its error, or what does not fit), None if it can.
+    """``problem`` says why the answer cannot be used (its error, or what does not fit). It is None if it can.
 
-    ``partitions``: the answer's partitions by name, in its order, also where there is a problem (the history records
-    them). ``unrequested``: those that the session does not hold; topic IDs that it does not know are shown as hex.
+    ``partitions`` holds the answer's partitions by name, in its order. They are kept even with a problem, because the
+    history records them. ``unrequested`` lists partitions that the session does not hold; topic IDs that it does not
+    know are shown as hex.
     """
 
     problem: str | None
@@ -136,7 +137,7 @@ class Handled:
 
 
 class SessionHandler(Protocol):
-    """Either revision's half of a session at the fetcher."""
+    """The fetcher's half of a session, in either revision."""
 
     @property
     def revision(self) -> str:
@@ -145,13 +146,13 @@ class SessionHandler(Protocol):
 
     @property
     def retransmits(self) -> bool:
-        """Whether a request without an answer is sent again with its number (the first revision), instead of a full
-        fetch (the final one)."""
+        """Whether a request without an answer is sent again with its number, as in the first revision. In the final
+        one a full fetch follows instead."""
         ...
 
     @property
     def session_id(self) -> int:
-        """0: none yet."""
+        """The session's ID, or 0 before there is one."""
         ...
 
     @property
@@ -161,42 +162,43 @@ class SessionHandler(Protocol):
 
     @property
     def in_flight(self) -> FetchPlan | None:
-        """Built, and not handled yet."""
+        """The plan that was built and not handled yet."""
         ...
 
     def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
-        """The next request, for exactly these partitions. Costs a look at each of them.
+        """Makes the next request, for exactly these partitions. Its cost grows with their number.
 
         :raises AssertionError: the request before has not been handled yet.
         """
         ...
 
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
-        """The next request, told only what differs from the one before; costs what is told, unless it must be full.
+        """Makes the next request from the difference to the one before. Unless the request must be full, its cost grows
+        with the size of that difference.
 
-        Values that are equal to what the broker holds are left out; a partition in both arguments is removed.
+        Values that are equal to what the broker holds are left out. A partition in both arguments is removed.
 
         :raises AssertionError: the request before has not been handled yet.
         """
         ...
 
     def handle_response(self, response: FetchResponse) -> Handled:
-        """What the answer to the request in flight means; decides what the next one will be."""
+        """Interprets the answer to the request in flight, and decides what the next request will be."""
         ...
 
     def handle_lost(self) -> None:
-        """No answer came (timeout, lost connection), and whether the request arrived is not known."""
+        """No answer came (timeout, lost connection). It is not known whether the request arrived."""
         ...
 
     def presume_processed(self) -> bool:
-        """No answer came; go on as if it had been an empty one. False where that is impossible."""
+        """No answer came. Continues as if it had been an empty one; returns False if that is impossible."""
         ...
 
     def close_session(self) -> None:
-        """The next request shall be the session's last, where the revision can say so."""
+        """Makes the next request the session's last, if the revision can express that."""
         ...
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
-    """For people."""
+    """The partitions as text for people."""
     return ", ".join(f"{each.topic}-{each.partition}" for each in partitions)

@@ -1,8 +1,9 @@
 """Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000).
 
-A full request without an ID opens a session; its first incremental request is number 1. Request N+1 tells the broker
-that answer N was processed, so a request whose answer was lost is sent again with its number. Partitions are added and
-removed by a full request with the session's ID, which keeps the number. After an error the next request is full.
+A full request without an ID opens a session, whose first incremental request has number 1. Request N+1 tells the broker
+that answer N was processed, so a request whose answer was lost is sent again with its number. To add or remove
+partitions the client sends a full request with the session's ID, which keeps the number. After an error the next
+request is full.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,9 +24,10 @@ Found = tuple[tuple[TopicPartition, PartitionData], ...]
 
 @dataclass(slots=True)
 class FirstSessionHandler:
-    """``sequence_number``: of the next incremental request. ``lost``: an incremental request that found no answer; the
-    next one has its number and says again what it said, since nobody knows whether it arrived. ``served``: what the
-    last answer held records of: who wants the same again must name it, since the broker takes it for processed."""
+    """``sequence_number`` is that of the next incremental request. ``lost`` is an incremental request without answer.
+    The next one has its number and repeats its content, since nobody knows whether it arrived. ``served`` lists the
+    partitions with records in the last answer. The broker takes those records for processed, so a fetcher that wants
+    the same ones again must name the partition."""
 
     session_id: int = NO_SESSION_ID
     sequence_number: int = 1
@@ -50,7 +52,7 @@ class FirstSessionHandler:
         return self.update(changed, [tp for tp in held if tp not in wanted])
 
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
-        """As ``SessionHandler.update``. A partition that comes or goes makes the request full."""
+        """As ``SessionHandler.update``. Adding or removing a partition makes the request full."""
         assert self.in_flight is None, "two fetches in flight in one session"
         gone, held = frozenset(removed), self.partitions
         to_send = dict(self.lost.to_send) if self.lost is not None else {}
@@ -78,8 +80,8 @@ class FirstSessionHandler:
         return FetchPlan(self.session_id, self.sequence_number, False, to_send, first_revision=True)
 
     def _rotate(self) -> None:
-        """Where full requests follow each other, each begins at another partition: the broker answers in their order,
-        and under a byte limit the last ones would starve."""
+        """Lets each of several full requests in a row begin at another partition. The broker answers in their order, so
+        under a byte limit the last ones would starve."""
         first = next(iter(self.partitions), None)
         if first is not None:
             self.partitions[first] = self.partitions.pop(first)
@@ -88,7 +90,7 @@ class FirstSessionHandler:
         """As ``SessionHandler.handle_response``."""
         plan = self._take_in_flight()
         if response.error_code != 0:
-            # A number that does not fit would not fit after a full request either, since that keeps the broker's.
+            # A full request keeps the broker's number. So a number that does not fit would not fit after one either.
             foreign = response.error_code == DraftError.INVALID_FETCH_SESSION
             self.session_id, self.full_next = NO_SESSION_ID if foreign else response.session_id, True
             return Handled(f"top-level error {response.error_code}")
@@ -112,7 +114,7 @@ class FirstSessionHandler:
         return Handled(None, found)
 
     def _take_up(self, session_id: int) -> None:
-        """The answer's session is the one from now on; a new one begins with number 1."""
+        """Continues in the answer's session. A new session begins with number 1."""
         if session_id not in (NO_SESSION_ID, self.session_id):
             self.sequence_number = 1
         self.session_id = session_id
@@ -120,7 +122,7 @@ class FirstSessionHandler:
     def _problem(
         self, plan: FetchPlan, response: FetchResponse, found: Found, unrequested: tuple[TopicPartition, ...]
     ) -> str | None:
-        """What does not fit the request."""
+        """Says what in the answer does not fit the request; None if it fits."""
         if unrequested:
             return f"partitions that were not asked for: {listed(unrequested)}"
         if bool(response.response_flags & INCREMENTAL_FETCH_RESPONSE) == plan.is_full:
@@ -135,18 +137,18 @@ class FirstSessionHandler:
         return None
 
     def handle_lost(self) -> None:
-        """As ``SessionHandler.handle_lost``. The number stays, also beyond a full request that comes in between: the
-        broker takes it for the next one or for a retransmission, as it is."""
+        """As ``SessionHandler.handle_lost``. The number stays, even if a full request comes in between. The broker
+        recognises it as the next request or as a retransmission, whichever it is."""
         plan = self._take_in_flight()
         if not plan.is_full:
             self.lost = plan
 
     def presume_processed(self) -> bool:
-        """Never: the next number would tell the broker that what the lost answer held was processed."""
+        """Always False. The next number would tell the broker that the records of the lost answer were processed."""
         return False
 
     def close_session(self) -> None:
-        """This revision cannot say so; the session stays until it is evicted, and this handler starts anew."""
+        """This revision cannot close a session. It stays until it is evicted, and this handler starts anew."""
         self.session_id, self.sequence_number, self.full_next, self.lost = NO_SESSION_ID, 1, True, None
 
     def _take_in_flight(self) -> FetchPlan:

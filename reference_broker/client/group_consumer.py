@@ -1,7 +1,7 @@
-"""A whole consumer, alone or as a member of a group: metadata, membership, offsets, fetches; without I/O.
+"""A whole consumer, alone or as a member of a group: metadata, membership, offsets and fetches. There is no I/O here.
 
-It sends on *lanes*, one request at a time on each, each a connection of its own to wherever its requests go:
-``metadata``, ``group``, ``commit``, ``committed`` and one for each leader, ``node-<ID>``. A driver works it so, with
+The consumer sends on *lanes*. Each lane is a connection of its own with one request in flight. The lanes are
+``metadata``, ``group``, ``commit``, ``committed``, and ``node-<ID>`` for each leader. A driver runs this loop, with
 times of one monotonic clock in microseconds:
 
     consumer = GroupConsumer(ConsumerConfig(...))
@@ -12,9 +12,9 @@ times of one monotonic clock in microseconds:
         consumer.take_records(500)
     until consumer.wake_at_us, where nothing is in flight that would end sooner
 
-With ``metadata_epoch`` it speaks the drafts of KIP-232 to the nodes that announce them, drops metadata older than the
-last accepted (spec M-5), commits with the epoch (M-6) and does not consume before the metadata has reached the epochs
-committed (M-10).
+With ``metadata_epoch`` the consumer speaks KIP-232's drafts to the nodes that announce them. It drops metadata that
+is older than the last accepted (spec M-5) and commits with the epoch (M-6). It does not consume before the metadata has
+reached the committed epochs (M-10).
 """
 
 from collections.abc import Iterable, Mapping
@@ -62,7 +62,7 @@ _RETRIED_BY_A_MEMBER: Final = (
 
 
 class LaneRequest(NamedTuple):
-    """What to send on which lane."""
+    """A request, and the lane on which to send it."""
 
     lane: str
     request: GroupRequest
@@ -70,9 +70,9 @@ class LaneRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """``group``: None for a consumer without one. ``metadata_epoch``: KIP-232's mechanism; ``fetch.leader_epochs``:
-    KIP-320's; each can be on without the other. ``commit_deadline_us``: how long one commit is retried.
-    ``metadata_source``: who is asked for metadata, None: nodes take turns."""
+    """``group`` is None for a consumer without one. ``metadata_epoch`` turns on KIP-232's mechanism, and
+    ``fetch.leader_epochs`` KIP-320's; each works without the other. One commit is retried for ``commit_deadline_us``.
+    ``metadata_source`` chooses who is asked for metadata; if it is None, nodes take turns."""
 
     bootstrap: tuple[NodeAddress, ...]
     group: GroupConfig | None = None
@@ -88,7 +88,7 @@ class ConsumerConfig:
 
 @dataclass(slots=True)
 class GroupConsumer:
-    """``subscribe`` or ``assign`` first. ``observer``: hears of everything."""
+    """Call ``subscribe`` or ``assign`` first. ``observer`` is told of everything."""
 
     config: ConsumerConfig
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
@@ -133,7 +133,7 @@ class GroupConsumer:
     # -- what an application asks and tells -----------------------------------------------------------------------
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Become a member of the group with these topics, or change them."""
+        """Joins the group with these topics, or changes the topics of a member."""
         group = self.config.group
         assert group is not None, "a consumer without a group cannot subscribe"
         assert self.coordinator is not None, "a group without a coordinator's place"
@@ -144,7 +144,7 @@ class GroupConsumer:
         self.membership.subscribe(topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these, without membership; their offsets may still be those that the group has committed."""
+        """Assigns exactly these partitions, without membership. It may still use the group's committed offsets."""
         assert self.membership is None, "a member's partitions are assigned by its group"
         wanted = tuple(partitions)
         self.partitions.drop([each for each in self.partitions.held if each not in wanted])
@@ -153,45 +153,45 @@ class GroupConsumer:
         self.metadata.want_at_once()
 
     def look_up(self, topic: str) -> None:
-        """Ask for this topic's metadata too, from now on."""
+        """From now on the consumer asks for this topic's metadata too."""
         self._looked_up = (*self._looked_up, topic)
         self.metadata.want_at_once()
 
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Read an assigned partition from there on; nothing committed is asked for. ``leader_epoch``: of the record
-        before it, -1 unknown."""
+        """Reads an assigned partition from that offset on, without a look at its committed offset. ``leader_epoch`` is
+        that of the record before it, or -1 if unknown."""
         self.partitions.place(where, offset, leader_epoch)
 
     def seek_by_policy(self, where: TopicPartition) -> None:
-        """Read an assigned partition from where the reset policy says, as if nothing were committed of it."""
+        """Reads an assigned partition from where the reset policy says, as if it had no committed offset."""
         self.partitions.begin_reset(where, "no_offset")
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Neither fetch these nor give out their records until ``resume``; they stay assigned."""
+        """Until ``resume`` these partitions are not fetched and their records not given out. They stay assigned."""
         self.partitions.set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on with paused partitions."""
+        """Continues with paused partitions."""
         self.partitions.set_paused(partitions, False)
 
     @property
     def unplaced(self) -> list[TopicPartition]:
-        """Assigned partitions for which nobody has looked up where to begin, nor sought."""
+        """The assigned partitions whose start was neither looked up nor set by a seek."""
         return self.partitions.in_phase(Phase.UNPLACED)
 
     @property
     def resetting(self) -> dict[TopicPartition, int]:
-        """Partitions that go on where the reset policy says (without one, where ``seek`` says), with the position that
-        they had, -1 none."""
+        """The partitions that wait for the reset policy (without one, for ``seek``), with their former position or
+        -1."""
         return {each: self.partitions.held[each].given for each in self.partitions.in_phase(Phase.RESETTING)}
 
     def position(self, where: TopicPartition) -> int:
-        """The offset after the last record given out; -1 while it is not placed."""
+        """The offset after the last record given out, or -1 while the partition has no position."""
         held = self.partitions.held[where]
         return held.given if held.phase is Phase.READING else -1
 
     def committed(self, where: TopicPartition) -> int:
-        """The offset that is known to be committed of an assigned partition, -1 none."""
+        """The offset of an assigned partition that is known to be committed, or -1."""
         return self.partitions.held[where].committed
 
     @property
@@ -201,13 +201,13 @@ class GroupConsumer:
 
     @property
     def identity(self) -> MemberIdentity:
-        """As whom offsets are committed."""
+        """The identity with which offsets are committed."""
         if self.membership is not None:
             return self.membership.identity
         return MemberIdentity(self.config.group.group_id if self.config.group is not None else "")
 
     def metadata_epoch(self) -> int:
-        """Spec M-12: of the last accepted metadata, -1 before any."""
+        """Spec M-12: the epoch of the last accepted metadata, or -1 before any."""
         return self.metadata.cache.metadata_epoch
 
     def has_reached(self, min_metadata_epoch: int) -> bool:
@@ -215,13 +215,14 @@ class GroupConsumer:
         return self.metadata.has_reached(min_metadata_epoch)
 
     def want_epoch(self, min_metadata_epoch: int) -> None:
-        """Ask for metadata now, and again until its epoch has reached this one; -1: no longer."""
+        """Asks for metadata now and again until its epoch has reached this one. -1 ends that."""
         if not self.has_reached(min_metadata_epoch):
             self.metadata.want_at_once()
         self.metadata.min_metadata_epoch = min_metadata_epoch
 
     def commit(self, now_us: int, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> bool:
-        """Begin to commit these, or what has been given out of all partitions. False: another commit is under way."""
+        """Begins to commit these, or by default what was given out of all partitions. Returns False while another
+        commit is under way."""
         assert self._committing is not None, "a consumer without a group cannot commit"
         if self._committing.busy:
             return False
@@ -231,11 +232,11 @@ class GroupConsumer:
         return True
 
     def read_so_far(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetToCommit]:
-        """What there is to commit of these, with the epoch of the last accepted metadata (M-6)."""
+        """What to commit of these partitions, with the epoch of the last accepted metadata (M-6)."""
         return self.partitions.read_so_far(partitions, self.metadata_epoch())
 
     def take_commit(self, now_us: int) -> Committed | None:
-        """The end of the last commit, once."""
+        """Returns the result of the last commit, once."""
         if self._committing is None:
             return None
         result = self._committing.take_result()
@@ -251,12 +252,13 @@ class GroupConsumer:
         return result
 
     def take_events(self) -> list[GroupEvent]:
-        """The membership's, in order. Assigned and Lost are carried out already; after Revoked call ``release``."""
+        """Returns the membership's events in order. Assigned and Lost are already applied. After Revoked the caller
+        must call ``release``."""
         events, self._events = self._events, []
         return events
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Revoked partitions are let go, but for those that were assigned anew meanwhile."""
+        """Releases revoked partitions, except those that were assigned again meanwhile."""
         assert self.membership is not None, "only a member's partitions are revoked"
         gone = [each for each in partitions if each in self._revoked]
         self.partitions.drop(gone)
@@ -266,46 +268,48 @@ class GroupConsumer:
             self.membership.release()
 
     def leave(self) -> None:
-        """Out of the group: Revoked, then Left."""
+        """Leaves the group. The events Revoked and Left follow."""
         if self.membership is not None:
             self.membership.leave()
             self._collect()
 
     @property
     def is_away(self) -> bool:
-        """It has stepped out."""
+        """Whether the member has stepped out."""
         return self.membership is not None and self.membership.is_away
 
     def step_out(self) -> None:
-        """The application does not poll in time: out of the group until ``come_back``, and what it owned is lost."""
+        """Leaves the group until ``come_back``, because the application does not poll in time. What it owned is
+        lost."""
         if self.membership is not None:
             self.membership.step_out()
             self._collect()
 
     def come_back(self) -> None:
-        """The application polls again."""
+        """Joins again, because the application polls again."""
         if self.membership is not None:
             self.membership.come_back()
 
     def take_records(self, max_records: int) -> list[ConsumerRecord]:
-        """Of all partitions; they count as read from now on."""
+        """Returns records of all partitions. They count as read from now on."""
         return self.partitions.give(max_records)
 
     def take_resets(self) -> list[PositionReset]:
-        """Positions that moved otherwise than by reading and seeking, since the last call."""
+        """Returns the positions that moved without reading or seeking since the last call."""
         resets, self.partitions.resets = self.partitions.resets, []
         return resets
 
     def take_failures(self) -> list[Error | int]:
-        """Errors of partitions that no retry cures, since the last call; a member's own is ``membership.failure``."""
+        """Returns the partitions' errors since the last call that no retry cures. The member's own error is
+        ``membership.failure``."""
         failures, self._fetches.failures = self._fetches.failures, []
         return failures
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def next_requests(self, now_us: int, placing: bool = True) -> list[LaneRequest]:
-        """What to send now; for each exactly one of ``answered`` and ``failed`` must follow. ``placing`` False: begin
-        to place nothing, since the application may still seek."""
+        """Returns what to send now. For each request exactly one of ``answered`` and ``failed`` must follow. With
+        ``placing`` False no position is looked up, since the application may still seek."""
         found: list[LaneRequest] = []
         self._choose_versions()
         watched = self.membership.watched_topics if self.membership is not None else ()
@@ -328,7 +332,8 @@ class GroupConsumer:
         return found
 
     def next_heartbeats(self, now_us: int) -> list[LaneRequest]:
-        """As ``next_requests`` while the application is busy elsewhere: only what keeps its membership, or ends it."""
+        """Replaces ``next_requests`` while the application is busy elsewhere. Returns only requests that keep its
+        membership or end it."""
         found: list[LaneRequest] = []
         if self.membership is not None:
             self._add(found, GROUP_LANE, self.membership.next_heartbeat(now_us))
@@ -337,14 +342,14 @@ class GroupConsumer:
 
     @property
     def wake_at_us(self) -> int | None:
-        """When ``next_requests`` may have something by the passing of time alone."""
+        """The time at which ``next_requests`` may return something without any answer or call before."""
         due = [] if self.metadata.asking else [self.metadata.due_at_us]
         parts = (self.membership, self._committing, self._placing, self._fetches)
         due += [at for each in parts if each is not None and (at := each.wake_at_us) is not None]
         return min(due, default=None)
 
     def answered(self, lane: str, now_us: int, body: object) -> None:
-        """To the lane's request."""
+        """Applies the answer to the lane's request."""
         if lane == METADATA_LANE:
             if self.metadata.answered(now_us, body):
                 self._learn_metadata(now_us)
@@ -363,7 +368,7 @@ class GroupConsumer:
             self._fetches.answered(int(lane.removeprefix(_NODE_LANE)), now_us, body)
 
     def failed(self, lane: str, now_us: int) -> None:
-        """The lane's request has no answer."""
+        """Notes that the lane's request got no answer."""
         if lane == METADATA_LANE:
             self.metadata.failed(now_us)
         elif lane == GROUP_LANE:
@@ -394,7 +399,7 @@ class GroupConsumer:
     # -- metadata and the group ---------------------------------------------------------------------------------
 
     def _learn_metadata(self, now_us: int) -> None:
-        """A topic that is not there yet is asked for again, as any partition without a leader."""
+        """A topic that does not exist yet is asked for again, like any partition without a leader."""
         self._learn_counts()
         self.partitions.learn_epoch(self.metadata_epoch())
         cache = self.metadata.cache
@@ -404,7 +409,7 @@ class GroupConsumer:
             self.metadata.want_at_once()
 
     def _learn_counts(self) -> None:
-        """Not before an answer to a request that named all that the leader must know."""
+        """Waits for the answer to a request that named every topic that the leader must know."""
         if self.membership is not None and all(each in self._asked for each in self.membership.wanted_topics):
             topics = (*self._topics, *self.membership.watched_topics)
             known = self.metadata.cache.topics
@@ -413,7 +418,7 @@ class GroupConsumer:
             )
 
     def _collect(self) -> None:
-        """Carry out what the membership says; Revoked is the application's."""
+        """Applies the membership's events, except Revoked, which is left to the application."""
         assert self.membership is not None, "events of no member"
         for event in self.membership.take_events():
             if isinstance(event, Revoked):

@@ -1,7 +1,7 @@
-"""Where a group's coordinator is, shared by all that a member sends it; without I/O.
+"""Finds a group's coordinator. All parts of a member that send to it share one ``GroupCoordinator``. There is no I/O.
 
-``node`` None: not known; whoever wants to send asks ``next_request`` first. One FindCoordinator is in flight at a time.
-Times are microseconds of one monotonic clock.
+``node`` is None while the coordinator is not known; a sender then calls ``next_request`` first. One FindCoordinator is
+in flight at a time. Times are microseconds of one monotonic clock.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ _RETRIABLE: Final = frozenset(
 
 @dataclass(slots=True)
 class GroupCoordinator:
-    """``failure``: an error that asking again does not cure (INVALID_GROUP_ID, no authorisation); None: none."""
+    """``failure`` is an error that a retry does not cure (INVALID_GROUP_ID, no authorisation), or None."""
 
     group_id: str
     versions: GroupVersions = field(default_factory=GroupVersions)
@@ -43,7 +43,7 @@ class GroupCoordinator:
     asking: bool = False
 
     def next_request(self, now_us: int) -> GroupRequest | None:
-        """FindCoordinator if the coordinator is unknown, nobody is asking and the backoff is over."""
+        """Returns FindCoordinator if the coordinator is unknown, none is in flight and the backoff is over."""
         if self.node is not None or self.asking or self.failure is not None or now_us < self.retry_at_us:
             return None
         self.asking = True
@@ -51,7 +51,7 @@ class GroupCoordinator:
         return GroupRequest(FIND_COORDINATOR, version, find_coordinator(self.group_id), self.request_timeout_us)
 
     def answered(self, now_us: int, body: object) -> None:
-        """To the request that is in flight."""
+        """Applies the answer to the request in flight."""
         self.asking = False
         found = coordinator_of(body, self.group_id)
         if isinstance(found, NodeAddress):
@@ -62,13 +62,13 @@ class GroupCoordinator:
             self.failure = found
 
     def failed(self, now_us: int) -> None:
-        """There is no answer to it."""
+        """Notes that the request in flight got no answer."""
         self.asking = False
         self.retry_at_us = now_us + self.backoff_us
 
     def lose(self, now_us: int, node: NodeAddress | None = None) -> None:
-        """The coordinator is not where it was: it said so, or does not answer. ``node``: the one that was asked; news
-        of an earlier one changes nothing."""
+        """Forgets the coordinator, because it said that it moved or did not answer. ``node`` is the one that was asked;
+        news of an earlier one changes nothing."""
         if self.node is None or (node is not None and node != self.node):
             return
         self.node = None

@@ -1,4 +1,4 @@
-"""What a membership tells its driver, how it is set up, and the states it walks through."""
+"""A membership's configuration, its states, and the events that it emits to its driver."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,9 +16,9 @@ COOPERATIVE_PROTOCOLS: Final = ("cooperative-sticky",)
 class GroupConfig:
     """How one member takes part. Durations in microseconds.
 
-    ``protocols``: assignors' names, the most wanted first; all eager or all cooperative (KIP-429). ``instance_id``:
-    makes it a static member (KIP-345), which does not leave on purpose. ``session_timeout_us``: heartbeats must come
-    within; ``rebalance_timeout_us``: how long the others wait for this member to join again.
+    ``protocols`` lists assignors' names, the most wanted first. They are all eager or all cooperative (KIP-429).
+    ``instance_id`` makes it a static member (KIP-345), which sends no LeaveGroup. A heartbeat must come within
+    ``session_timeout_us``. The others wait for ``rebalance_timeout_us`` for this member to join again.
     """
 
     group_id: str
@@ -40,7 +40,7 @@ class GroupConfig:
 
 
 class MemberState(Enum):
-    """Where a member is. RELEASING: what was revoked is still to be let go, ``release`` ends it."""
+    """The state of a member. In RELEASING it waits until ``release`` says that revoked partitions were given up."""
 
     OUT = "out"
     JOINING = "joining"
@@ -55,7 +55,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A generation began for this member: its SyncGroup was answered."""
+    """A generation began for this member, because its SyncGroup was answered."""
 
     generation: int
     member_id: str
@@ -64,7 +64,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Partitions that are new to it (maybe none); fetch their committed offsets before reading them."""
+    """The partitions that are new to the member (maybe none). Fetch their committed offsets before reading them."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
@@ -72,7 +72,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Partitions to give up: commit what was read of them, then call ``release``."""
+    """The partitions to give up. Commit what was read of them, then call ``release``."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
@@ -80,7 +80,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Partitions that may have another owner already: stop, commit nothing."""
+    """The partitions that may have another owner already. Stop reading them and commit nothing."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
@@ -88,14 +88,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The member is out of the group, or as far as it can say so."""
+    """The member has left the group, as far as it can know."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It cannot be a member: a fatal error (fenced, no protocol in common, group full, ...)."""
+    """The member met a fatal error (fenced, no protocol in common, group full, ...) and cannot stay in the group."""
 
     error: Error | int
 

@@ -1,4 +1,4 @@
-"""The leader's part of a rebalance: which topics it must know, who gets what, and when that is out of date."""
+"""The leader's part of a rebalance: which topics it must know, who gets what, and when the assignment is outdated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from reference_broker.client.group_requests import Joined
 
 @dataclass(slots=True)
 class GroupLeader:
-    """``counts``: numbers of partitions by topic as last learnt. ``assigned_by``: those that the last assignment was
-    made from, 0 for a topic that did not exist. ``wanted_topics``: still to be learnt before assigning."""
+    """``counts`` holds the numbers of partitions by topic as last learnt. ``assigned_by`` holds those that the last
+    assignment was made from, 0 for a topic that did not exist. ``wanted_topics`` must be learnt before assigning."""
 
     counts: dict[str, int] = field(default_factory=dict)
     assigned_by: dict[str, int] = field(default_factory=dict)
     wanted_topics: tuple[str, ...] = ()
 
     def learn(self, counts: Mapping[str, int]) -> None:
-        """A wanted topic that is missing here does not exist."""
+        """Learns numbers of partitions. A wanted topic that is missing in ``counts`` does not exist."""
         self.counts.update(counts)
         for topic in self.wanted_topics:
             if topic not in counts:
@@ -35,7 +35,7 @@ class GroupLeader:
         return any(self.counts.get(topic, 0) != count for topic, count in self.assigned_by.items())
 
     def begin(self, joined: Joined) -> None:
-        """This member leads the generation of this JoinGroup answer.
+        """Begins to lead the generation of this JoinGroup answer.
 
         :raises ProtocolError: a member's subscription cannot be read.
         """

@@ -1,6 +1,6 @@
-"""One member of a consumer group in the classic protocol: join, sync, heartbeat, rejoin, leave; without I/O.
+"""One member of a consumer group in the classic protocol: join, sync, heartbeat, rejoin, leave. There is no I/O here.
 
-A driver works it so, with times of one monotonic clock in microseconds:
+A driver runs this loop, with times of one monotonic clock in microseconds:
 
     membership = GroupMembership(GroupConfig("g", ("t",)), GroupCoordinator("g"))
     loop:
@@ -14,15 +14,16 @@ A driver works it so, with times of one monotonic clock in microseconds:
             Lost: stop reading them
             Assigned: fetch committed offsets, then read
 
-One request is in flight at a time. FindCoordinator is asked through the shared ``coordinator`` as needed. While
-``wanted_topics`` is not empty the leader waits for ``learn_partitions``. Offsets are committed by
-``offset_commits.CommittedOffsets``, as ``identity``; what its answers say of the membership goes to ``told``.
+One request is in flight at a time. The shared ``coordinator`` sends FindCoordinator as needed. While ``wanted_topics``
+is not empty the leader waits for ``learn_partitions``. ``offset_commits.CommittedOffsets`` commits offsets with
+``identity``; the driver passes errors in its answers that concern the membership to ``told``.
 
-Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1): eager members give everything up
-before they join again, cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names and
-join once more then. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION lose what was owned. A static member keeps silent when it
-leaves. While the application is busy elsewhere the driver asks ``next_heartbeat`` instead of ``next_request``: it keeps
-the membership and begins no rebalance. An application that stays away for too long is made to ``step_out``.
+Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1). Eager members give everything up
+before they join again. Cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names, and
+then join once more. After UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION all that was owned is lost. A static member sends
+nothing when it leaves. While the application is busy elsewhere the driver calls ``next_heartbeat`` instead of
+``next_request``. That keeps the membership and begins no rebalance. If the application stays away for too long, the
+driver calls ``step_out``.
 """
 
 from collections.abc import Mapping
@@ -73,8 +74,8 @@ AGAIN: Final = (
 
 @dataclass(slots=True)
 class GroupMembership:
-    """``generation`` and ``member_id``: as last settled by SyncGroup; -1 and "" outside a group. ``assignment``: what
-    it owns, in the coordinator's order. ``failure``: why it cannot be a member, None while it can."""
+    """``generation`` and ``member_id`` are those of the last SyncGroup, and -1 and "" outside a group. ``assignment``
+    is what it owns, in the coordinator's order. ``failure`` says why it cannot be a member; None while it can."""
 
     config: GroupConfig
     coordinator: GroupCoordinator
@@ -99,28 +100,30 @@ class GroupMembership:
 
     @property
     def identity(self) -> MemberIdentity:
-        """As whom offsets are committed now."""
+        """The identity with which offsets are committed now."""
         return MemberIdentity(self.config.group_id, self.generation, self.member_id, self.config.instance_id)
 
     @property
     def wanted_topics(self) -> tuple[str, ...]:
-        """Topics whose numbers of partitions this member, as the leader, must be told before it can assign."""
+        """The topics whose numbers of partitions this member, as the leader, must learn before it can assign."""
         return self._leader.wanted_topics
 
     @property
     def watched_topics(self) -> tuple[str, ...]:
-        """As the leader: those, and what it assigned from, of which others may be the only subscribers."""
+        """The leader's ``wanted_topics`` and the topics of its last assignment, to some of which only others
+        subscribe."""
         assigned = self._leader.assigned_by if self.is_leader else {}
         return tuple(dict.fromkeys((*self.wanted_topics, *assigned)))
 
     @property
     def is_over(self) -> bool:
-        """It has left, or cannot be a member."""
+        """Whether it has left or cannot be a member."""
         return self.state in (MemberState.LEFT, MemberState.FAILED)
 
     @property
     def wake_at_us(self) -> int | None:
-        """When ``next_request`` will have something by the passing of time alone; None: it waits for something else."""
+        """The time at which ``next_request`` will return something even if nothing else happens. None means that it
+        waits for something other than time."""
         if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
@@ -135,47 +138,47 @@ class GroupMembership:
 
     @property
     def is_away(self) -> bool:
-        """It has stepped out, and has not been told to come back."""
+        """Whether it has stepped out and was not told to come back."""
         return self._away
 
     @property
     def _is_dormant(self) -> bool:
-        """It has stepped out and left."""
+        """Whether it has stepped out and left."""
         return self._away and self.state is MemberState.OUT
 
     def take_events(self) -> list[GroupEvent]:
-        """Those since the last call, in order."""
+        """Returns the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     # -- what a driver tells ------------------------------------------------------------------------------------
 
     def learn_partitions(self, counts: Mapping[str, int]) -> None:
-        """Numbers of partitions by topic, as metadata says; a topic asked for that is missing here does not exist. The
-        leader begins a rebalance when they have changed since it assigned."""
+        """Learns the numbers of partitions by topic from metadata. A wanted topic that is missing does not exist. The
+        leader begins a rebalance if the numbers have changed since it assigned."""
         self._leader.learn(counts)
         if self.state is MemberState.STABLE and self.is_leader and self._leader.is_outdated:
             self._rejoin = True
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Other topics from now on: joins again with them."""
+        """Changes the topics, and joins again with them."""
         if topics != self.config.topics:
             self.config = replace(self.config, topics=topics)
             self._rejoin = True
 
     def release(self) -> None:
-        """What was revoked has been let go (its offsets are committed, or cannot be): go on."""
+        """Continues after a revocation. The caller has committed the offsets of what was revoked, or cannot."""
         if self.state is MemberState.RELEASING:
             self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
             if not self.config.cooperative or self._leaving:
                 self.assignment = ()
 
     def rejoin(self) -> None:
-        """Begin a rebalance when next possible."""
+        """Begins a rebalance as soon as possible."""
         self._rejoin = True
 
     def leave(self) -> None:
-        """Leave the group: Revoked comes first, then LeaveGroup goes out (not for a static member), then Left."""
+        """Leaves the group. Revoked comes first, then LeaveGroup is sent (not by a static member), then Left comes."""
         if self.is_over or self._leaving:
             return
         self._leaving = True
@@ -183,8 +186,8 @@ class GroupMembership:
             self._give_up(self.assignment, MemberState.LEAVING)
 
     def step_out(self) -> None:
-        """The application does not poll in time: what it owns is lost, and LeaveGroup goes out (not for a static
-        member). Nothing follows before ``come_back``."""
+        """Steps out because the application does not poll in time. What it owns is lost, and LeaveGroup is sent (not by
+        a static member). Nothing more is sent before ``come_back``."""
         if self.is_over or self._leaving or self._away:
             return
         if self.assignment:
@@ -193,12 +196,12 @@ class GroupMembership:
         self._away, self.state = True, MemberState.LEAVING
 
     def come_back(self) -> None:
-        """The application polls again: join as a new member."""
+        """Joins as a new member, because the application polls again."""
         self._away, self._rejoin = False, True
 
     def told(self, now_us: int, error: Error | int, asked_as: MemberIdentity) -> None:
-        """What an answer to OffsetCommit or OffsetFetch says of the membership. ``asked_as``: whom the request named;
-        what concerns an earlier generation is past."""
+        """Applies an error of OffsetCommit or OffsetFetch that concerns the membership. ``asked_as`` is the identity in
+        the request. An error for an earlier generation is ignored."""
         if error in COORDINATOR_MOVED:
             self.coordinator.lose(now_us)
         elif self.state not in (MemberState.STABLE, MemberState.RELEASING) or asked_as != self.identity:
@@ -213,7 +216,7 @@ class GroupMembership:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def next_request(self, now_us: int) -> GroupRequest | None:
-        """What to send now, if anything; exactly one of ``answered`` and ``failed`` must follow it."""
+        """Returns what to send now, if anything. Exactly one of ``answered`` and ``failed`` must follow it."""
         if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
@@ -232,7 +235,7 @@ class GroupMembership:
         return None
 
     def next_heartbeat(self, now_us: int) -> GroupRequest | None:
-        """As ``next_request``, but only what keeps the membership or ends it."""
+        """As ``next_request``, but returns only requests that keep the membership or end it."""
         is_member = self.state in (MemberState.STABLE, MemberState.RELEASING) and self.generation != NO_GENERATION
         if self._in_flight is not None or not (is_member or self.state is MemberState.LEAVING):
             return None
@@ -255,7 +258,7 @@ class GroupMembership:
         return request
 
     def _begin_rebalance(self) -> None:
-        """From STABLE: an eager member gives everything up first."""
+        """Begins a rebalance from STABLE. An eager member gives everything up first."""
         if self.state is MemberState.STABLE and self._rejoin:
             self._give_up(() if self.config.cooperative else self.assignment, MemberState.OUT)
 
@@ -319,12 +322,12 @@ class GroupMembership:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answered(self, now_us: int, body: object) -> None:
-        """To the request in flight."""
+        """Applies the answer to the request in flight."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.answered(now_us, body)
         elif self.is_over:
-            pass  # What was said elsewhere ended it meanwhile.
+            pass  # Another part's answer ended the membership meanwhile.
         elif api_key == requests.JOIN_GROUP:
             self._join_answered(now_us, requests.joined(body))
         elif api_key == requests.SYNC_GROUP:
@@ -422,7 +425,7 @@ class GroupMembership:
     # -- what errors do -----------------------------------------------------------------------------------------
 
     def _refused(self, now_us: int, error: Error | int) -> None:
-        """JoinGroup's or SyncGroup's error."""
+        """Handles an error of JoinGroup or SyncGroup."""
         if error in COORDINATOR_MOVED:
             self.coordinator.lose(now_us, self._sent_to)
             self._again(now_us)
@@ -438,7 +441,7 @@ class GroupMembership:
         self._retry_at_us = now_us + self.config.backoff_us
 
     def _back_out(self) -> None:
-        """To before JoinGroup."""
+        """Returns to the state before JoinGroup."""
         self._joined = None
         self._leader.wanted_topics = ()
         if self.state is MemberState.LEAVING:
@@ -447,7 +450,7 @@ class GroupMembership:
             self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
 
     def _lose(self, error: Error | int) -> None:
-        """The coordinator does not know this member, or no longer in its generation."""
+        """Loses everything, because the coordinator does not know this member or its generation is over."""
         if self.assignment:
             self._events.append(Lost(self.assignment, self.generation))
         self.assignment = ()
@@ -466,7 +469,7 @@ class GroupMembership:
         self.state = MemberState.FAILED
 
     def _leave_silently(self) -> None:
-        """For good, or until the application is back."""
+        """Leaves without LeaveGroup, for good or until the application is back."""
         if self._leaving:
             self._events.append(Left(self.generation))
         self.generation, self.member_id, self.assignment = NO_GENERATION, "", ()

@@ -1,6 +1,7 @@
-"""Bodies of the requests that members of a group send to find and talk to their coordinator, and what answers say.
+"""Bodies of the requests with which members find their coordinator and talk to it, and readers of the answers.
 
-Pure functions; ``GroupVersions`` says in which versions. Durations are microseconds, sent as milliseconds.
+All are pure functions. ``GroupVersions`` says which API versions to use. Durations are microseconds and are sent as
+milliseconds.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class GroupVersions:
-    """API versions that a member speaks; ``offset_commit`` and ``offset_fetch`` may be DRAFT_VERSION."""
+    """The API versions that a member speaks. ``offset_commit`` and ``offset_fetch`` may be DRAFT_VERSION."""
 
     find_coordinator: int = 6
     join_group: int = 9
@@ -60,7 +61,7 @@ class GroupVersions:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What to send. ``to`` None: to any node. ``timeout_us``: how long to wait for the answer at most."""
+    """What to send. ``to`` None means any node. ``timeout_us`` is the longest time to wait for the answer."""
 
     api_key: int
     api_version: int
@@ -71,7 +72,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """As whom a member speaks. Generation -1 and no member ID: no member (a simple consumer)."""
+    """The identity in a member's requests. A simple consumer, which is no member, has generation -1 and no ID."""
 
     group_id: str
     generation_id: int = NO_GENERATION
@@ -80,7 +81,7 @@ class MemberIdentity:
 
 
 def error_of(value: object) -> Error | int:
-    """An answer's error code, of whichever of the wire's kinds; an unknown one stays a number."""
+    """An answer's error code, of any of the types that ``wire`` gives. An unknown code stays a number."""
     code = int(cast(Any, value).value) if hasattr(value, "value") else int(cast(Any, value))
     try:
         return known_error(code)
@@ -89,7 +90,7 @@ def error_of(value: object) -> Error | int:
 
 
 def name_of(error: Error | int) -> str:
-    """For people and histories."""
+    """The error's name for people and histories."""
     return error_name(int(error))
 
 
@@ -103,7 +104,7 @@ def find_coordinator(group_id: str) -> FindCoordinatorRequest:
 
 
 def coordinator_of(body: object, group_id: str) -> NodeAddress | Error | int:
-    """Where the coordinator is, or why that is not known."""
+    """The coordinator's address, or the error that explains why it is not known."""
     for each in cast("FindCoordinatorResponse", body).coordinators:
         if each.key in (group_id, ""):
             error = error_of(each.error_code)
@@ -118,7 +119,7 @@ def join(
     rebalance_timeout_us: int,
     reason: str | None = None,
 ) -> JoinGroupRequest:
-    """``protocols``: subscription bytes by the assignor's name, the most wanted first."""
+    """``protocols`` maps assignors' names to subscription bytes, the most wanted first."""
     return JoinGroupRequest(
         group_id=GroupId(identity.group_id),
         session_timeout=_milliseconds(session_timeout_us),
@@ -133,8 +134,8 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An answer to JoinGroup. ``members``: subscription bytes by member ID, for the leader only; ``instance_ids``:
-    those of static members among them."""
+    """An answer to JoinGroup. ``members`` maps member IDs to subscription bytes, for the leader only. ``instance_ids``
+    has those of the static members among them."""
 
     error: Error | int
     generation_id: int
@@ -147,7 +148,7 @@ class Joined:
 
 
 def joined(body: object) -> Joined:
-    """Of JoinGroup's answer."""
+    """Reads JoinGroup's answer."""
     answer = cast("JoinGroupResponse", body)
     return Joined(
         error=error_of(answer.error_code),
@@ -164,7 +165,7 @@ def joined(body: object) -> Joined:
 
 
 def sync(identity: MemberIdentity, protocol: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-    """``assignments``: by member ID, from the leader only."""
+    """``assignments`` maps member IDs to assignment bytes. Only the leader sends them."""
     return SyncGroupRequest(
         group_id=GroupId(identity.group_id),
         generation_id=i32(identity.generation_id),
@@ -195,7 +196,7 @@ def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequ
 
 
 def leave_error(body: object) -> Error | int:
-    """The group's error, else the member's own."""
+    """The group's error, or else the member's own."""
     answer = cast("LeaveGroupResponse", body)
     own = [error_of(each.error_code) for each in answer.members]
     return error_of(answer.error_code) or next((each for each in own if each), ErrorCode.none)

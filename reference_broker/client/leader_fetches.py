@@ -1,4 +1,4 @@
-"""A consumer's requests to the leaders of its partitions, and what their answers do to positions; without I/O."""
+"""A consumer's requests to the leaders of its partitions, and how the answers move its positions. There is no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ _STALE_METADATA: Final = (
 
 @dataclass(slots=True)
 class LeaderFetches:
-    """``failures``: errors that no retry cures."""
+    """``failures`` collects errors that no retry cures."""
 
     settings: FetchSettings
     partitions: HeldPartitions
@@ -53,7 +53,7 @@ class LeaderFetches:
         return min(waiting, default=None)
 
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
-        """By node ID, at most one for each; ``answered`` or ``failed`` must follow."""
+        """Returns at most one request for each node, with its ID. ``answered`` or ``failed`` must follow each."""
         for lane in self._lanes.values():
             if lane.retry_at_us <= now_us:  # Also of a node that leads nothing any more: it wakes nobody.
                 lane.retry_at_us = 0
@@ -144,14 +144,15 @@ class LeaderFetches:
         self.observer.fetched(FetchAnswer(node_id, response, handled.problem, count, tuple(taken)))
 
     def _is_awaited(self, where: TopicPartition, asked: Mapping[TopicPartition, int]) -> bool:
-        """An answer that is late for a partition (its position has moved, or it has been given up) is not used."""
+        """Whether the answer is still of use for the partition. It is too late if the position has moved since, or if
+        the partition has been given up."""
         held = self.partitions.held.get(where)
         if held is None or held.phase is not Phase.READING or held.is_revoked:
             return False
         return self.partitions.state.positions[where].offset == asked.get(where)
 
     def _refused(self, where: TopicPartition, data: PartitionData) -> FetchedPartition:
-        """Part of an answer that does not fit: it moves nothing."""
+        """Records a partition of an answer that does not fit the request. It moves no position."""
         position = self.partitions.state.positions.get(where)
         at = position.offset if position is not None else NO_OFFSET
         return FetchedPartition(where, data, at, at, error_of(data.error_code))

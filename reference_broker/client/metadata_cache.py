@@ -1,15 +1,16 @@
-"""What a client knows of the cluster: a value with ``apply``.
+"""What a client knows of the cluster, as a value with ``apply``.
 
-Two guards against old news, each with a switch of its own (``EpochGuards``):
+Two guards protect it from stale metadata. Each has a switch of its own (``EpochGuards``):
 
-- Leader epochs (KIP-320), as in Apache Kafka's client: of a partition whose leader epoch in the update is older than
-  the known one only that partition's news is dropped. A topic that carries another ID than before is another topic,
-  its epochs start anew.
-- The metadata epoch (KIP-232, spec M-5): an update whose epoch is smaller than the last accepted one's is dropped
-  whole, an equal one is accepted. An update without an epoch counts as -1. ``accepts`` says so before ``apply``, which
-  then changes nothing: whoever was refused asks again after its usual backoff, best another node.
+- Leader epochs (KIP-320), as in Apache Kafka's client. If a partition's leader epoch in the update is older than the
+  known one, only that partition's part of the update is dropped. A topic with another ID than before is a new topic,
+  and its epochs start anew.
+- The metadata epoch (KIP-232, spec M-5). An update whose epoch is smaller than the last accepted one's is dropped as a
+  whole; an equal one is accepted. An update without an epoch counts as -1. ``accepts`` gives the verdict before
+  ``apply``, which changes nothing after a refusal. The client then asks again after its usual backoff, preferably
+  another node.
 
-An update that lists some topics leaves the others as they were.
+An update that lists some topics leaves the others unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ NO_METADATA_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochGuards:
-    """``leader_epochs``: KIP-320's guard, ``metadata_epoch``: KIP-232's. A guard that is off drops nothing."""
+    """``leader_epochs`` turns on KIP-320's guard, ``metadata_epoch`` KIP-232's. A guard that is off drops nothing."""
 
     leader_epochs: bool = True
     metadata_epoch: bool = True
@@ -48,7 +49,7 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """``leader_id`` -1: none. ``leader_epoch`` -1: not known."""
+    """``leader_id`` is -1 if there is no leader. ``leader_epoch`` is -1 if it is not known."""
 
     leader_id: int
     leader_epoch: int
@@ -141,8 +142,8 @@ class MetadataCache:
         return not self.guards.metadata_epoch or update.metadata_epoch >= self.metadata_epoch
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
-        """Unchanged if the update is not accepted. A topic with an error and no partitions is forgotten if it does not
-        exist (code 3), else kept as known."""
+        """Returns the cache with the update, or unchanged if the update is not accepted. A topic with an error and no
+        partitions is forgotten if it does not exist (code 3). Otherwise it is kept as known."""
         if not self.accepts(update):
             return self
         topics = dict(self.topics)
@@ -155,8 +156,8 @@ class MetadataCache:
         return MetadataCache(nodes, topics, update.controller_id, update.metadata_epoch, self.guards)
 
     def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
-        """From an error answer that names the new leader (KIP-951); ignored unless its epoch is newer, and where leader
-        epochs are not looked at."""
+        """Learns a new leader from an error answer that names it (KIP-951). It is ignored unless its epoch is newer,
+        and always ignored while KIP-320's guard is off."""
         if not self.guards.leader_epochs:
             return self
         topic = self.topics.get(where.topic)

@@ -1,9 +1,9 @@
-"""When to ask whom for metadata, and whether to believe the answer; without I/O. For consumers, producers and admins.
+"""Decides when to ask which node for metadata, and whether to accept the answer. Consumers, producers, admins use it.
 
-One Metadata is in flight at a time. It is asked again after the backoff, and of the next node, in three cases: no
-answer came; the cache refused the answer (spec M-5: its epoch is smaller than the last accepted one's); a wanted epoch
-is not reached. Known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses. With
-``metadata_epoch`` nodes that announce the draft of Metadata are asked in it; they are assumed to announce it until
+There is no I/O here. One Metadata request is in flight at a time. The next node is asked after the backoff in three
+cases: no answer came; the cache refused the answer (spec M-5: its epoch is smaller than the last accepted one's); a
+wanted epoch is not reached. Known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses.
+With ``metadata_epoch`` the draft of Metadata goes to nodes that announce it. Every node is assumed to announce it until
 ``learn_drafts`` says otherwise. Times are microseconds.
 """
 
@@ -26,8 +26,8 @@ MetadataSource: TypeAlias = Callable[[tuple[NodeAddress, ...], tuple[NodeAddress
 
 @dataclass(slots=True)
 class MetadataRefresher:
-    """``refused``: answers dropped by the epoch guard so far. ``due_at_us``: when the next is asked for. ``source``:
-    who is asked; None: known nodes and bootstrap addresses take turns."""
+    """``refused`` counts the answers that the epoch guard dropped. ``due_at_us`` is when the next request is due.
+    ``source`` chooses who is asked; if it is None, known nodes and bootstrap addresses take turns."""
 
     bootstrap: tuple[NodeAddress, ...]
     cache: MetadataCache
@@ -61,22 +61,22 @@ class MetadataRefresher:
         return self.cache.metadata_epoch >= min_metadata_epoch
 
     def any_node(self) -> NodeAddress:
-        """Whoever's turn it is."""
+        """The node whose turn it is."""
         known = tuple(self.cache.nodes.values())
         candidates = known + self.bootstrap
         return candidates[self._turn % len(candidates)]
 
     def try_another(self) -> None:
-        """The last ``any_node`` was of no use."""
+        """Moves on to the next node, because the last ``any_node`` was of no use."""
         self._turn += 1
 
     def want(self, now_us: int) -> None:
-        """What is known turned out wrong, or is not enough; asked for at once, unless a backoff lasts already."""
+        """Asks at once, because what is known is wrong or not enough. A backoff that has begun still counts."""
         if not self.stale:
             self.stale, self.due_at_us = True, now_us
 
     def want_at_once(self) -> None:
-        """There is something else to ask for, of which an answer that is on its way may say nothing."""
+        """Asks for something new, which the answer to the request in flight may not contain."""
         self.stale, self.due_at_us = True, 0
         self._once_more = self.asking
 
@@ -103,7 +103,7 @@ class MetadataRefresher:
         return True
 
     def done(self, now_us: int, enough: bool) -> None:
-        """``enough``: the owner found in it what it needs; else it is asked for again elsewhere."""
+        """``enough`` says whether the owner found what it needs. If not, the next node is asked."""
         if self._once_more:
             self.stale, self.due_at_us = True, now_us
         elif enough and self.has_reached(self.min_metadata_epoch):

@@ -1,5 +1,5 @@
-"""One consumer's requests to one leader, one at a time: ListOffsets where a position is to be reset, else Fetch in a
-session; without I/O."""
+"""One consumer's requests to one leader, one at a time: ListOffsets to reset a position, otherwise Fetch in a session.
+There is no I/O here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ from reference_broker.wire.fetch import FetchResponse
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Of all fetches of a consumer. ``leader_epochs``: sends the current leader's and the last record's epoch
-    (KIP-320), else -1. ``reset``: earliest, latest or none."""
+    """Settings of all fetches of a consumer. ``leader_epochs`` sends the epochs of the current leader and of the last
+    record (KIP-320); without it both are -1. ``reset`` is earliest, latest or none."""
 
     fetch_version: int = 17
     list_offsets_version: int = 10
@@ -39,8 +39,8 @@ class FetchSettings:
 
 @dataclass(slots=True)
 class NodeLane:
-    """``asked``: of the Fetch in flight, the position of each partition; an answer for one that has moved since is
-    not used. ``retry_at_us``: nothing is sent before."""
+    """``asked`` holds each partition's position in the Fetch in flight. The answer for a partition that has moved since
+    is not used. Nothing is sent before ``retry_at_us``."""
 
     settings: FetchSettings
     handler: SessionHandler = field(default_factory=FetchSessionHandler)

@@ -1,6 +1,6 @@
-"""Committed offsets: what to send, what answers mean, and when the metadata is new enough to go on; without I/O.
+"""Commits and fetches of offsets: what to send, what answers mean, and when the metadata is new enough to continue.
 
-``CommittedOffsets`` works one operation at a time, with times of one monotonic clock in microseconds:
+There is no I/O. ``CommittedOffsets`` runs one operation at a time, with times of one monotonic clock in microseconds:
 
     offsets = CommittedOffsets(coordinator)        # the GroupCoordinator that the membership uses, or one of its own
     offsets.commit({TopicPartition("t", 0): OffsetToCommit(17, metadata_epoch=5)}, membership.identity, deadline_us)
@@ -11,11 +11,12 @@
         offsets.answered(now, body)                # or failed(now)
     offsets.take_result()                          # Committed or Fetched
 
-Retries inside the operation: a coordinator that moved or loads, a lost answer. ``Result.group_error`` goes to
-``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7) is never retried: it is that partition's result.
+The operation itself retries after a lost answer, and while the coordinator has moved or is loading. The driver passes
+``Result.group_error`` to ``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7) is never retried; it is
+that partition's result.
 
-With OffsetCommit and OffsetFetch 1000 (``GroupVersions.with_metadata_epoch``) the epoch of the last accepted metadata
-goes along (M-6) and comes back (M-9). ``may_consume`` is M-10's wait: no fetch before the metadata has reached every
+OffsetCommit 1000 (``GroupVersions.with_metadata_epoch``) sends the epoch of the last accepted metadata (M-6), and
+OffsetFetch 1000 returns it (M-9). ``may_consume`` is the wait of M-10: no fetch before the metadata has reached every
 partition's epoch.
 """
 
@@ -67,9 +68,9 @@ _OF_THE_GROUP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The end of a commit. ``errors``: by partition, NONE where it is committed; REQUEST_TIMED_OUT where that is not
-    known (no answer until the deadline). ``group_error``: the first that speaks of the membership, else NONE.
-    ``version``: of the last request, -1 where none was sent."""
+    """The result of a commit. ``errors`` has NONE for each committed partition, and REQUEST_TIMED_OUT if no answer came
+    before the deadline, so that the outcome is unknown. ``group_error`` is the first error that concerns the
+    membership, else NONE. ``version`` is that of the last request, or -1 if none was sent."""
 
     offsets: Mapping[TopicPartition, OffsetToCommit]
     errors: Mapping[TopicPartition, Error | int]
@@ -90,8 +91,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The end of a fetch of offsets. ``error`` NONE: ``offsets`` has every partition asked for. ``version``: as
-    Committed's."""
+    """The result of a fetch of offsets. If ``error`` is NONE, ``offsets`` has every partition that was asked for.
+    ``version`` is as in ``Committed``."""
 
     offsets: Mapping[TopicPartition, CommittedOffset]
     error: Error | int

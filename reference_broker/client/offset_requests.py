@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
-    """``offset``: the next to read. ``leader_epoch``: of the last record read, -1 unknown (KIP-320).
-    ``metadata_epoch``: of the last accepted metadata, -1 none; sent in the draft version only."""
+    """``offset`` is the next to read. ``leader_epoch`` is that of the last record read, -1 if unknown (KIP-320).
+    ``metadata_epoch`` is that of the last accepted metadata, or -1. Only the draft version carries it."""
 
     offset: int
     leader_epoch: int = -1

@@ -1,8 +1,8 @@
 """State of an idempotent producer (KIP-98), without I/O: sequence numbers, batches in flight, what an answer means.
 
-A batch keeps its producer ID, epoch and sequence through all its attempts, so that the broker writes it once. Once an
-attempt's end is unknown (lost answer, timeout), the batch may have been written, and only an answer to the *same* batch
-can tell.
+A batch keeps its producer ID, epoch and sequence through all its attempts, so that the broker writes it once. If the
+outcome of an attempt is unknown (lost answer, timeout), the batch may have been written. Only an answer to the *same*
+batch can tell.
 """
 
 from collections import deque
@@ -60,8 +60,8 @@ class Batch:
 
 @dataclass(slots=True)
 class ProducerState:
-    """``max_in_flight``: batches of one partition that are not settled, 1 to 5. Without ``idempotent`` batches carry no
-    producer ID and no sequence (-1), and ``lost`` ones must not be sent again."""
+    """``max_in_flight`` (1 to 5) limits the unsettled batches of one partition. Without ``idempotent`` batches carry no
+    producer ID and no sequence (-1), and a lost batch must not be sent again."""
 
     max_in_flight: int = 1
     idempotent: bool = True

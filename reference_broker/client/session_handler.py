@@ -1,8 +1,9 @@
-"""Client side of incremental fetch sessions (KIP-227, final revision), and who makes either revision's handler.
+"""Client side of incremental fetch sessions (KIP-227, final revision), and the factory of both revisions' handlers.
 
-Rules as in Apache Kafka's own client: the first request is (0, 0); an answer that carries an ID opens a session whose
-next epoch is 1; after FETCH_SESSION_ID_NOT_FOUND the next request is (0, 0); after any other top-level error, a lost
-answer or an answer that does not fit the request it is (ID, 0), which closes the session and opens another.
+The rules are those of Apache Kafka's own client, with requests written as (session ID, epoch). The first request is
+(0, 0). An answer that carries an ID opens a session, whose next epoch is 1. After FETCH_SESSION_ID_NOT_FOUND the next
+request is (0, 0). After any other top-level error, a lost answer or an answer that does not fit the request it is
+(ID, 0), which closes the session and opens another.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
-"""Record batches (magic 2) as views over bytes: header, walking, CRC-32C, patching. No record is decoded here.
+"""Record batches (magic 2) as views over bytes: headers, iteration, CRC-32C, patching. No record is decoded here.
 
-Layout: Kafka's DefaultRecordBatch (KIP-98). The CRC covers everything from the attributes to the end, so base
-offset and partition leader epoch can be set without computing it again.
+Layout: Kafka's DefaultRecordBatch (KIP-98). The CRC covers everything from the attributes to the end, so the broker
+can set the base offset and the partition leader epoch without computing it again.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ HEADER_BYTES = 61
 LENGTH_OVERHEAD_BYTES = 12
 """Base offset and length, which the length field does not count."""
 UNPATCHED_FROM = 16
-"""Bytes before this position are base offset, length and leader epoch: what the broker sets."""
+"""The bytes before this position are base offset, length and leader epoch, which the broker sets."""
 CRC_FROM = 21
 """The CRC covers the bytes from here (the attributes) on."""
 
@@ -43,11 +43,11 @@ _AFTER_CRC = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
 _OFFSET_AND_LENGTH = Struct(">qi")
 _new = tuple.__new__
-"""Headers are read so often that ``_make``, which counts their fields first, is felt."""
+"""``_make`` counts the fields first. Headers are read so often that this is measurable."""
 
 
 class InvalidRecords(Exception):  # noqa: N818 - the name is the contract between rooms
-    """Bytes that may not be appended or cannot be read. ``error`` is Kafka's code for them."""
+    """The bytes may not be appended or cannot be read. ``error`` is Kafka's code for the reason."""
 
     def __init__(self, error: Error, message: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class InvalidRecords(Exception):  # noqa: N818 - the name is the contract betwee
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records, in their order. Offsets and timestamps (ms) as stored."""
+    """The fields of the 61 bytes before the records, in their order. Offsets and timestamps (ms) are as stored."""
 
     base_offset: int
     batch_length: int
@@ -85,7 +85,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; after 2^31-1 comes 0. -1 where the batch has none."""
+        """The sequence number of the last record, or -1 if the batch has none. After 2^31-1 comes 0."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return add_sequence(self.base_sequence, self.last_offset_delta)
@@ -109,7 +109,7 @@ class BatchHeader(NamedTuple):
 
 
 def add_sequence(sequence: int, count: int) -> int:
-    """``count`` further in the circle 0..2^31-1."""
+    """Advances a sequence number by ``count``. After 2^31-1 comes 0."""
     return (sequence + count) & MAX_SEQUENCE
 
 
@@ -127,7 +127,7 @@ def write_header(header: BatchHeader) -> bytes:
 
 
 def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch. Raises InvalidRecords (CORRUPT_MESSAGE) where a length does not fit."""
+    """Yields (position, header) of each batch. Raises InvalidRecords (CORRUPT_MESSAGE) if a length does not fit."""
     position, end = 0, len(buffer)
     while position < end:
         header = read_header(buffer, position)
@@ -156,7 +156,7 @@ def validate(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
 
 
 def checked(view: memoryview, position: int, end: int) -> BatchHeader:
-    """The batch at ``position``, which must end at or before ``end``. Raises InvalidRecords as ``validate``."""
+    """Checks the batch at ``position``, which must end at or before ``end``. Raises InvalidRecords as ``validate``."""
     left = end - position
     if left > UNPATCHED_FROM and view[position + UNPATCHED_FROM] != MAGIC:
         magic = view[position + UNPATCHED_FROM]
@@ -179,7 +179,7 @@ def checksum(covered: Buffer) -> int:
 
 
 def patched_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch's first 16 bytes with the broker's values; the rest of the batch stays as it came."""
+    """The batch's first 16 bytes with the broker's values. The rest of the batch does not change."""
     return _PREFIX.pack(base_offset, header.batch_length, leader_epoch)
 
 
@@ -198,7 +198,7 @@ def patched_log_append_time(
 def patched(
     batch: Buffer, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
 ) -> list[Buffer]:
-    """One batch with the broker's values, as two buffers: the new head, and a view of the unchanged rest."""
+    """Returns one batch with the broker's values as two buffers: the new head, and a view of the unchanged rest."""
     view = memoryview(batch)
     header = read_header(view)
     if log_append_time_ms is None:

@@ -1,4 +1,4 @@
-"""Makes record batches from records: for clients, the metadata log, snapshots and the cleaner."""
+"""Makes record batches from records. Clients, the metadata log, snapshots and the cleaner use it."""
 
 from collections.abc import Sequence
 
@@ -41,8 +41,8 @@ def build(
     is_transactional: bool = False,
     keep_offsets: bool = False,
 ) -> bytes:
-    """One batch. Records get consecutive offsets from ``base_offset``; their own ``offset`` counts only with
-    ``keep_offsets`` (ascending, none below ``base_offset``). ``log_append_time_ms`` replaces their timestamps."""
+    """Builds one batch. Records get consecutive offsets from ``base_offset`` on. With ``keep_offsets`` they keep their
+    own, which must be ascending and not below ``base_offset``. ``log_append_time_ms`` replaces their timestamps."""
     assert records, "a batch holds at least one record"
     base_timestamp_ms = records[0].timestamp_ms
     max_timestamp_ms = max(record.timestamp_ms for record in records)

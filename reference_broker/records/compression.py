@@ -9,7 +9,7 @@ from reference_broker.records.batch import Buffer, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
-"""A batch that decompresses to more is refused: a small request must not make the broker allocate gigabytes."""
+"""A batch that decompresses to more is refused, so that a small request cannot make the broker allocate gigabytes."""
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES = 16
@@ -33,8 +33,8 @@ def compress(codec: Compression, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, CORRUPT_MESSAGE for bytes that are not
-    what the codec says or that grow beyond ``max_bytes``."""
+    """Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and CORRUPT_MESSAGE for bytes that the codec
+    cannot read or that decompress to more than ``max_bytes``."""
     function = _DECOMPRESS.get(codec)
     if function is None:
         raise InvalidRecords(ErrorCode.unsupported_compression_type, f"compression codec {codec} does not exist")
@@ -51,7 +51,7 @@ def _nothing(data: bytes) -> bytes:
 def _gzip(data: bytes) -> bytes:
     import zlib
 
-    packer = zlib.compressobj(wbits=31)  # 31: gzip header without a time, so equal input gives equal bytes.
+    packer = zlib.compressobj(wbits=31)  # 31 makes a gzip header without a time, so equal input gives equal bytes.
     return packer.compress(data) + packer.flush()
 
 
@@ -124,7 +124,7 @@ def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
     import cramjam
 
     try:
-        claimed = cramjam.snappy.decompress_raw_len(block)  # The length is written in front: refuse before allocating.
+        claimed = cramjam.snappy.decompress_raw_len(block)  # The length comes first, so refuse before allocating.
         if claimed > max_bytes:
             raise _corrupt("snappy", f"claims {claimed} bytes")
         return bytes(cramjam.snappy.decompress_raw(block))

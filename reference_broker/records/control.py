@@ -1,7 +1,7 @@
 """Control batches: transaction markers (KIP-98), leader changes (KIP-595) and snapshot delimiters (KIP-630).
 
-A control record's key is int16 version, int16 type; its value a message of Kafka's schemas, which kio gives
-(LeaderChangeMessage.json, SnapshotHeaderRecord.json, SnapshotFooterRecord.json, EndTxnMarker.json).
+A control record's key is an int16 version and an int16 type. Its value is a message of Kafka's schemas, which kio
+provides (LeaderChangeMessage.json, SnapshotHeaderRecord.json, SnapshotFooterRecord.json, EndTxnMarker.json).
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class ControlType(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class ControlRecord:
-    """``type``: a ControlType, or a number that this version does not know. ``value``: the message's bytes."""
+    """``type`` is a ControlType, or a number that is not known here. ``value`` holds the message's bytes."""
 
     type: int
     version: int
@@ -72,8 +72,8 @@ def read_control(record: Record) -> ControlRecord:
 
 
 def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] | None:
-    """(COMMIT or ABORT, coordinator epoch) of a transaction marker; None for any other control batch, also one whose
-    record cannot be read: it ends no transaction."""
+    """Returns (COMMIT or ABORT, coordinator epoch) of a transaction marker, and None for any other control batch. A
+    batch whose record cannot be read gives None too, since it ends no transaction."""
     if header.record_count < 1:
         return None
     try:
@@ -94,7 +94,7 @@ def encode_message(message: object) -> bytes:
 
 
 def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int], timestamp_ms: int) -> Record:
-    """What a new leader of the controllers' log appends first."""
+    """The first record that a new leader of the controllers' log appends."""
     from kio.schema.leader_change_message.v0.data import LeaderChangeMessage, Voter
     from kio.schema.types import BrokerId
     from kio.static.primitive import i16, i32

@@ -1,4 +1,4 @@
-"""Decodes the records of a batch. Never on the broker's hot path: clients, the cleaner and time look-ups use it."""
+"""Decodes the records of a batch. Clients, the cleaner and time look-ups use it; the broker's hot path never does."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ __all__ = ["Record", "read_all", "read_records"]
 def read_all(
     batches: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Iterator[tuple[BatchHeader, Record]]:
-    """Every record of several whole batches, each with its batch's header."""
+    """Yields every record of several whole batches, each with its batch's header."""
     view = memoryview(batches)
     for position, header in iterate(view):
         batch = view[position : position + header.size_bytes]
@@ -23,9 +23,9 @@ def read_all(
 
 
 def read_records(batch: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of one batch, with absolute offsets and timestamps (ms).
+    """Yields the records of one batch, with absolute offsets and timestamps (ms).
 
-    Raises InvalidRecords (CORRUPT_MESSAGE) where the bytes are not records; the CRC is not checked here.
+    Raises InvalidRecords (CORRUPT_MESSAGE) if the bytes are not records. The CRC is not checked here.
     """
     view = memoryview(batch)
     header = read_header(view)

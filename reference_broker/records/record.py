@@ -8,7 +8,7 @@ HeaderPair: TypeAlias = tuple[str, bytes | None]
 
 @dataclass(slots=True, frozen=True)
 class Record:
-    """``offset`` -1: not known yet (the builder numbers records itself). ``timestamp_ms`` -1: none."""
+    """``offset`` is -1 while it is not known, because the builder numbers records. ``timestamp_ms`` -1 means none."""
 
     offset: int = -1
     timestamp_ms: int = -1

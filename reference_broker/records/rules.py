@@ -1,5 +1,5 @@
-"""What a broker demands of batches before it appends them. Compressed or not, records are decoded for compacted
-topics only, whose records need keys."""
+"""The rules that a broker checks before it appends batches. Only compacted topics need their records decoded, whether
+compressed or not, because each of their records must have a key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from reference_broker.records.reader import read_records
 from reference_broker.wire.errors import ErrorCode
 
 MIN_RECORD_BYTES = 7
-"""Length, attributes, two deltas, key length, value length, header count: one byte each."""
+"""The smallest record: length, attributes, two deltas, key length, value length, header count, one byte each."""
 LAST_CODEC = 4
 
 
 @dataclass(slots=True, frozen=True)
 class Rules:
-    """``before_max_ms`` / ``after_max_ms``: how far a CreateTime timestamp may lie behind / ahead of the clock."""
+    """A CreateTime timestamp may lie ``before_max_ms`` behind the clock and ``after_max_ms`` ahead of it."""
 
     max_message_bytes: int
     before_max_ms: int
@@ -99,8 +99,8 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 
 
 def check_keys(batches: Sequence[Buffer]) -> None:
-    """Compacted topics: raises InvalidRecords (INVALID_RECORD) naming each record without a key, or at an offset that
-    is not the next of its batch: what is newest would not be known."""
+    """Checks batches for a compacted topic. Raises InvalidRecords (INVALID_RECORD), which names each record without a
+    key and each record whose offset is not the next in its batch. Which record is newest would not be known then."""
     for batch in batches:
         first_offset = read_header(batch).base_offset
         wrong = tuple(

@@ -20,7 +20,7 @@ def zigzag(value: int) -> bytes:
 
 
 def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(value, next position). Raises InvalidRecords (CORRUPT_MESSAGE) at the end of the buffer or beyond 10 bytes."""
+    """Returns (value, next position). Raises InvalidRecords (CORRUPT_MESSAGE) at the buffer's end or after 10 bytes."""
     try:
         byte = buffer[position]
         position += 1

@@ -117,9 +117,9 @@ DRAFTS: Final[Mapping[tuple[int, int], str]] = {
     (ApiKey.OFFSET_FETCH, 1000): "crucible.OffsetFetch.1000",
     (ApiKey.FETCH_SNAPSHOT, 1000): "crucible.FetchSnapshot.1000",
 }
-"""Every draft: by API key and version the feature by which ApiVersions announces it. Drafts lie outside the announced
-range of versions, so that no unmodified client asks for one. Their layouts are in ``drafts``, Fetch's in
-``fetch_drafts``. UpdateMetadata is known in no other version: Kafka 4 has none."""
+"""Every draft's API key and version, with the feature by which ApiVersions announces it. Drafts lie outside the
+announced range of versions, so no unmodified client asks for one. Their layouts are in ``drafts``; Fetch's is in
+``fetch_drafts``. UpdateMetadata exists only as a draft, because Kafka 4 removed it."""
 
 METADATA_EPOCH_DRAFTS: Final = frozenset(
     {
@@ -317,14 +317,14 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
 }
-"""Least and greatest version that can be encoded and decoded. The greatest fixes the class that handlers see:
-versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10, OffsetFetch 10)
-are left out. AddPartitionsToTxn below 4 says the same in other fields, and is known here once ``reshape`` turns it into
-the greatest version."""
+"""The lowest and highest version of each API that can be encoded and decoded. Handlers see the class of the highest
+one. Versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10, OffsetFetch 10) are left
+out. AddPartitionsToTxn below version 4 carries the same content in other fields. It can be listed here once
+``reshape`` converts it to the highest version."""
 
 
 def flexible_from(api_key: int) -> int | None:
-    """The first flexible version of an API; None: it has none, or the key is unknown."""
+    """The first flexible version of an API, or None if it has none or the key is unknown."""
     return _FLEXIBLE_FROM.get(api_key)
 
 

@@ -1,8 +1,8 @@
-"""Decoders for kio's message classes: from the layout of one version straight to the class that handlers see.
+"""Decoders for kio's message classes. They turn the layout of one version directly into the class that handlers see.
 
-kio's own decoder is not used on bytes from a peer: it reserves memory for an array before it looks at what arrived
-(a count of 2^31 ends the process) and refuses unknown tagged fields. Here every length is checked first and unknown
-tagged fields are read past, at each level. Tests compare the results with kio's.
+kio's own decoder is not safe for bytes from a peer. It reserves memory for an array before it looks at what arrived
+(a count of 2^31 ends the process), and it refuses unknown tagged fields. The decoders here check every length first
+and skip unknown tagged fields at each level. Tests compare their results with kio's.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,8 +38,8 @@ _FIXED_BYTES: Final[Mapping[str, int]] = {
 
 @cache
 def decoder(wire: type, target: type) -> Reader:
-    """Reads a ``wire`` struct and gives a ``target``: fields of the same name are taken over, others of ``wire`` are
-    dropped, others of ``target`` get the schema's default."""
+    """Makes a reader that reads a ``wire`` struct and returns a ``target``. Fields of the same name are copied. Other
+    fields of ``wire`` are dropped, and other fields of ``target`` get the schema's default."""
     wanted = {each.name: each for each in schema_fields(target)}
     defaults = {name: each.default for name, each in wanted.items()}
     steps = _steps(wire, wanted)
@@ -94,7 +94,7 @@ def _number_step(run: list[SchemaField]) -> Step:
 def _field_step(each: SchemaField, target: SchemaField | None, flexible: bool) -> Step:
     read = _field_reader(each, target, flexible)
     name = each.name
-    # Null in a version that allows it, for a field that handlers never see as null.
+    # This version allows null here, but handlers never see null in this field.
     refuses_null = each.nullable and target is not None and not target.nullable and target.kind != "records"
     default = target.default if target is not None else None
 
@@ -155,7 +155,7 @@ def _array_reader(item: Reader, least_item_bytes: int, flexible: bool, nullable:
 
 
 def _nullable_struct_reader(inner: Reader) -> Reader:
-    """KIP-893: one byte before it, -1 for null and 1 for a value."""
+    """KIP-893: one byte precedes the struct, -1 for null and 1 for a value."""
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
         marker = frame[offset]
@@ -246,7 +246,7 @@ def _error_code_reader() -> Reader:
 
     def read(frame: Frame, offset: int) -> tuple[ErrorCode, int]:
         (code,) = reading.INT16.unpack_from(frame, offset)
-        # As Kafka's own clients do with a code that is newer than they are.
+        # Kafka's own clients do the same with a code that is newer than they are.
         return codes.get(code, ErrorCode.unknown_server_error), offset + 2
 
     return read

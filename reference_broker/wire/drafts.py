@@ -1,12 +1,12 @@
-"""Layouts of the private drafts of ``apis.DRAFTS``: what Kafka's design pages said and its releases never shipped.
+"""Layouts of the private drafts in ``apis.DRAFTS``. Kafka's design pages described them, but no release shipped them.
 
-A request is decoded to the class that the API's handler sees in every other version, where it says the same with
-fewer fields; those of ``OWN_REQUESTS`` say more, and have a class of their own, as every response has. The classes are
-written as kio's are, so that the same codecs read their fields, and are never flexible. Error codes are numbers:
-kio's ``ErrorCode`` has no room for private ones.
+Most draft requests carry a subset of a released version's fields. They are decoded to the class that the API's
+handler sees in every other version. The requests in ``OWN_REQUESTS`` carry more, so they have a class of their own.
+Every draft response has a class of its own too. The classes are written like kio's, so the same codecs read their
+fields. They are never flexible. Error codes are plain numbers because kio's ``ErrorCode`` cannot hold private ones.
 
-The metadata epoch (KIP-232) is an int64 in Metadata, UpdateMetadata, OffsetCommit and OffsetFetch 1000, where that
-page's schemas have it; -1: none known.
+The metadata epoch (KIP-232) is an int64 in Metadata, UpdateMetadata, OffsetCommit and OffsetFetch 1000, at the place
+where that page's schemas have it. It is -1 when no epoch is known.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from reference_broker.wire.apis import ApiKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotId:
-    """Which snapshot: the offset behind its last record, and that record's epoch."""
+    """Identifies a snapshot by the offset after its last record and by that record's epoch."""
 
     __flexible__: ClassVar[bool] = False
     end_offset: int = field(metadata={"kafka_type": "int64"})
@@ -28,7 +28,7 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotPartition1000:
-    """``position``: the first byte wanted. ``current_leader_epoch`` -1: not known."""
+    """``position`` is the first byte wanted. ``current_leader_epoch`` is -1 if it is not known."""
 
     __flexible__: ClassVar[bool] = False
     partition: int = field(metadata={"kafka_type": "int32"})
@@ -48,7 +48,7 @@ class FetchSnapshotTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest1000:
-    """The fields of FetchSnapshot 0 that are not tagged: no cluster ID."""
+    """The untagged fields of FetchSnapshot 0, so there is no cluster ID."""
 
     __flexible__: ClassVar[bool] = False
     replica_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
@@ -58,9 +58,10 @@ class FetchSnapshotRequest1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSnapshots:
-    """A piece of a snapshot, from byte ``position`` on; ``more``: bytes remain behind it (the page's Continue).
+    """A piece of a snapshot that starts at byte ``position``.
 
-    ``media_type``: of the whole snapshot; said with its first piece only, else empty (S-17).
+    ``more`` (the page's Continue) is True if bytes remain after this piece. ``media_type`` describes the whole
+    snapshot. Only the first piece carries it; it is empty in the others (S-17).
     """
 
     __flexible__: ClassVar[bool] = False
@@ -101,7 +102,7 @@ class MetadataRequestTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest1000:
-    """Metadata 5's; handlers and clients see Metadata's ordinary request. ``topics`` None: all."""
+    """The layout of Metadata 5. Handlers and clients see Metadata's ordinary request. ``topics`` None asks for all."""
 
     __flexible__: ClassVar[bool] = False
     topics: tuple[MetadataRequestTopic1000, ...] | None
@@ -121,7 +122,7 @@ class MetadataBroker1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataPartition1000:
-    """One partition; ``leader_id`` -1: it has none now."""
+    """One partition. ``leader_id`` is -1 while it has no leader."""
 
     __flexible__: ClassVar[bool] = False
     error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
@@ -134,7 +135,7 @@ class MetadataPartition1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataTopic1000:
-    """One topic, or why it is not described."""
+    """One topic, or the error that explains why it is not described."""
 
     __flexible__: ClassVar[bool] = False
     error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
@@ -145,7 +146,7 @@ class MetadataTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponse1000:
-    """Metadata 5's with ``metadata_epoch``: that of the last update which the serving broker applied (M-4)."""
+    """Metadata 5's layout plus ``metadata_epoch``, that of the last update that the serving broker applied (M-4)."""
 
     __flexible__: ClassVar[bool] = False
     throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
@@ -158,10 +159,11 @@ class MetadataResponse1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetadataPartition1000:
-    """``leader`` -1: none now; -2: the partition is deleted. ``zk_version``: KRaft's partition epoch.
+    """``leader`` is -1 while there is none, and -2 if the partition is deleted. ``zk_version`` is KRaft's partition
+    epoch.
 
-    ``topic_id`` is not in version 4: Metadata tells it from version 10 on (KIP-516), and a broker has its metadata
-    from these updates alone.
+    ``topic_id`` is not in version 4. It was added because a broker gets its metadata only from these updates and has
+    to report the ID in Metadata from version 10 on (KIP-516).
     """
 
     __flexible__: ClassVar[bool] = False
@@ -179,7 +181,7 @@ class UpdateMetadataPartition1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetadataEndpoint1000:
-    """``security_protocol``: 0 is PLAINTEXT."""
+    """``security_protocol`` 0 is PLAINTEXT."""
 
     __flexible__: ClassVar[bool] = False
     port: int = field(metadata={"kafka_type": "int32"})
@@ -204,10 +206,12 @@ FULL_UPDATE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetadataRequest1000:
-    """UpdateMetadata 4's with ``metadata_epoch`` (M-3). All live brokers stand in each, partitions where they changed.
+    """UpdateMetadata 4's layout plus ``metadata_epoch`` (M-3). Each request lists all live brokers, but only the
+    partitions that changed.
 
-    The last two are of versions 5 and 8: ``broker_epoch`` of the incarnation that is meant (KIP-380), and ``type``: the
-    first that it gets of a controller is FULL_UPDATE and replaces all that it was told before.
+    The last two fields come from versions 5 and 8. ``broker_epoch`` names the incarnation of the broker that is
+    addressed (KIP-380). ``type`` is FULL_UPDATE in the first request that a broker gets from a controller; that
+    request replaces everything the broker was told before.
     """
 
     __flexible__: ClassVar[bool] = False
@@ -222,8 +226,9 @@ class UpdateMetadataRequest1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetadataResponse1000:
-    """STALE_CONTROLLER_EPOCH where a newer controller's update was applied before; STALE_BROKER_EPOCH where another
-    incarnation was meant; INVALID_REQUEST where an incremental update has nothing to go on from."""
+    """The error is STALE_CONTROLLER_EPOCH if the broker has applied an update of a newer controller. It is
+    STALE_BROKER_EPOCH if the request addresses another incarnation of the broker. It is INVALID_REQUEST if the update
+    is incremental and the broker has had no full one to build on."""
 
     __flexible__: ClassVar[bool] = False
     error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
@@ -231,7 +236,7 @@ class UpdateMetadataResponse1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequestPartition1000:
-    """``metadata_epoch``: of the last metadata that the consumer accepted (M-6)."""
+    """``metadata_epoch`` is that of the last metadata that the consumer accepted (M-6)."""
 
     __flexible__: ClassVar[bool] = False
     partition_index: int = field(metadata={"kafka_type": "int32"})
@@ -251,7 +256,7 @@ class OffsetCommitRequestTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest1000:
-    """OffsetCommit 3's with an epoch per partition. ``retention_time_ms`` is ignored, as since KIP-211."""
+    """OffsetCommit 3's layout plus an epoch per partition. ``retention_time_ms`` is ignored, as it is since KIP-211."""
 
     __flexible__: ClassVar[bool] = False
     group_id: str = field(metadata={"kafka_type": "string"})
@@ -263,7 +268,7 @@ class OffsetCommitRequest1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponsePartition1000:
-    """INVALID_METADATA_EPOCH (M-7) stands here."""
+    """This is where INVALID_METADATA_EPOCH (M-7) is reported."""
 
     __flexible__: ClassVar[bool] = False
     partition_index: int = field(metadata={"kafka_type": "int32"})
@@ -281,7 +286,7 @@ class OffsetCommitResponseTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse1000:
-    """OffsetCommit 3's."""
+    """The layout of OffsetCommit 3."""
 
     __flexible__: ClassVar[bool] = False
     throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
@@ -299,7 +304,7 @@ class OffsetFetchRequestTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest1000:
-    """OffsetFetch 3's: one group. ``topics`` None: all that have offsets."""
+    """The layout of OffsetFetch 3, for one group. ``topics`` None asks for all topics that have offsets."""
 
     __flexible__: ClassVar[bool] = False
     group_id: str = field(metadata={"kafka_type": "string"})
@@ -308,7 +313,7 @@ class OffsetFetchRequest1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponsePartition1000:
-    """``committed_offset`` -1: none committed. ``metadata_epoch`` -1: none recorded (M-9, M-11)."""
+    """``committed_offset`` is -1 if none is committed. ``metadata_epoch`` is -1 if none is recorded (M-9, M-11)."""
 
     __flexible__: ClassVar[bool] = False
     partition_index: int = field(metadata={"kafka_type": "int32"})
@@ -329,7 +334,7 @@ class OffsetFetchResponseTopic1000:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse1000:
-    """OffsetFetch 3's with an epoch per partition."""
+    """OffsetFetch 3's layout plus an epoch per partition."""
 
     __flexible__: ClassVar[bool] = False
     throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
@@ -344,7 +349,7 @@ LAYOUTS: Final[Mapping[tuple[int, int], tuple[type, type]]] = {
     (ApiKey.OFFSET_FETCH, 1000): (OffsetFetchRequest1000, OffsetFetchResponse1000),
     (ApiKey.FETCH_SNAPSHOT, 1000): (FetchSnapshotRequest1000, FetchSnapshotResponse1000),
 }
-"""The request's and the response's class, by API key and version."""
+"""The class of the request and that of the response, by API key and version."""
 
 OWN_REQUESTS: Final = frozenset(
     {(ApiKey.UPDATE_METADATA, 1000), (ApiKey.OFFSET_COMMIT, 1000), (ApiKey.OFFSET_FETCH, 1000)}

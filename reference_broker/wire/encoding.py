@@ -1,7 +1,7 @@
-"""Encoders for kio's message classes: from the class that handlers fill straight to the layout of one version.
+"""Encoders for kio's message classes. They turn the class that handlers fill directly into the layout of one version.
 
-Equal to kio's encoder byte for byte (tests), several times faster, and laxer where it helps: wherever kio wants its
-ErrorCode, any number will do. A value that does not fit its field is a bug of ours and raises struct.error.
+Tests prove that the output equals kio's byte for byte. These encoders are several times faster, and they accept any
+number where kio demands its ErrorCode. A value that does not fit its field is our own bug and raises struct.error.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,9 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @cache
 def encoder(wire: type, source: type) -> Writer:
-    """Writes a ``source`` in the layout of ``wire``: fields of the same name are written, others of ``wire`` get the
-    schema's default, others of ``source`` are left out (that version cannot say them)."""
+    """Makes a writer that writes a ``source`` in the layout of ``wire``. Fields of the same name are written. Other
+    fields of ``wire`` get the schema's default. Other fields of ``source`` are left out, because that version has no
+    place for them."""
     given = {each.name: each for each in schema_fields(source)}
     flexible = is_flexible_entity(wire)
     steps = _steps(wire, given, flexible)
@@ -90,7 +91,7 @@ def _field_step(each: SchemaField, source: SchemaField | None, flexible: bool) -
         return step_constant
     get = attrgetter(each.name)
     if source.nullable and not each.nullable:
-        # This version cannot say null: it says the default.
+        # This version has no null here, so the default is written instead.
         default = each.default
 
         def step_default(out: bytearray, value: Any) -> None:
@@ -106,7 +107,7 @@ def _field_step(each: SchemaField, source: SchemaField | None, flexible: bool) -
 
 
 def _tag_step(each: SchemaField, source: SchemaField, flexible: bool) -> Writer:
-    """Writes the tagged field, or nothing when it has its default."""
+    """Makes a writer for a tagged field. It writes nothing if the field has its default value."""
     assert each.tag is not None
     tag = each.tag
     write = _field_writer(each, source, flexible)
@@ -173,7 +174,7 @@ def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:
 
 
 def _nullable_struct_writer(inner: Writer) -> Writer:
-    """KIP-893: one byte before it, -1 for null and 1 for a value."""
+    """KIP-893: one byte precedes the struct, -1 for null and 1 for a value."""
 
     def write(out: bytearray, value: Any) -> None:
         if value is None:

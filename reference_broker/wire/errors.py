@@ -37,7 +37,7 @@ _BY_CODE: Mapping[int, Error] = {int(error): error for error in (*ErrorCode, *Dr
 
 
 class ProtocolError(Exception):
-    """The peer sent what the protocol does not allow; its connection is closed with one line in the log."""
+    """The peer sent something that the protocol forbids. Its connection is closed, and one line is logged."""
 
 
 class TruncatedError(ProtocolError):

@@ -1,9 +1,9 @@
-"""Fetch values (API key 1), one shape for every version, and their codec.
+"""The values of Fetch (API key 1). Every version has the same shape here.
 
-Schema: Kafka's FetchRequest.json and FetchResponse.json, versions 4-18; KIP-227's first text, version 1000. Topics are
-named by name up to version 12 and in 1000 (whose requests may tell the ID too), and by ID (16 raw bytes) from 13; the
-other of the two is empty. Versions that lack a field give its default. kio's codec is proven equal byte for byte
-(tests); this one exists because kio's is slow.
+Schema: Kafka's FetchRequest.json and FetchResponse.json for versions 4-18, KIP-227's first text for version 1000.
+Topics carry a name up to version 12 and in version 1000, and an ID (16 raw bytes) from version 13 on. The other of the
+two is empty, except that requests of version 1000 may carry both. A field that a version lacks has its default. The
+codecs are written by hand because kio's is slow; tests prove both equal byte for byte.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NO_TOPIC_ID = bytes(16)
 NO_DIRECTORY_ID = bytes(16)
 
 NO_HIGH_WATERMARK = 2**63 - 1
-"""The fetcher does not tell the high watermark that it knows (KIP-1166); -1 tells that it knows none yet."""
+"""The fetcher does not send the high watermark that it knows (KIP-1166). -1 says that it knows none yet."""
 
 FULL_FETCH = 0
 INCREMENTAL_FETCH = 1
@@ -31,8 +31,8 @@ INCREMENTAL_FETCH_OK = 2
 class FetchPartition:
     """One partition of a request. -1 in an epoch or log start means "not given".
 
-    ``replica_directory_id`` (16 raw bytes, from version 17) and ``high_watermark`` (the fetcher's own, from 18) are
-    told by replicas only.
+    Only replicas send ``replica_directory_id`` (16 raw bytes, from version 17 on) and ``high_watermark`` (the
+    fetcher's own, from version 18 on).
     """
 
     partition: int
@@ -61,10 +61,10 @@ class ForgottenTopic:
 
 @value
 class FetchRequest:
-    """``replica_id`` -1: a consumer. ``session_id`` / ``session_epoch`` 0 / -1: no session (KIP-227).
+    """``replica_id`` is -1 for a consumer. ``session_id`` 0 with ``session_epoch`` -1 means no session (KIP-227).
 
-    In version 1000 (KIP-227's first revision) ``session_epoch`` is the sequence number, both have 64 bits, and
-    ``fetch_type`` says whether the request is incremental; other versions do not carry it.
+    In version 1000 (KIP-227's first revision) ``session_epoch`` is the sequence number, and both have 64 bits.
+    ``fetch_type`` says whether the request is incremental. Only version 1000 carries it.
     """
 
     replica_id: int = -1
@@ -140,7 +140,7 @@ class NodeEndpoint:
 
 @value
 class FetchResponse:
-    """``error_string`` and ``response_flags``: in version 1000 only."""
+    """Only version 1000 carries ``error_string`` and ``response_flags``."""
 
     error_code: int = 0
     session_id: int = 0

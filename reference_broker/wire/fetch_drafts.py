@@ -1,17 +1,17 @@
 """Codec of Fetch 1000: KIP-227's first revision on the layout of Fetch 6, with leader epochs and topic IDs.
 
-Source: the page's FetchRequest and FetchResponse. As in Fetch 6, replica_id comes first and max_bytes is there;
-partition_id is INT32, though the page says STRING; error_string is nullable. The set of partitions changes by full
-requests only, so that there is no forgotten list. Never flexible.
+Source: the page's FetchRequest and FetchResponse. As in Fetch 6, replica_id comes first and max_bytes is present.
+partition_id is INT32, though the page says STRING. error_string is nullable. Only full requests change the set of
+partitions, so there is no list of forgotten ones. The layout is never flexible.
 
-Replication needs what Fetch says from versions 9, 12, 13 and 15 on (KIP-320, KIP-595, KIP-516, KIP-903), so that behind
-its fields of Fetch 6
-- the name of each topic of a request has a UUID topic_id, zero where not given: one that is deleted and created again
-  under its name, with the same leader epoch, is another;
-- each partition of a request has INT32 current_leader_epoch and INT32 last_fetched_epoch, -1 where not given;
-- a request ends with INT64 replica_epoch, the broker epoch of the follower that asks (KIP-903), -1 where not given;
-- each partition of a response has, behind its records, INT32 diverging_epoch and INT64 where that ends, -1 and -1
-  where the logs do not part.
+Replication needs fields that Fetch has from versions 9, 12, 13 and 15 on (KIP-320, KIP-595, KIP-516, KIP-903). They
+follow the fields of Fetch 6:
+- In a request, a UUID topic_id follows each topic's name; it is zero if not given. It tells a topic from one that was
+  deleted and created again with the same name and leader epoch.
+- In a request, each partition ends with INT32 current_leader_epoch and INT32 last_fetched_epoch, -1 if not given.
+- A request ends with INT64 replica_epoch, the broker epoch of the follower that asks (KIP-903), -1 if not given.
+- In a response, each partition's records are followed by INT32 diverging_epoch and the INT64 end offset of that epoch.
+  Both are -1 if the logs do not diverge.
 """
 
 from dataclasses import replace
@@ -142,7 +142,7 @@ def _read_partitions(frame: Frame, offset: int) -> tuple[list[FetchPartition], i
 
 
 def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffers:
-    """The whole frame; records from 4 KiB on are buffers of their own, not copied."""
+    """The whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     output = Output(_RESPONSE.pack(0, correlation_id, response.throttle_time_ms, response.error_code))
     output.small += legacy_string(response.error_string)
     output.small += _SESSION.pack(response.session_id, response.response_flags)

@@ -1,8 +1,8 @@
-"""The tagged fields of Fetch requests: of the request (cluster ID, replica state) and of a partition.
+"""The tagged fields of Fetch requests.
 
-Schema: FetchRequest.json: ClusterId from version 12, ReplicaState from 15 (KIP-903), ReplicaDirectoryId of a partition
-from 17 (KIP-853), HighWatermark of a partition from 18 (KIP-1166). A field is written only where it has a value other
-than its default, in a version that has it; in an older version its tag is an unknown one and is read past.
+Schema: FetchRequest.json. A request has ClusterId from version 12 and ReplicaState from 15 (KIP-903). A partition has
+ReplicaDirectoryId from 17 (KIP-853) and HighWatermark from 18 (KIP-1166). A field is written only if the version has it
+and its value is not the default. In an older version its tag is unknown and is skipped.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ _INT64: Final = Struct(">q")
 
 
 def with_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    """The request with what the tag buffer at ``offset`` holds, and the offset behind that."""
+    """Returns the request with the fields of the tag buffer at ``offset``, and the offset behind that buffer."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, start, offset = read_tag(frame, offset)
@@ -47,7 +47,7 @@ def with_request_tags(version: int, request: FetchRequest, frame: Frame, offset:
 def with_partition_tags(
     version: int, partition: FetchPartition, frame: Frame, offset: int
 ) -> tuple[FetchPartition, int]:
-    """The partition with what the tag buffer at ``offset`` holds, and the offset behind that."""
+    """Returns the partition with the fields of the tag buffer at ``offset``, and the offset behind that buffer."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, start, offset = read_tag(frame, offset)

@@ -181,7 +181,7 @@ def _partitions_12(version: int, frame: Frame, offset: int) -> Partitions:
     ]
     if len(partitions) == count:
         return partitions, end
-    # A partition has tagged fields, and rows from it on were cut in the wrong places.
+    # A partition has tagged fields, so it and all rows behind it were cut at the wrong places.
     partitions = []
     for _ in range(count):
         index, leader_epoch, fetch_offset, fetched_epoch, log_start, max_bytes = _PARTITION_12.unpack_from(

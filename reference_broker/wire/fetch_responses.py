@@ -55,7 +55,7 @@ _SNAPSHOT_AND_TAGS: Final = Struct(">qiB")
 
 
 def encode_fetch_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
-    """The whole frame; records from 4 KiB on are buffers of their own, not copied."""
+    """The whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     throttle_ms, error_code, session_id = response.throttle_time_ms, response.error_code, response.session_id
     if version < 12:
         return _encode_legacy(version, correlation_id, response)

@@ -1,4 +1,4 @@
-"""From a stream of bytes to frames: a 4-byte length (int32, big endian), then that many bytes."""
+"""Cuts a stream of bytes into frames. A frame is a 4-byte length (int32, big endian) and that many bytes."""
 
 from reference_broker.wire.errors import ProtocolError
 
@@ -7,10 +7,10 @@ _SMALL_BYTES = 1024
 
 
 class FrameReader:
-    """Fed with whatever arrives; gives whole frames without their length.
+    """Is fed with whatever arrives and returns whole frames without their length.
 
-    Holds what arrived and was not taken, never more: a length alone reserves nothing. ``max_frame_bytes`` bounds one
-    frame without its length (Kafka's ``socket.request.max.bytes``).
+    It holds only bytes that arrived and were not taken yet; a length alone reserves no memory. ``max_frame_bytes``
+    bounds one frame without its length (Kafka's ``socket.request.max.bytes``).
     """
 
     __slots__ = ("_chunk", "_frame_bytes", "_max_frame_bytes", "_parts", "_parts_bytes", "_position")
@@ -40,9 +40,9 @@ class FrameReader:
             self._position = 0
 
     def next_frame(self) -> memoryview | None:
-        """The next frame, a read-only view that stays valid; None: it has not arrived whole.
+        """The next frame as a read-only view that stays valid, or None while the frame is incomplete.
 
-        Raises ProtocolError as soon as a length is known that is negative or beyond the limit.
+        Raises ProtocolError as soon as it has read a length that is negative or above the limit.
         """
         available = len(self._chunk) - self._position + self._parts_bytes
         if self._frame_bytes < 0:
@@ -69,7 +69,7 @@ class FrameReader:
         return length
 
     def _gather(self) -> None:
-        """One copy of each byte per frame: called when a length, or a whole frame, is there but in pieces."""
+        """Is called when a length or a whole frame is there but in pieces. Each byte is copied once per frame."""
         self._chunk = b"".join((memoryview(self._chunk)[self._position :], *self._parts))
         self._position = 0
         self._parts = []

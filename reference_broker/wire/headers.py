@@ -1,7 +1,7 @@
 """Request headers v1 and v2, response headers v0 and v1.
 
 Source: RequestHeader.json and ResponseHeader.json. ``client_id`` is a legacy (int16) string in both request headers.
-The first eight bytes of a request header are the same in all versions, so that any peer's request can be named.
+The first eight bytes of a request header are the same in all versions, so any request can be identified.
 """
 
 from struct import Struct
@@ -17,7 +17,7 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 
 class RequestHeader(NamedTuple):
-    """``client_id`` None: the client sent null."""
+    """``client_id`` is None if the client sent null."""
 
     api_key: int
     api_version: int
@@ -26,7 +26,7 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedVersion(ProtocolError):  # noqa: N818  (what the peer sent, named as Kafka names the error)
-    """A request of an unknown API or version. ``header`` says which, so that ApiVersions can be answered."""
+    """A request has an unknown API or version. ``header`` says which, so that ApiVersions can be answered."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"{api_name(header.api_key)} version {header.api_version} is not known")
@@ -34,9 +34,9 @@ class UnsupportedVersion(ProtocolError):  # noqa: N818  (what the peer sent, nam
 
 
 def read_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
-    """The header and where the body begins. Raises ProtocolError if it is cut off or not UTF-8.
+    """Returns the header and the offset of the body. Raises ProtocolError if it is cut off or not UTF-8.
 
-    For an unknown API or version no more than the common part is read: see ``messages.decode_request``.
+    For an unknown API or version only the common part is read; see ``messages.decode_request``.
     """
     if len(frame) < 10:
         raise TruncatedError("a request header", 10, len(frame))
@@ -70,12 +70,12 @@ def write_request_header(header: RequestHeader) -> bytes:
 
 
 def has_tagged_response_header(api_key: int, api_version: int) -> bool:
-    """Whether the response header is v1. Never for ApiVersions: its client may not know the version (KIP-511)."""
+    """Whether the response header is v1. ApiVersions never has v1: its client may not know the version (KIP-511)."""
     return api_key != _API_VERSIONS and is_flexible(api_key, api_version)
 
 
 def read_response_header(frame: bytes | memoryview, api_key: int, api_version: int) -> tuple[int, int]:
-    """The correlation ID and where the body begins. Raises ProtocolError."""
+    """Returns the correlation ID and the offset of the body. Raises ProtocolError."""
     if len(frame) < 4:
         raise TruncatedError("a response header", 4, len(frame))
     (correlation_id,) = _CORRELATION_ID.unpack_from(frame)

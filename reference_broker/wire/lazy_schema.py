@@ -1,7 +1,8 @@
-"""kio's module of one message for rooms that speak it seldom: it loads when one of its classes is first wanted.
+"""Loads kio's module of one message when one of its classes is first used.
 
-Making a message's classes costs 3 to 10 ms of processor time, and a node comes to its first request without most of
-them. Whoever uses one imports kio's module under the same name for type checkers only, so that types stay exact.
+Creating a message's classes costs 3 to 10 ms of processor time, and a node does not need most of them before its first
+request. A user of ``LazySchema`` also imports kio's module under the same name for type checkers only, so that types
+stay exact.
 """
 
 from importlib import import_module
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class LazySchema:
-    """``module``: below ``kio.schema``, such as ``vote.v2.request``. Its attributes are that module's."""
+    """Has the attributes of kio's module. ``module`` is its path below ``kio.schema``, such as ``vote.v2.request``."""
 
     def __init__(self, module: str) -> None:
         self._module = module

@@ -1,8 +1,8 @@
-"""Frames to bodies and back, for every API.
+"""Decodes frames to bodies and encodes bodies to frames, for every API.
 
 Fetch and Produce bodies are the values of ``wire.fetch`` and ``wire.produce``, with codecs written by hand. Every
-other body is kio's dataclass of the greatest version in ``apis.VERSIONS``, whatever the version on the wire; its
-codec is built on the API's first use, when kio's module is loaded. The bodies of drafts are in ``drafts``.
+other body is kio's dataclass of the highest version in ``apis.VERSIONS``, whatever the version on the wire. Its codec
+is built on the API's first use, when kio's module is loaded. The bodies of drafts are in ``drafts``.
 """
 
 from collections.abc import Callable
@@ -46,19 +46,20 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.unsupported_version).to_bytes(2, "big")
 _LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
-"""librdkafka, asking for all topics in a flexible version, writes four bytes for the null array where one is right;
-what it means stands in the first bytes, and three are left over. Kafka ignores bytes behind any request."""
+"""librdkafka writes four bytes for the null array when it asks for all topics in a flexible version, though one byte is
+correct. The body's first bytes carry the meaning, and three are left over. Kafka ignores bytes behind any request."""
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
-"""Where the greatest version has lost fields that older ones need: a handler fills them for whoever asks in those."""
+"""APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
+here, so that clients of older versions get those fields too."""
 
 _LENGTH: Final = Struct(">i")
 _NO_LENGTH: Final = bytes(4)
 
 
 def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> object:
-    """The body that begins at ``offset`` and must end with the frame.
+    """Decodes the body that begins at ``offset`` and must end with the frame.
 
-    Raises ProtocolError; UnsupportedVersion for an API or version that is not known here.
+    Raises ProtocolError, and its subclass UnsupportedVersion for an API or version that is not known here.
     """
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
@@ -101,10 +102,10 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, object]:
-    """The correlation ID and the body. ``frame``: without its length.
+    """Returns the correlation ID and the body. ``frame`` comes without its length.
 
     Raises ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
-    error 35 (KIP-511), and is understood.
+    error 35 (KIP-511); that answer is decoded too.
     """
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
     correlation_id, offset = read_response_header(frame, api_key, version)
@@ -184,5 +185,5 @@ def _encode(codec: _Codec, start: bytes, body: object) -> Buffers:
 
 
 def _header_of(api_key: int, version: int, frame: Frame, offset: int) -> RequestHeader:
-    """The header before a body that cannot be decoded; its caller may have cut it off."""
+    """The header of a request whose body cannot be decoded. The caller may have cut the header off the frame."""
     return read_request_header(frame)[0] if offset else RequestHeader(api_key, version, -1, None)

@@ -20,7 +20,7 @@ _LEAST_ENDPOINT_BYTES = 4 + 1 + 4 + 1 + 1
 
 
 def write_leader(tag: int, leader: LeaderIdAndEpoch) -> bytes:
-    """The tagged field; nothing for the default (-1, -1)."""
+    """The tagged field, or no bytes for the default (-1, -1)."""
     if leader.leader_id == -1 and leader.leader_epoch == -1:
         return b""
     return tagged(tag, _LEADER_AND_NO_TAGS.pack(leader.leader_id, leader.leader_epoch, 0))

@@ -1,7 +1,7 @@
-"""Produce values (API key 0), one shape for every version, and their codec.
+"""The values of Produce (API key 0). Every version has the same shape here.
 
-Schema: Kafka's ProduceRequest.json and ProduceResponse.json, versions 3-13. Topics are named by name up to
-version 12 and by ID (16 raw bytes) from 13; the other of the two is empty.
+Schema: Kafka's ProduceRequest.json and ProduceResponse.json, versions 3-13. Topics carry a name up to version 12 and an
+ID (16 raw bytes) from version 13 on; the other of the two is empty.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from reference_broker.wire.value import value
 
 @value
 class ProducePartition:
-    """``records``: the batches as they came, a view into the frame; None is null."""
+    """``records`` holds the batches as they arrived, as a view into the frame. It is None for null."""
 
     partition: int
     records: bytes | memoryview | None

@@ -82,7 +82,7 @@ def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRe
 
 
 def encode_produce_request(version: int, start: bytes, request: ProduceRequest) -> Buffers:
-    """The whole frame; records from 4 KiB on are not copied. ``start``: four bytes for the length, and the header."""
+    """The whole frame. Records of 4 KiB or more are not copied. ``start``: 4 bytes for the length, and the header."""
     output = Output(start)
     if version >= 9:
         _encode_flexible(version, output, request)

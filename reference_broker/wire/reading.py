@@ -1,7 +1,7 @@
-"""Reading primitive types from a frame at an offset; each gives the value and the offset behind it.
+"""Functions that read primitive types from a frame at an offset. Each returns the value and the offset behind it.
 
-A length is compared with what remains before anything is made from it. Reading a fixed-size number beyond the end
-raises struct.error or IndexError, which ``reading()`` turns into ProtocolError at the entrance (``messages``).
+A length is compared with the bytes that remain before anything is allocated for it. Reading a fixed-size number beyond
+the end raises struct.error or IndexError. ``messages`` uses ``reading()`` to turn both into ProtocolError.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ INT32: Final = Struct(">i")
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever bytes can make go wrong inside is a ProtocolError outside."""
+    """Turns every error that bad bytes can cause in its block into ProtocolError."""
     try:
         yield
     except (error, IndexError):
@@ -45,7 +45,7 @@ def read_uvarint(frame: Frame, offset: int) -> tuple[int, int]:
 
 
 def read_compact_length(frame: Frame, offset: int) -> tuple[int, int]:
-    """The length of a compact string, byte string or array; -1 is null. Not yet compared with what remains."""
+    """The length of a compact string, byte string or array; -1 is null. It is not yet compared with what remains."""
     value, offset = read_uvarint(frame, offset)
     return value - 1, offset
 
@@ -69,7 +69,8 @@ def _checked(length: int) -> int:
 
 
 def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
-    """Where a field of ``length`` bytes ends. Raises TruncatedError beyond the frame, ProtocolError for null (-1)."""
+    """The offset at which a field of ``length`` bytes ends. Raises TruncatedError if that lies beyond the frame, and
+    ProtocolError for null (-1)."""
     if length < 0:
         raise ProtocolError(f"{what} is null where null is not allowed")
     end = offset + length
@@ -129,14 +130,14 @@ def read_legacy_count(frame: Frame, offset: int, least_bytes: int) -> tuple[int,
 
 
 def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
-    """One tagged field's tag, where its value begins and where it ends."""
+    """Returns one tagged field's tag and the offsets at which its value begins and ends."""
     tag, offset = read_uvarint(frame, offset)
     size, offset = read_uvarint(frame, offset)
     return tag, offset, end_of(frame, offset, size, "a tagged field")
 
 
 def skip_tagged_fields(frame: Frame, offset: int) -> int:
-    """The offset behind a tag buffer none of whose tags is known here."""
+    """Skips a tag buffer in which no tag is known, and returns the offset behind it."""
     try:
         count, offset = read_uvarint(frame, offset)
         for _ in range(count):

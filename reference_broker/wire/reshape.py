@@ -1,7 +1,8 @@
-"""Messages that were given other fields in a later version, where copying by field name is not enough.
+"""Conversions for messages whose fields changed so much between versions that copying by name is not enough.
 
-Each pair turns the class of an old version into the class that handlers see (``up``) and back (``down``). What an
-old version cannot say is left out; several coordinators or keys where it has room for one are our bug.
+Each pair converts the class of an old version to the class that handlers see (``up``) and back (``down``). Content for
+which an old version has no field is left out. Passing several coordinators or keys to a version that has room for one
+is our own bug.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ class Reshape(NamedTuple):
 
 
 def _build(target: type, **values: Any) -> Any:
-    """An instance of ``target`` from those values that it has fields for; the rest of its fields get their default."""
+    """Makes a ``target`` from the values that it has fields for. Its other fields get their default."""
     known = {each.name: each.default for each in schema_fields(target)}
     return target(**{name: values.get(name, default) for name, default in known.items()})
 
@@ -39,7 +40,7 @@ def _item_class(entity: type, name: str) -> type:
 
 
 def _metadata_request_up(old: Any, new: type) -> Any:
-    # Version 0 has no null: there, no topics means all.
+    # Version 0 has no null; an empty list of topics asks for all of them.
     item = _item_class(new, "topics")
     topics = tuple(_build(item, **_taken_over(each)) for each in old.topics) or None
     return _build(new, **(_taken_over(old) | {"topics": topics}))
@@ -130,7 +131,7 @@ def _alter_partition_down(body: Any, old: type) -> Any:
 
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
-"""KIP-778: what AllowDowngrade meant before there were types of upgrade."""
+"""KIP-778 introduced types of upgrade. This is the type that AllowDowngrade corresponds to."""
 
 
 def _update_features_up(old: Any, new: type) -> Any:
@@ -162,7 +163,7 @@ def _leave_group_request_down(body: Any, old: type) -> Any:
 
 
 def _leave_group_response_down(body: Any, old: type) -> Any:
-    # One error for the request and its only member.
+    # Old versions have one error field, which serves the request and its only member.
     error = body.error_code or next((each.error_code for each in body.members), body.error_code)
     return _build(old, **(_taken_over(body) | {"error_code": error}))
 
@@ -200,7 +201,7 @@ def _offset_fetch_topics(topics: Any, item: type) -> tuple[Any, ...]:
 
 
 def _offset_fetch_response_up(old: Any, new: type) -> Any:
-    """The group's ID is not said in an old version."""
+    """Old versions do not carry the group's ID."""
     group = _item_class(new, "groups")
     topics = _offset_fetch_topics(old.topics, _item_class(group, "topics"))
     found = _build(group, **(_taken_over(old) | {"group_id": "", "topics": topics}))

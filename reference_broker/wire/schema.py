@@ -1,4 +1,4 @@
-"""What kio's dataclasses say about the layout of a message: read once per class, when a codec is built for it."""
+"""Reads the layout of a message from kio's dataclasses, once per class, when a codec is built for it."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -36,10 +36,11 @@ _ZEROES: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field of a struct. ``kind``: kio's name of the primitive type, empty for a struct (``struct`` is its class).
+    """One field of a struct.
 
-    ``nullable`` is the array's own for an array. ``tag`` None: not tagged. ``default``: the schema's, else Kafka's
-    implicit one (zero, empty, null where null is allowed).
+    ``kind`` is kio's name of the primitive type. It is empty for a struct, whose class is in ``struct``. For an array,
+    ``nullable`` says whether the array itself may be null. ``tag`` is None if the field is not tagged. ``default`` is
+    the schema's, or else Kafka's implicit one (zero, empty, or null if null is allowed).
     """
 
     name: str

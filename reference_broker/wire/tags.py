@@ -1,11 +1,11 @@
-"""The small label on each request and reply that interceptors match; it decides nothing in the broker."""
+"""The label on each request and reply that interceptors match. The broker itself makes no decision from it."""
 
 from typing import NamedTuple
 
 
 class Tag(NamedTuple):
-    """``session_id`` / ``session_epoch``: of the *request* (fetch only, else 0 / -1); ``error``: top-level error
-    code of a reply (0 in a request); ``position``: byte position for snapshot fetches, else -1."""
+    """``session_id`` and ``session_epoch`` are those of the *request* (0 and -1 if it is no fetch). ``error`` is the
+    top-level error code of a reply (0 in a request). ``position`` is the byte position of a snapshot fetch, else -1."""
 
     api_key: int
     api_version: int

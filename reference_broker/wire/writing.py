@@ -1,4 +1,4 @@
-"""Writing primitive types that have no fixed size. Numbers are written by ``struct`` where they stand."""
+"""Functions that write primitive types without a fixed size. Callers write numbers with ``struct`` directly."""
 
 from struct import Struct
 from typing import Final, TypeAlias
@@ -9,8 +9,8 @@ INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 
 LARGE_BYTES: Final = 4096
-"""Records from this size on become a buffer of their own; smaller ones are copied, which is cheaper than one more
-element for the socket."""
+"""Records of at least this size become a buffer of their own. Smaller ones are copied, which is cheaper than one more
+buffer for the socket."""
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
@@ -49,23 +49,23 @@ def tagged(tag: int, value: bytes) -> bytes:
 
 
 def tag_buffer(fields: list[bytes]) -> bytes:
-    """The tag buffer of a struct: ``fields`` are ``tagged()``, in the order of their tags."""
+    """The tag buffer of a struct. ``fields`` are results of ``tagged()``, in the order of their tags."""
     return uvarint(len(fields)) + b"".join(fields)
 
 
 class Output:
-    """A frame being written: small things are copied together, large records stay where they are."""
+    """A frame that is being written. Small pieces are copied together; large records are not copied."""
 
     __slots__ = ("buffers", "small", "total_bytes")
 
     def __init__(self, start: bytes) -> None:
-        """``start``: the frame's length (to be set by ``finish``) and header."""
+        """``start`` holds the frame's length, which ``finish`` sets, and the header."""
         self.buffers: Buffers = []
         self.small = bytearray(start)
         self.total_bytes = 0
 
     def add_large(self, data: bytes | memoryview) -> None:
-        """Adds bytes; from LARGE_BYTES on without a copy."""
+        """Adds bytes. LARGE_BYTES or more are not copied."""
         if len(data) < LARGE_BYTES:
             self.small += data
             return
@@ -75,7 +75,7 @@ class Output:
         self.small = bytearray()
 
     def finish(self) -> Buffers:
-        """All buffers, the length in the first four bytes."""
+        """Returns all buffers, with the frame's length in the first four bytes."""
         total_bytes = self.total_bytes + len(self.small) - 4
         if not self.buffers:
             INT32.pack_into(self.small, 0, total_bytes)
