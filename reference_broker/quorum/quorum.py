@@ -194,7 +194,7 @@ class Quorum:
     def append(self, values: Sequence[bytes]) -> Provenance:
         """Appends one batch of records with these values, whole or not at all.
 
-        Raises NotLeader, BatchTooLarge or DiskError if nothing was written."""
+        Raises NotLeader, BatchTooLarge or DiskError. Nothing was written then."""
         state = self._state
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")

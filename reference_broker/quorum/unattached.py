@@ -50,8 +50,8 @@ class Resigned(RoleState):
     """The node led this epoch and has resigned. It tells the other voters which of them it prefers, and then waits for
     a new leader.
 
-    ``successors`` are the other voters, the longest log first. If no election succeeds within an election timeout, the
-    node asks for votes itself, unless it is shutting down.
+    ``successors`` are the other voters, the longest log first. If no new epoch begins within the time of one election,
+    the node asks for votes itself, unless it is shutting down.
     """
 
     __slots__ = ("_untold", "successors")
