@@ -143,7 +143,7 @@ WITHOUT_EFFECT = (
 )
 """Kafka's settings that would change nothing here. They are refused, so that nobody relies on them. This broker removes
 files at once. Its segments grow as they are written, and roll exactly in time. KRaft does not use the percentage
-either. """
+either."""
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
