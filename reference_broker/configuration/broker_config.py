@@ -1,9 +1,10 @@
-"""A node's configuration: Kafka's own names where Kafka has the setting, ``crucible.`` before ours.
+"""A node's configuration, as one frozen value. ``BrokerConfig.parse`` refuses unknown keys and bad values with one
+sentence.
 
-One frozen value; ``BrokerConfig.parse`` refuses unknown keys and bad values in one sentence. Where a default
-differs from Kafka's, DIFFERENT_DEFAULTS says why. A field declares its key, whose name is the field's with dots for
-underscores: default, meaning and range stand there once. Names and ranges are Kafka's (KafkaConfig 4.1) where it has
-them. A setting that is also a topic's takes all of it from there.
+Each field declares its key with default, meaning and range. The key's name is the field's name with dots for
+underscores. Names and ranges are Kafka's (KafkaConfig 4.1) where Kafka has the setting; the names of our own settings
+begin with ``crucible.``. DIFFERENT_DEFAULTS says why a default differs from Kafka's. A setting that topics have too
+takes its declaration from the topic's.
 """
 
 from collections.abc import Mapping
@@ -41,16 +42,18 @@ _LOG_FIELDS = tuple(
     for name in TOPIC_KEYS
     if name.replace(".", "_") in {field.name for field in fields(LogConfig)}
 )
-"""Those that a log is opened with, each with its field there."""
+"""The topic settings that a log is opened with, each with its field of LogConfig."""
 
 
 MIN_METADATA_SEGMENT_BYTES = 1024
-"""Kafka's least size is 8 MiB, its largest batch; our batches are small, and a larger one makes its segment larger."""
+"""Kafka's minimum is 8 MiB, the size of its largest batch. Our batches are small, and a batch that is larger makes its
+segment larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Checked settings of one node. ``given``: names of the keys that were set, the rest are defaults."""
+    """The checked settings of one node. ``given`` holds the names of the keys that were set; the others have their
+    defaults."""
 
     advertised_listeners: str = setting("", "PLAINTEXT://HOST:PORT told to clients; empty: as listened.")
     auto_create_topics_enable: bool = setting(True, "Whether asking for a topic's metadata creates it.")
@@ -211,7 +214,7 @@ class BrokerConfig:
 
     @staticmethod
     def parse(pairs: Mapping[str, str]) -> "BrokerConfig":
-        """From key=value text. Raises ConfigError with one sentence."""
+        """Parses pairs of key and text. Raises ConfigError with one sentence."""
         known = {**BROKER_KEYS, **{name: unit.key for name, unit in OTHER_UNITS.items()}}
         values = parse_all(known, pairs, "broker")
         for name, unit in OTHER_UNITS.items():
@@ -221,29 +224,31 @@ class BrokerConfig:
         return _built(values)
 
     def voters(self, node_id: int) -> tuple[Voter, ...]:
-        """All voters, ascending; this node alone where none are configured (its own address is never dialled)."""
+        """All voters in ascending order. If none are configured, this node is the only one, and its address stays empty
+        because nobody dials it."""
         if not self.controller_quorum_voters:
             return (Voter(node_id, "", 0),)
         return voters_of(self.controller_quorum_voters)
 
     def peers(self) -> tuple[Voter, ...]:
-        """How this node reaches brokers that do not vote, ascending; others as they are registered."""
+        """The addresses at which this node reaches brokers that do not vote, in ascending order. It reaches any other
+        broker at its registered address."""
         return voters_of(self.crucible_peers)
 
     def value(self, name: str) -> Value:
-        """By Kafka's name, for example ``log.segment.bytes``."""
+        """The value of a setting by Kafka's name, for example ``log.segment.bytes``."""
         found: Value = getattr(self, name.replace(".", "_"))
         return found
 
     def topic_values(self, topic_configs: Mapping[str, str]) -> dict[str, Value]:
-        """All settings of a topic by topic config name: its own where set, else this node's."""
+        """All settings of a topic by topic config name: its own ones, and this node's where it sets none."""
         values: dict[str, Value] = {name: getattr(self, field) for name, field in _TOPIC_FIELDS}
         if topic_configs:
             values.update(parse_topic_configs(topic_configs))
         return values
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        """What the log of a topic with these configs is opened with."""
+        """The settings for the log of a topic with these configs."""
         topic_values = self.topic_values(topic_configs)
         values = {field: topic_values[name] for name, field in _LOG_FIELDS}
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
@@ -257,11 +262,11 @@ class BrokerConfig:
         return self.log_config({})
 
     def describe(self) -> tuple[tuple[ConfigKey, Value, bool], ...]:
-        """(key, value, was it given) of every setting, by name."""
+        """The (key, value, whether it was given) of every setting, in the order of names."""
         return tuple((key, self.value(name), name in self.given) for name, key in BROKER_KEYS.items())
 
     def advertised(self) -> tuple[str, int] | None:
-        """(host, port) told to clients instead of the listen address; None where not configured."""
+        """The (host, port) that clients are told instead of the listen address, or None if it is not configured."""
         if not self.advertised_listeners:
             return None
         host, _, port = self.advertised_listeners.rpartition("://")[2].rpartition(":")
@@ -269,7 +274,8 @@ class BrokerConfig:
 
 
 def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
-    """Milliseconds win over minutes, minutes over hours, as in Kafka."""
+    """Whether the same setting was given in minutes. Milliseconds win over minutes, and minutes over hours, as in
+    Kafka."""
     return name.endswith(".hours") and name.removesuffix(".hours") + ".minutes" in values
 
 
@@ -332,6 +338,7 @@ BROKER_KEYS: Mapping[str, ConfigKey] = {
 BROKER_SYNONYMS: Mapping[str, str] = {
     field.metadata[TOPIC].name: name for name, field in _DECLARED.items() if TOPIC in field.metadata
 }
-"""The broker key that gives a topic's value where the topic sets none (same type, range and default)."""
+"""For each topic setting, the broker key that gives its value where a topic sets none. Both have the same type, range
+and default."""
 _TOPIC_FIELDS = tuple((name, BROKER_SYNONYMS[name].replace(".", "_")) for name in TOPIC_KEYS)
-"""Each topic setting with the field that holds this node's value for it."""
+"""Each topic setting, with the field that holds this node's value for it."""

@@ -1,4 +1,4 @@
-"""One setting: its type, range and meaning; how its text becomes a value, and the sentence when it does not.
+"""One setting: its type, range and meaning, and how its text is parsed. A bad text is refused with one sentence.
 
 Kinds and their numbers are those of DescribeConfigs (Kafka's ConfigDef.Type).
 """
@@ -16,7 +16,7 @@ LONG_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A refused configuration, in one sentence that names the key and what to do."""
+    """The configuration is refused. The message is one sentence that names the key and what to do."""
 
 
 class Kind(IntEnum):
@@ -40,7 +40,8 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """``name`` as Kafka spells it; ``at_least`` / ``at_most`` inclusive; ``choices`` for strings and lists."""
+    """``name`` is spelled as in Kafka. ``at_least`` and ``at_most`` are inclusive. ``choices`` is for strings and
+    lists."""
 
     name: str
     kind: Kind
@@ -51,7 +52,7 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
 
     def parse(self, text: str) -> Value:
-        """Raises ConfigError where ``text`` is no value of this key."""
+        """Parses ``text``. Raises ConfigError if it is no value of this key."""
         text = text.strip()
         if self.kind is Kind.BOOLEAN:
             return self._boolean(text)
@@ -62,7 +63,7 @@ class ConfigKey:
         return self._number(text)
 
     def text(self, value: Value) -> str:
-        """As DescribeConfigs shows it: booleans in lower case."""
+        """The text of a value as DescribeConfigs shows it. Booleans are in lower case."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return str(value)
@@ -99,7 +100,7 @@ class ConfigKey:
 
 
 KIND, DOC, AT_LEAST, AT_MOST, CHOICES, TOPIC = "kind", "doc", "at_least", "at_most", "choices", "topic"
-"""What a field of the configuration says of itself."""
+"""The keys of the metadata of a configuration's field."""
 
 
 def setting(
@@ -111,7 +112,8 @@ def setting(
     at_most: int | float | None = None,
     choices: tuple[str, ...] = (),
 ) -> V:
-    """A field of a frozen configuration. ``kind``: unless told that of the default; a whole number is an INT."""
+    """Declares a field of a frozen configuration. Without ``kind`` it has the kind of its default; a whole number is an
+    INT."""
     told = {DOC: doc, KIND: kind or _kind_of(default), AT_LEAST: at_least, AT_MOST: at_most, CHOICES: choices}
     made: V = field(default=default, metadata=told)
     return made
@@ -139,12 +141,14 @@ WITHOUT_EFFECT = (
     "preallocate",
     "segment.jitter.ms",
 )
-"""Settings of Kafka's that would change nothing here and are refused, so that nobody relies on them. Files are removed
-at once, segments grow as they are written and roll exactly in time, and KRaft looks at no percentage either."""
+"""Kafka's settings that would change nothing here. They are refused, so that nobody relies on them. This broker removes
+files at once. Its segments grow as they are written, and roll exactly in time. KRaft does not use the percentage
+either."""
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
-    """Values by key name. Raises ConfigError for an unknown key (``what`` says of what kind) or a bad value."""
+    """Returns values by key name. Raises ConfigError for a bad value or an unknown key; ``what`` is the kind of config
+    that the message names."""
     values: dict[str, Value] = {}
     for name, text in pairs.items():
         key = keys.get(name)
@@ -159,7 +163,7 @@ def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str
 
 
 def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str | None:
-    """The key that shares the most dot-separated words with ``name``; None if fewer than half of them."""
+    """The key that shares the most dot-separated words with ``name``, or None if it shares fewer than half of them."""
     words = name.replace("_", ".").replace("-", ".").lower().split(".")
     best, most = None, 0
     for known in keys:

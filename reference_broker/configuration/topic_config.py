@@ -1,7 +1,7 @@
 """The settings of a topic: Kafka's topic configs that this broker honours.
 
-Source of names, ranges and defaults: Kafka's LogConfig and TopicConfig (4.1). Keys of features that are not
-served (remote storage, throttled replicas, recompression levels) are unknown here, so that nobody relies on them.
+Names, ranges and defaults are those of Kafka's LogConfig and TopicConfig (4.1). The broker does not serve remote
+storage, throttled replicas and recompression levels. It refuses their keys, so that nobody relies on them.
 """
 
 from collections.abc import Mapping
@@ -56,13 +56,14 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 
 def default_of(name: str) -> Any:
-    """A field of the broker's configuration that gives this setting where a topic sets none."""
+    """Declares a field of the broker's configuration, which gives this setting for topics that set none."""
     key = TOPIC_KEYS[name]
     return field(default=key.default, metadata={TOPIC: key})
 
 
 def parse_topic_configs(pairs: Mapping[str, str]) -> dict[str, Value]:
-    """Values by topic config name. Raises ConfigError (unknown key, bad value, keys that contradict)."""
+    """Returns values by topic config name. Raises ConfigError for an unknown key, a bad value, or keys that contradict
+    each other."""
     values = parse_all(TOPIC_KEYS, pairs, "topic")
     lag, longest = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
     if isinstance(lag, int) and isinstance(longest, int) and lag > longest:

@@ -8,7 +8,7 @@ from reference_broker.configuration.setting import INT_MAX, LONG_MAX, ConfigKey,
 
 @dataclass(frozen=True, slots=True)
 class OtherUnit:
-    """A key that sets the same thing as ``stands_for`` in another unit; ``factor`` converts to it."""
+    """A key that sets the same thing as ``stands_for`` in another unit. ``factor`` converts to the unit of that."""
 
     key: ConfigKey
     stands_for: str
@@ -27,6 +27,6 @@ OTHER_UNITS: Mapping[str, OtherUnit] = dict(
         _other("log.roll.hours", "log.roll.ms", 3_600_000),
     )
 )
-"""Finer units first: they win."""
+"""Finer units come first, because they win."""
 
 assert INT_MAX * 3_600_000 < LONG_MAX

@@ -1,11 +1,12 @@
-"""Nodes as a setting names them: ID@HOST:PORT,..."""
+"""Node addresses as a setting names them: ID@HOST:PORT,..."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A controller, and where this node reaches it (the real address, or a proxy on the link between the two)."""
+    """A controller and the address at which this node reaches it. This is the real address, or that of a proxy on the
+    link between the two."""
 
     node_id: int
     host: str

@@ -10,7 +10,8 @@ from reference_broker.quorum.offset_and_epoch import Provenance
 
 @dataclass(frozen=True, slots=True)
 class MetadataBatch:
-    """Records that were appended together, with the offset and epoch of the last. ``markers``: those among them."""
+    """Records that were appended together. ``provenance`` is that of the last one. ``markers`` are the transaction
+    markers among them."""
 
     records: tuple[MetadataRecord, ...]
     provenance: Provenance
@@ -23,5 +24,5 @@ class MetadataBatch:
 
 
 def decoded(batch: LogBatch) -> MetadataBatch:
-    """Raises MetadataFault for a value that is no metadata record."""
+    """Decodes the values of a batch. Raises MetadataFault for a value that is no metadata record."""
     return MetadataBatch(tuple(decode(value) for value in batch.values), batch.provenance, batch.size_bytes)

@@ -1,8 +1,10 @@
-"""From committed batches to published images: transactions are seen whole, at their End, or never (KIP-868).
+"""Turns committed batches into published images. A transaction becomes visible as a whole at its End, or never
+(KIP-868).
 
-Batches come in the order of the log, also in the middle of a transaction; ``flush`` publishes what is complete. Records
-that stand before a Begin are published before the transaction opens; while one is open nothing is. An End makes its
-records part of the next publication; an Abort leaves only the new offset, in an empty delta.
+Batches come in the order of the log, and one may end in the middle of a transaction. ``flush`` publishes what is
+complete. Records before a Begin are published before the transaction opens, and nothing is published while it is open.
+An End makes the transaction's records part of the next publication. An Abort discards them and leaves only the new
+offset, in an empty delta.
 """
 
 from collections.abc import Callable
@@ -27,16 +29,17 @@ Publish: TypeAlias = Callable[[MetadataDelta, MetadataImage, bool], None]
 
 @dataclass(slots=True)
 class MetadataBatchLoader:
-    """``image``: the last published. ``loaded``: the last record taken, published or not.
+    """``image`` is the last published one. ``loaded`` is the last record that was replayed, published or not.
 
-    ``in_transaction``: a Begin was taken and not its End or Abort; then ``delta`` holds that transaction's records,
-    else what ``flush`` will publish.
+    ``in_transaction`` says that a Begin was replayed, but not its End or Abort. ``delta`` then holds the records of
+    that transaction, and otherwise what ``flush`` will publish.
     """
 
     image: MetadataImage
     publish: Publish
     splits_at_epochs: bool = False
-    """A metadata epoch ends a publication, so that its image is its record's, for the controller that sends it."""
+    """Whether the record of a metadata epoch ends a publication. The controller that sends an epoch to brokers needs
+    the image as of exactly that record."""
     in_transaction: bool = False
     loaded: Provenance = field(init=False)
     delta: MetadataDelta = field(init=False)
@@ -45,15 +48,18 @@ class MetadataBatchLoader:
         self.reset(self.image)
 
     def reset(self, image: MetadataImage) -> None:
-        """Starts anew from a snapshot: an open transaction is forgotten, since a snapshot holds no part of one."""
+        """Starts again from a snapshot. An open transaction is forgotten, because a snapshot holds no part of one."""
         self.image = image
         self.loaded = image.provenance
         self.delta = MetadataDelta(image)
         self.in_transaction = False
 
     def load(self, batch: MetadataBatch) -> None:
-        """Takes one committed batch (without records: a control batch). Raises MetadataFault for markers that cannot
-        follow, before anything of the batch is taken, and for records that cannot."""
+        """Replays one committed batch. A control batch has no records.
+
+        Raises MetadataFault for a record that cannot follow the ones before it. For a transaction marker that cannot
+        follow, it does so before anything of the batch is replayed.
+        """
         self._check_markers(batch.markers)
         for index, record in enumerate(batch.records):
             if batch.markers and isinstance(record, MARKERS):
@@ -65,7 +71,7 @@ class MetadataBatchLoader:
             self.flush()
 
     def flush(self) -> None:
-        """Publishes what was taken since the last time; nothing while a transaction is open."""
+        """Publishes what was replayed since the last publication, but nothing while a transaction is open."""
         if not self.in_transaction:
             self._publish(self.loaded, aligned=True)
 

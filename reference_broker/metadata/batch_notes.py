@@ -1,4 +1,5 @@
-"""Lines of the trace about committed batches: which part of what they are. Faults strike at them."""
+"""Writes a line of the trace for each committed batch, which says what part of a transaction it is. Faults can be
+triggered by these lines."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +21,8 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(markers: tuple[MetadataRecord, ...], in_transaction: bool) -> str:
-    """By its first marker: begin, end, abort; else batch (of a transaction) or single."""
+    """The kind of a batch. Its first marker makes it a begin, end or abort. Without a marker it is a batch if it is in
+    a transaction, and otherwise single."""
     if markers:
         return _KINDS[type(markers[0])]
     return "batch" if in_transaction else "single"
@@ -28,9 +30,11 @@ def kind_of(markers: tuple[MetadataRecord, ...], in_transaction: bool) -> str:
 
 @dataclass(slots=True)
 class BatchNotes:
-    """``number``: batches of the open transaction so far, -1 outside. ``of``: how many it will have, where known.
+    """``number`` counts the batches of the open transaction so far, and is -1 outside of one. ``of`` is how many it
+    will have, if known.
 
-    ``expected``: by the offset of their Begin, the sizes of the transactions that this node appended as leader.
+    ``expected`` holds the number of batches of a transaction that this node appended as leader, by the offset of its
+    Begin.
     """
 
     ports: Ports
@@ -39,7 +43,8 @@ class BatchNotes:
     expected: dict[int, int] = field(default_factory=dict)
 
     def expect(self, begin_offset: int, batches: int) -> None:
-        """One at a time: what an earlier leadership expected may never have been committed."""
+        """Keeps one expectation only, because the transaction of an earlier leadership may never have been
+        committed."""
         self.expected = {begin_offset: batches}
 
     def reset(self) -> None:
@@ -47,7 +52,7 @@ class BatchNotes:
         self.expected.clear()
 
     def committed(self, batch: MetadataBatch) -> None:
-        """Control batches are not metadata and get no line."""
+        """Writes the line of a batch. A control batch gets none, because it is not metadata."""
         if not batch.records:
             return
         offset = batch.provenance.offset

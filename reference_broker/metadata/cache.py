@@ -1,8 +1,8 @@
-"""What a broker tells clients about the cluster: an immutable value, changed only by updates.
+"""The metadata cache: what a broker tells clients about the cluster. It is an immutable value that updates replace.
 
-Fed by the metadata image of this node (``update_of``) or, where the metadata epoch is on, by the active controller's
-UpdateMetadata (``metadata_updates``). An update names what changed, so it costs what changed plus one copy of the topic
-map.
+Updates come from this node's metadata image (``update_of``). If the metadata epoch is on, they come from the active
+controller's UpdateMetadata instead (``updates``). An update names only what changed, so it costs what changed plus one
+copy of the topic map.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,11 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """Changes for a cache. ``topics``: None removes it. ``brokers`` None: unchanged, else all registered ones.
+    """Changes for a cache. In ``topics``, None removes a topic. ``brokers`` holds all registered brokers, or is None if
+    they are unchanged.
 
-    ``metadata_epoch`` -1: the sender keeps none. ``whole``: topics that it does not name are gone.
+    ``metadata_epoch`` is -1 if the sender keeps none. ``whole`` says that topics which the update does not name are
+    gone.
     """
 
     controller_id: int
@@ -32,10 +34,10 @@ class MetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class MetadataCache:
-    """``topics`` by name and ``topic_names`` by ID hold the same topics; ``brokers`` by ID, ascending.
+    """``topics`` by name and ``topic_names`` by ID hold the same topics. ``brokers`` is in ascending order of IDs.
 
-    ``metadata_epoch`` -1: it follows this node's image, else it is what the active controller sent last.
-    ``overtaken_epoch``: what was sent up to that one is of before the epoch was switched off, and counts no more.
+    ``metadata_epoch`` is the one that the active controller sent last, or -1 if the cache follows this node's image.
+    Updates up to ``overtaken_epoch`` are from before the metadata epoch was switched off, and no longer count.
     """
 
     cluster_id: str = ""
@@ -49,12 +51,12 @@ class MetadataCache:
     _live: frozenset[int] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
-        """Asked for each partition that is described, so it is looked up, not searched."""
+        """Collects the live brokers in a set, because ``is_live`` is called for each partition that is described."""
         live = frozenset(broker.broker_id for broker in self.brokers if not broker.fenced)
         object.__setattr__(self, "_live", live)
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
-        """The cache after this update; the caller has judged its epochs."""
+        """The cache after this update. The caller has checked the update's epochs."""
         topics, topic_names = self.topics, self.topic_names
         if update.whole:
             topics = {name: topic for name, topic in update.topics.items() if topic is not None}
@@ -65,7 +67,7 @@ class MetadataCache:
         if update.brokers is not None:
             brokers = tuple(sorted(update.brokers, key=lambda broker: broker.broker_id))
             if brokers == self.brokers:
-                brokers = self.brokers  # What was described with them still holds.
+                brokers = self.brokers  # The same object: answers that were built with it stay valid.
         return MetadataCache(
             cluster_id=self.cluster_id,
             controller_id=update.controller_id,
@@ -78,7 +80,7 @@ class MetadataCache:
         )
 
     def live_brokers(self) -> tuple[BrokerImage, ...]:
-        """Those that are not fenced: what clients may connect to."""
+        """The brokers that are not fenced. Clients may connect to them."""
         return tuple(broker for broker in self.brokers if not broker.fenced)
 
     def is_live(self, broker_id: int) -> bool:
@@ -100,7 +102,7 @@ EMPTY_CACHE = MetadataCache()
 
 
 def update_of(delta: MetadataDelta, image: MetadataImage, controller_id: int) -> MetadataUpdate:
-    """What a published delta means for the cache."""
+    """The cache update for a published delta."""
     topics: dict[str, TopicImage | None] = {}
     for change in delta.topics:
         if change.after is not None:

@@ -9,20 +9,21 @@ from reference_broker.metadata.image import MetadataImage
 
 METADATA_VERSION_FEATURE = "metadata.version"
 LOWEST_METADATA_VERSION = 1
-"""3.0-IV1. Kafka 4 itself begins at 3.3-IV3; nothing here depends on what lies between."""
+"""3.0-IV1. Kafka 4 itself begins at 3.3-IV3. Nothing here depends on the versions between."""
 METADATA_VERSION = 25
-"""The highest known, 4.0-IV3; that of a new cluster unless configured."""
+"""4.0-IV3, the highest known version. A new cluster gets it unless another one is configured."""
 TRANSACTIONS_FROM = 13
-"""3.6-IV1: marker records may be written from here on (KIP-868)."""
+"""3.6-IV1. From this version on, transaction marker records may be written (KIP-868)."""
 
 METADATA_EPOCH_FEATURE = "crucible.metadata.epoch"
 METADATA_EPOCH_LEVEL = 1
-"""The highest known. At level 0 brokers tell clients what their own image of the metadata log says; at 1 what the
-active controller sent them with UpdateMetadata, and committed offsets are stored with the epoch (KIP-232)."""
+"""The highest known level. At level 0 a broker answers clients from its own image of the metadata log. At level 1 it
+answers with what the active controller sent it with UpdateMetadata, and committed offsets are stored with the epoch
+(KIP-232)."""
 
 
 def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]:
-    """(name, lowest level, highest level) of a node."""
+    """The (name, lowest level, highest level) of each feature that a node supports."""
     features = [(METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION)]
     if config.crucible_metadata_epoch_enable:
         features.append((METADATA_EPOCH_FEATURE, 0, METADATA_EPOCH_LEVEL))
@@ -30,7 +31,7 @@ def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]
 
 
 def check_levels(image: MetadataImage, config: BrokerConfig) -> None:
-    """Raises MetadataFault where a finalized level is one that this node does not know."""
+    """Raises MetadataFault if this node does not know a finalized level."""
     known = {name: (low, high) for name, low, high in supported_features(config)}
     for name, level in image.features.items():
         low, high = known.get(name, (0, 0))
@@ -42,12 +43,12 @@ def check_levels(image: MetadataImage, config: BrokerConfig) -> None:
 
 
 def sends_metadata_epoch(image: MetadataImage) -> bool:
-    """Whether level 1 is finalized."""
+    """Whether level 1 of the metadata epoch feature is finalized."""
     return image.features.get(METADATA_EPOCH_FEATURE, 0) >= METADATA_EPOCH_LEVEL
 
 
 def metadata_version(image: MetadataImage) -> int:
-    """The finalized level; 0 before the first bootstrap record."""
+    """The finalized level of metadata.version, or 0 before the first bootstrap record."""
     return image.features.get(METADATA_VERSION_FEATURE, 0)
 
 

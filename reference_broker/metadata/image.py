@@ -1,8 +1,8 @@
-"""The cluster's metadata at one point of the metadata log: an immutable value.
+"""An image: the cluster's metadata at one offset of the metadata log, as an immutable value.
 
-A new image shares all unchanged parts with the one before. Building one from a delta costs what changed, plus one
-copy of a map (about 5 ns an entry) for each kind of thing that changed: 10,000 topics are copied in 50 us, whatever
-the number of records in the delta; partitions of untouched topics are never visited.
+A new image shares all unchanged parts with the one before. Building one from a delta costs what changed, plus one copy
+of a map (about 5 ns an entry) for each kind of thing that changed. 10,000 topics are copied in 50 us, whatever the
+number of records in the delta. Partitions of untouched topics are never visited.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ def _empty() -> Mapping[KeyT, ValueT]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """``leader`` -1: none. ``partition_epoch`` grows with each change, ``leader_epoch`` with each new leadership."""
+    """``leader`` is -1 if there is none. ``partition_epoch`` grows with each change, and ``leader_epoch`` with each new
+    leadership."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -43,7 +44,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """``topic_id``: 16 bytes. ``partitions``: by index; indexes have no gaps."""
+    """``topic_id`` has 16 bytes. ``partitions`` is in the order of the indexes, which have no gaps."""
 
     name: str
     topic_id: bytes
@@ -52,7 +53,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. ``broker_epoch``: offset of its registration in the metadata log."""
+    """A registered broker. ``broker_epoch`` is the offset of its registration in the metadata log."""
 
     broker_id: int
     broker_epoch: int
@@ -64,19 +65,20 @@ class BrokerImage:
     rack: str | None = None
     log_dirs: tuple[bytes, ...] = ()
     features: tuple[tuple[str, int, int], ...] = ()
-    """(name, lowest, highest level that it knows)."""
+    """The (name, lowest level, highest level) of each feature that it knows."""
 
     def supports(self, feature: str, level: int) -> bool:
-        """It announced that level; a feature that it never announced it has at level 0 alone."""
+        """Whether it announced that level. A feature that it did not announce is supported at level 0 only."""
         lowest, highest = next(((low, high) for name, low, high in self.features if name == feature), (0, 0))
         return lowest <= level <= highest
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """``topics`` by name and ``topic_names`` by ID hold the same topics. ``configs``: by (resource type, name).
+    """``topics`` by name and ``topic_names`` by ID hold the same topics. The keys of ``configs`` are (resource type,
+    name).
 
-    ``features``: finalized level by feature name. ``next_producer_id``: the first of the next block.
+    ``features`` holds finalized levels by feature name. ``next_producer_id`` is the first ID of the next block.
     """
 
     provenance: Provenance = NOWHERE
@@ -87,7 +89,8 @@ class MetadataImage:
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
     next_producer_id: int = 0
     metadata_epoch: int = 0
-    """Of KIP-232: how many times clients' metadata was sent out; it says what was sent up to its record. 0: never."""
+    """The metadata epoch of KIP-232. It counts how many times clients' metadata was sent out, and covers what was sent
+    up to its record. It is 0 if that never happened."""
 
     def at(self, provenance: Provenance) -> "MetadataImage":
         """The same metadata, as of another record."""
@@ -98,7 +101,7 @@ class MetadataImage:
         return None if name is None else self.topics[name]
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """The topic's own settings; empty where it sets none."""
+        """The topic's own settings; empty if it sets none."""
         return self.configs.get((TOPIC_RESOURCE, topic), MappingProxyType({}))
 
 

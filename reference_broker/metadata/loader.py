@@ -1,7 +1,7 @@
-"""Turns the committed part of the metadata log into published images, on every node in the same way.
+"""Turns the committed part of the metadata log into published images, in the same way on every node.
 
-The leader publishes as its followers do: from its committed log. Work is done in slices of one event each, below
-5 ms; between two slices a new high watermark or snapshot may come.
+The leader publishes from its committed log, as its followers do. The work is split into slices. Each slice is one event
+of less than 5 ms, and a new high watermark or snapshot may arrive between two slices.
 """
 
 from collections.abc import Callable, Generator
@@ -23,15 +23,19 @@ Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]
 Slices: TypeAlias = Generator[None, None, MetadataImage]
 
 RECORDS_PER_SLICE = 100
-"""Decoded and replayed in one event: some 2 ms. A batch is never split: one of 8 KiB takes 2 to 4 ms."""
+"""One event decodes and replays this many records, in some 2 ms. A batch is never split: one of 8 KiB takes 2 to 4 ms.
+"""
 
 
 class MetadataLoader:
-    """``last_offset``: of the last committed record that was taken, published or not (-1: none).
+    """``last_offset`` is the offset of the last committed record that was replayed, published or not, or -1 if there is
+    none.
 
-    ``on_published(image, record_bytes)``: told after each publication that ends where a batch ends (others cannot
-    become a snapshot), with the size of the batches since the last. Raises MetadataFault from an event in which the log
-    turned out to be damaged: the node must end; what came before the damage is published.
+    ``on_published(image, record_bytes)`` is called after each publication that ends where a batch ends, with the size
+    of the batches since the last call. Other publications cannot become a snapshot.
+
+    If an event finds that the log is damaged, it raises MetadataFault and the node must end. Everything before the
+    damage is published then.
     """
 
     __slots__ = (
@@ -67,50 +71,51 @@ class MetadataLoader:
 
     @property
     def image(self) -> MetadataImage:
-        """The last published: whole transactions only."""
+        """The image that was last published. It contains whole transactions only."""
         return self._batches.image
 
     @property
     def in_transaction(self) -> bool:
-        """``last_offset`` lies inside a transaction."""
+        """Whether ``last_offset`` lies inside a transaction."""
         return self._batches.in_transaction
 
     @property
     def end_offset(self) -> int:
-        """Of the metadata log, committed or not."""
+        """The end of the metadata log, committed or not."""
         return self._log.end_offset
 
     def subscribe(self, listener: Listener) -> None:
-        """``listener`` gets every published delta and the image after it, from the next one on, in the order of
-        subscription."""
+        """Adds a listener. From the next publication on it gets every delta and the image after it. Listeners are
+        called in the order of their subscription."""
         self._listeners.append(listener)
 
     def on_progress(self, told: Callable[[], None]) -> None:
-        """``told`` is called after every slice, when all listeners have what it published."""
+        """``told`` is called after every slice, after all listeners got what the slice published."""
         self._progress.append(told)
 
     def expect(self, begin_offset: int, batches: int) -> None:
-        """A leader knows how many batches its transaction has: for the trace."""
+        """Notes for the trace how many batches a transaction will have. The leader that appends it knows."""
         self._notes.expect(begin_offset, batches)
 
     def load(self) -> Generator[None, None, None]:
-        """At start: takes the newest snapshot in slices, publishes nothing. Raises StartRefused where it is damaged."""
+        """Loads the newest snapshot in slices at start, and publishes nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
         if newest is not None:
             self._take(newest, (yield from load_snapshot(self._surroundings.disk, self._store, newest)))
 
     def split_at_epochs(self, wanted: bool) -> None:
-        """Whether a metadata epoch's record ends a publication."""
+        """Sets whether the record of a metadata epoch ends a publication."""
         self._batches.splits_at_epochs = wanted
 
     def catch_up(self, high_watermark: int) -> None:
-        """Takes all batches below ``high_watermark``: a slice now, the others in events of their own."""
+        """Replays all batches below ``high_watermark``: one slice now, and each further one in an event of its own."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         if not self._scheduled and self._reloading is None:
             self._slice()
 
     def reload(self, snapshot: OffsetAndEpoch) -> None:
-        """A snapshot took the place of the log: publishes the difference to it. A newer one replaces it meanwhile."""
+        """Loads a snapshot that has replaced the log, and publishes the difference to it. If a newer snapshot arrives
+        meanwhile, it is loaded instead."""
         if self._reloading is not None:
             self._reloading.close()
         self._reloading = load_snapshot(self._surroundings.disk, self._store, snapshot)
@@ -196,4 +201,4 @@ class MetadataLoader:
 
 
 def _nobody(_image: MetadataImage, _record_bytes: int) -> None:
-    """Nobody makes snapshots."""
+    """Stands in for ``on_published`` while nobody makes snapshots."""

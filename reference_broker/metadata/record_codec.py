@@ -1,7 +1,8 @@
-"""Metadata records <-> record values, in Kafka's framing: varint frame version 1, varint API key, varint version, body.
+"""Encodes metadata records as record values, and decodes them. A value has Kafka's framing: the frame version 1, the
+API key and the version as varints, then the body.
 
-All bodies are flexible (compact strings and arrays, tagged fields). Writers and readers are made once for each
-record type from its declaration.
+All bodies are flexible (compact strings and arrays, tagged fields). The writer and the reader of each record type are
+made once, from its declaration.
 """
 
 import struct
@@ -20,7 +21,7 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Unsigned, seven bits a byte, lowest first."""
+    """Writes an unsigned varint: seven bits a byte, the lowest first."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -142,7 +143,8 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """One declared structure. ``plain`` in order of declaration, ``tagged`` by tag, ascending."""
+    """One declared structure. ``plain`` holds its fields in the order of their declaration, and ``tagged`` its tagged
+    fields by ascending tag."""
 
     cls: type
     plain: tuple[_Field, ...]
@@ -218,7 +220,7 @@ _LAYOUTS: dict[int, _Layout] = {cls.__api_key__: _layout(cls) for cls in get_arg
 
 
 def encode(record: MetadataRecord) -> bytes:
-    """The value of a record of the metadata log."""
+    """Returns the value of a record of the metadata log."""
     out = bytearray()
     write_varint(out, FRAME_VERSION)
     write_varint(out, record.__api_key__)

@@ -1,8 +1,8 @@
 """The records of the metadata log, declared as kio declares schemas (kio itself lacks them).
 
-Source: Apache Kafka's metadata/src/main/resources/common/metadata/*.json (4.1). ``__version__`` is the version
-that is written, ``__versions__`` the highest that is read; ``since``: the first version that has the field; ``tag``:
-a tagged field. UUIDs are 16 raw bytes. Tagged fields that are not declared here are skipped on reading.
+The source is Apache Kafka's metadata/src/main/resources/common/metadata/*.json (4.1). ``__version__`` is the version
+that is written, and ``__versions__`` is the highest that is read. ``since`` is the first version that has the field,
+and ``tag`` marks a tagged field. UUIDs are 16 raw bytes. The reader skips tagged fields that are not declared here.
 """
 
 from dataclasses import dataclass, field
@@ -94,7 +94,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """``value`` None deletes the setting."""
+    """A ``value`` of None deletes the setting."""
 
     __api_key__: ClassVar[int] = 4
     __version__: ClassVar[int] = 0
@@ -107,7 +107,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """None (for ``leader`` -2, ``leader_recovery_state`` -1): not changed."""
+    """A field that is None is not changed. For ``leader`` this is -2, and for ``leader_recovery_state`` it is -1."""
 
     __api_key__: ClassVar[int] = 5
     __version__: ClassVar[int] = 1
@@ -154,7 +154,8 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord:
-    """``fenced``: -1 unfenced, 0 no change, 1 fenced. ``in_controlled_shutdown``: 0 no change, 1 yes."""
+    """``fenced`` is -1 for unfenced, 0 for no change, and 1 for fenced. ``in_controlled_shutdown`` is 0 for no change,
+    and 1 for yes."""
 
     __api_key__: ClassVar[int] = 17
     __version__: ClassVar[int] = 2
@@ -168,19 +169,20 @@ class BrokerRegistrationChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataEpoch:
-    """KIP-232's znode ``/metadata_epoch``."""
+    """The content of KIP-232's znode ``/metadata_epoch``."""
 
     version: int = field(metadata=_INT32, default=0)
     metadata_epoch: int = field(metadata=_INT64)
 
 
 METADATA_EPOCH_TAG = 10000
-"""Far above Kafka's own tags: its tools read past it."""
+"""It is far above Kafka's own tags, so that Kafka's tools skip it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord:
-    """``metadata_epoch`` is not Kafka's: the metadata epoch rides on a record that does nothing else (M-1)."""
+    """``metadata_epoch`` is not in Kafka's record. The metadata epoch is a tagged field of a record that otherwise
+    changes nothing (M-1)."""
 
     __api_key__: ClassVar[int] = 20
     __version__: ClassVar[int] = 0
@@ -232,8 +234,8 @@ MetadataRecord: TypeAlias = (
 )
 
 MARKERS = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
-"""Of metadata transactions (KIP-868)."""
+"""The markers of metadata transactions (KIP-868)."""
 
 LISTENER_NAME = "PLAINTEXT"
 SECURITY_PROTOCOL_PLAINTEXT = 0
-"""Of every endpoint that a broker registers: each node has one listener."""
+"""Every endpoint that a broker registers has this protocol and name, because each node has one listener."""

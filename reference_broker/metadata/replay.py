@@ -1,4 +1,4 @@
-"""What each metadata record does to the metadata: one small function a record type."""
+"""Applies metadata records to a delta, with one small function for each record type."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ NO_LEADER_CHANGE = -2
 
 
 def replay(delta: MetadataDelta, record: MetadataRecord) -> None:
-    """Raises MetadataFault if the record cannot follow what is there."""
+    """Applies one record. Raises MetadataFault if the record cannot follow what is there."""
     apply = _REPLAY.get(type(record))
     if apply is None:
         raise MetadataFault(f"{type(record).__name__} may not stand outside a metadata transaction")
@@ -88,7 +88,8 @@ def _put_partition(delta: MetadataDelta, record: PartitionRecord) -> None:
 
 
 def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
-    """A named leader begins a new leader epoch, also the one that led before."""
+    """The partition after a change. A record that names a leader begins a new leader epoch, even if it names the same
+    leader as before."""
     elected = record.leader != NO_LEADER_CHANGE
     return PartitionImage(
         replicas=_or(record.replicas, before.replicas),
@@ -134,7 +135,7 @@ def _allocate_producer_ids(delta: MetadataDelta, record: ProducerIdsRecord) -> N
 
 
 def _set_metadata_epoch(delta: MetadataDelta, record: NoOpRecord) -> None:
-    """A NoOpRecord of Kafka's only moves the offset."""
+    """Sets the metadata epoch if the record has one. Kafka's own NoOpRecord only moves the offset."""
     if record.metadata_epoch is not None:
         delta.metadata_epoch = record.metadata_epoch.metadata_epoch
 

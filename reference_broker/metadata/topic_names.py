@@ -10,7 +10,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """One sentence with what is wrong; None if the name is allowed."""
+    """One sentence that says what is wrong, or None if the name is allowed."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

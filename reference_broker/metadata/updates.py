@@ -1,4 +1,4 @@
-"""UpdateMetadata on the broker that gets it: whether it counts, and what it does to the metadata cache (KIP-232)."""
+"""UpdateMetadata on the receiving broker: whether it is accepted, and how it changes the metadata cache (KIP-232)."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from reference_broker.wire.drafts import FULL_UPDATE, UpdateMetadataPartition100
 from reference_broker.wire.errors import Error, ErrorCode
 
 DELETED = -2
-"""A partition's leader where it is deleted."""
+"""The leader of a partition that is deleted."""
 
 PARTITIONS_PER_SLICE = 500
-"""Read in one event: some 2 ms."""
+"""One event reads this many, in some 2 ms."""
 
 NO_TOPIC_ID = bytes(16)
 
@@ -21,7 +21,8 @@ Slices: TypeAlias = Generator[None, None, MetadataUpdate | None]
 
 
 def refusal(update: UpdateMetadataRequest1000, cache: MetadataCache, broker_epoch: int) -> Error:
-    """NONE: it counts, or was overtaken (``is_overtaken``). ``broker_epoch``: of this incarnation."""
+    """The error of an update, or NONE if it is accepted or overtaken (``is_overtaken``). ``broker_epoch`` is that of
+    this broker's incarnation."""
     if update.controller_epoch < cache.controller_epoch:
         return ErrorCode.stale_controller_epoch
     if update.broker_epoch != broker_epoch:
@@ -34,8 +35,8 @@ def refusal(update: UpdateMetadataRequest1000, cache: MetadataCache, broker_epoc
 
 
 def is_overtaken(update: UpdateMetadataRequest1000, cache: MetadataCache) -> bool:
-    """Of the same controller, a newer one was applied before, or this very one; or the epoch was switched off since: it
-    is ignored."""
+    """Whether an update must be ignored. This is so if the same update or a newer one of the same controller was
+    applied before, or if the metadata epoch has been switched off since."""
     return update.metadata_epoch <= cache.overtaken_epoch or (
         update.controller_epoch == cache.controller_epoch and update.metadata_epoch <= cache.metadata_epoch
     )
@@ -43,7 +44,7 @@ def is_overtaken(update: UpdateMetadataRequest1000, cache: MetadataCache) -> boo
 
 @dataclass(slots=True)
 class _Topic:
-    """One being put together on top of what is known of it."""
+    """A topic that is being assembled on top of what the cache knows of it."""
 
     topic_id: bytes
     known: tuple[PartitionImage, ...]
@@ -51,7 +52,7 @@ class _Topic:
     deleted: bool = False
 
     def partitions(self) -> tuple[PartitionImage, ...] | None:
-        """None: one is missing."""
+        """Returns None if a partition is missing."""
         partitions = list(self.known)
         for index in sorted(self.changed):
             if index == len(partitions):
@@ -64,7 +65,8 @@ class _Topic:
 
 
 def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Slices:
-    """What it does to ``cache``; None where partitions are missing between others."""
+    """Turns a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
+    partitions."""
     whole = request.type == FULL_UPDATE
     drafts: dict[str, _Topic] = {}
     for number, state in enumerate(request.partition_states, 1):
@@ -118,6 +120,6 @@ def _take(drafts: dict[str, _Topic], state: UpdateMetadataPartition1000, before:
 
 
 def _topic(name: str, topic_id: bytes, partitions: tuple[PartitionImage, ...], cache: MetadataCache) -> TopicImage:
-    """The same object as before where nothing changed: what was described from it still holds."""
+    """Returns the same object as before if nothing changed, so that answers that were built from it stay valid."""
     topic, before = TopicImage(name, topic_id, partitions), cache.topics.get(name)
     return before if before is not None and before == topic else topic

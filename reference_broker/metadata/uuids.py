@@ -1,18 +1,19 @@
-"""UUIDs as Kafka makes and writes them: random version 4, text in URL-safe base64 without padding."""
+"""UUIDs as Kafka makes and writes them: random ones of version 4, as text in URL-safe base64 without padding."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from reference_broker.ports.chance import RandomSource
 
 NO_DIRECTORY = bytes(16)
-"""DirectoryId.UNASSIGNED: the broker chooses the log directory (this one has a single one)."""
+"""DirectoryId.UNASSIGNED: the broker chooses the log directory. This broker has only one."""
 
 _RESERVED_BELOW = 101
-"""Kafka keeps the smallest UUIDs for itself (Uuid.RESERVED)."""
+"""Kafka reserves the smallest UUIDs (Uuid.RESERVED)."""
 
 
 def random_uuid(random: RandomSource) -> bytes:
-    """16 bytes; never a reserved one, and never one whose text begins with a dash (it would look like an option)."""
+    """Draws a UUID of 16 bytes. It is never a reserved one, and its text never begins with a dash, which would look
+    like a command-line option."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)
         value = number.to_bytes(16, "big")
@@ -21,12 +22,12 @@ def random_uuid(random: RandomSource) -> bytes:
 
 
 def uuid_text(value: bytes) -> str:
-    """22 characters, as in meta.properties and Kafka's tools."""
+    """The text of a UUID: 22 characters, as in meta.properties and Kafka's tools."""
     return urlsafe_b64encode(value).decode().rstrip("=")
 
 
 def uuid_from_text(text: str) -> bytes:
-    """Raises ValueError where the text is no UUID."""
+    """Raises ValueError if the text is no UUID."""
     value = urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"{text!r} is no UUID")

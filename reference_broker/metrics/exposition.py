@@ -3,11 +3,11 @@
 from reference_broker.metrics.metrics import Counter, Gauge, Histogram, Labels, Metrics, Named
 
 _QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""Kafka's own list for its histograms."""
+"""Kafka exposes the same quantiles of its histograms."""
 
 
 def prometheus_text(metrics: Metrics) -> str:
-    """One family after another, each introduced by its type; histograms are summaries with Kafka's quantiles."""
+    """Writes one family after another, each with its type first. Histograms become summaries with Kafka's quantiles."""
     families: dict[str, list[Named]] = {}
     for named in metrics.rows():
         families.setdefault(named.prometheus_name, []).append(named)

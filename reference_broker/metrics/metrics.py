@@ -1,10 +1,12 @@
-"""Counters, gauges and histograms under Kafka's MBean names; pure values, cheap on the hot path.
+"""Counters, gauges and histograms under Kafka's MBean names. They are pure values, and cheap on the hot path.
 
-Who counts keeps the object and writes its attribute (``produced.value += n``); nothing is looked up by name
-while serving. ``kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions`` is ``gauge("kafka.server",
-"FetchSessionCache", "NumIncrementalFetchSessions")`` and is exposed to Prometheus as
-``kafka_server_fetchsessioncache_numincrementalfetchsessions``. Kafka's meters (names ending in PerSec) expose
-their count: ``...PerSec`` becomes ``..._total``.
+The code that counts keeps the object and updates its attribute (``produced.value += n``). Nothing is looked up by name
+while serving.
+
+``gauge("kafka.server", "FetchSessionCache", "NumIncrementalFetchSessions")`` makes the metric
+``kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions``. Prometheus sees it as
+``kafka_server_fetchsessioncache_numincrementalfetchsessions``. Kafka's meters (names ending in PerSec) expose their
+count: ``...PerSec`` becomes ``..._total``.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,9 +35,10 @@ class Gauge:
 
 @dataclass(slots=True, eq=False)
 class Histogram:
-    """Log-linear: 32 buckets for each doubling, so a percentile is at most 1/32 too high. Values below 64 are exact.
+    """A log-linear histogram. It has 32 buckets for each doubling, so a percentile is at most 1/32 too high. Values
+    below 64 are exact.
 
-    ``buckets``: bucket number -> count. Negative values count as 0.
+    ``buckets`` maps bucket numbers to counts. A negative value counts as 0.
     """
 
     count: int = 0
@@ -54,7 +57,7 @@ class Histogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def percentile(self, share: float) -> int:
-        """The smallest bucket's upper edge that ``share`` (0..1) of the values do not exceed; 0 without values."""
+        """The upper edge of the smallest bucket that ``share`` (0..1) of the values do not exceed; 0 without values."""
         rank, seen = max(1, -int(-share * self.count // 1)), 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
@@ -77,7 +80,8 @@ MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """``domain`` kafka.server, ``kind`` the MBean's type, ``labels`` its further keys, such as topic."""
+    """A metric with its name. ``domain`` is for example kafka.server, ``kind`` is the MBean's type, and ``labels`` are
+    its further keys, such as topic."""
 
     domain: str
     kind: str
@@ -105,10 +109,10 @@ class Metrics:
 
     named: dict[tuple[str, str, str, Labels], Named] = field(default_factory=dict)
     before_reading: list[Callable[[], None]] = field(default_factory=list)
-    """Called before ``rows``: they set metrics that somebody counts in values of their own."""
+    """``rows`` calls these first. They update metrics whose values are counted elsewhere."""
 
     def counter(self, domain: str, kind: str, name: str, **labels: str) -> Counter:
-        """The counter of this name; made at the first call."""
+        """Returns the counter of this name, and makes it at the first call."""
         return self._get(Counter, domain, kind, name, labels)
 
     def gauge(self, domain: str, kind: str, name: str, **labels: str) -> Gauge:
@@ -118,7 +122,7 @@ class Metrics:
         return self._get(Histogram, domain, kind, name, labels)
 
     def remove(self, domain: str, kind: str, name: str, **labels: str) -> None:
-        """Forgets a metric, such as that of a deleted topic; an unknown one is no error."""
+        """Removes a metric, such as that of a deleted topic. An unknown one is no error."""
         self.named.pop((domain, kind, name, tuple(labels.items())), None)
 
     def rows(self) -> Iterator[Named]:

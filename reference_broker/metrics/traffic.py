@@ -1,4 +1,5 @@
-"""What goes through a node, in Kafka's BrokerTopicMetrics names: looked up once, written on the hot path."""
+"""The counters of a node's traffic, named as Kafka's BrokerTopicMetrics. They are looked up once and updated on the hot
+path."""
 
 from dataclasses import dataclass
 

@@ -1,23 +1,25 @@
-"""Where chance comes from in the deterministic part: a port, like the clock."""
+"""The port for random numbers. The deterministic part draws them only from here."""
 
 from typing import Any, Protocol
 
 
 class RandomSource(Protocol):
-    """What is asked of a generator; ``random.Random`` has it, too. ``core.randomness`` gives each purpose its own."""
+    """The methods that the broker needs of a generator. ``random.Random`` has them too. ``core.randomness`` gives each
+    purpose a generator of its own."""
 
     def getrandbits(self, k: int, /) -> int:
         """``k`` random bits, as an integer."""
         ...
 
     def randrange(self, start: int, stop: int | None = None, /) -> int:
-        """One of ``start`` up to below ``stop``, or of 0 up to below ``start``. Raises ValueError if there is none."""
+        """An integer from ``start`` up to below ``stop``, or from 0 up to below ``start`` if ``stop`` is None. Raises
+        ValueError if there is none."""
         ...
 
     def randint(self, a: int, b: int, /) -> int:
-        """One of ``a`` up to ``b``, both included."""
+        """An integer from ``a`` to ``b``, both included."""
         ...
 
     def shuffle(self, x: list[Any], /) -> None:
-        """Brings the list into a random order."""
+        """Puts the list into a random order."""
         ...

@@ -1,10 +1,10 @@
 """The disk port: what the deterministic part may ask of a disk.
 
-Reads and appends are synchronous (the page cache). Making bytes durable is not in this port: it is the
-effect ``Sync``, answered by the event ``Synced``, so that a slow disk delays only those who wait for it.
-Implementations: ``reference_broker.serve.disk.FileDisk`` (real files) and ``chaos.sim.disk.SimDisk``
-(virtual; loses or tears unsynced bytes on power loss). One conformance suite runs against both
-(``chaos/tests``).
+Reads and appends are synchronous (the page cache). Making bytes durable is not part of this port: it is the effect
+``Sync``, which the event ``Synced`` answers, so that a slow disk delays only those that wait for it.
+
+There are two implementations. ``reference_broker.serve.disk.FileDisk`` uses real files. ``chaos.sim.disk.SimDisk`` is
+virtual, and loses or tears unsynced bytes on power loss. One conformance suite in ``chaos/tests`` runs against both.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class DiskError(OSError):
-    """An operation failed for good: disk full, I/O error, missing file. Message names path and cause."""
+    """An operation failed for good: the disk is full, an I/O error, a missing file. The message names path and
+    cause."""
 
 
 class Disk(Protocol):
-    """Files below one root, named by ``/``-separated relative paths; parents are made when needed.
+    """Files below one root, named by ``/``-separated relative paths. Parent folders are made when needed.
 
-    Creation, rename and deletion of a file take effect at once; its *content* is durable only up to the
-    last completed sync. Every method raises DiskError for a missing file (unless it says otherwise), a
-    full disk or an I/O error.
+    Creation, rename and deletion of a file take effect at once. Its *content* is durable only up to the last completed
+    sync. Every method raises DiskError for a full disk, an I/O error and, unless it says otherwise, a missing file.
     """
 
     def list(self, directory: str) -> Sequence[str]:
@@ -32,7 +32,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Bytes appended so far."""
+        """The size of the file, in bytes, including bytes that are not durable yet."""
         ...
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
@@ -43,17 +43,18 @@ class Disk(Protocol):
         ...
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``position``; shorter only at the end of the file."""
+        """Returns ``length`` bytes from ``position``, and fewer only at the end of the file."""
         ...
 
     def truncate(self, path: str, size: int) -> None: ...
 
     def write(self, path: str, data: Buffer) -> None:
-        """Replaces the whole content (creating the file); not atomic: write a new name, sync, rename."""
+        """Replaces the whole content, and creates the file if needed. It is not atomic: to replace a file safely, write
+        a new one, sync it, and rename it."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces ``target``. Also renames folders."""
+        """Renames a file or a folder atomically, and replaces ``target``."""
         ...
 
     def delete(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""A disk in memory for tests of the log: everything appended is there, failures on demand."""
+"""A disk in memory for tests of the log. It keeps everything that is appended, and fails on demand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ from reference_broker.ports.disk import Buffer, DiskError
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """``files``: content by path. ``fail_after``: so many further changes succeed, then each raises; None: never."""
+    """``files`` holds the content by path. ``fail_after`` is how many further changes succeed before each one raises
+    DiskError; None means that none fails."""
 
     files: dict[str, bytearray] = field(default_factory=dict)
     fail_after: int | None = None

@@ -1,4 +1,4 @@
-"""What the parts of the quorum may ask of the core, which turns it into effects."""
+"""What the parts of the quorum may ask of the core. The core turns these calls into effects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Done = Callable[[], None]
 
 
 class Ports(Protocol):
-    """Callbacks run in an event of their own, except ``sync`` without paths."""
+    """Each callback runs in an event of its own, except that of ``sync`` without paths."""
 
     def now(self) -> Now:
         """The instant of the event being handled."""
@@ -24,7 +24,7 @@ class Ports(Protocol):
         ...
 
     def cancel_timer(self, timer: int) -> None:
-        """Its ``fire`` will not be called; unknown or fired numbers are no error."""
+        """Cancels a timer, so that its ``fire`` is not called. An unknown or fired number is no error."""
         ...
 
     def sync(self, paths: tuple[str, ...], done: Done) -> None:
@@ -46,14 +46,14 @@ class Ports(Protocol):
         replied: Callable[[object], None],
         failed: Done,
     ) -> None:
-        """Asks another node; exactly one of the two callbacks follows. ``failed``: the channel broke, was refused, or
-        no reply came in time."""
+        """Sends a request to another node. Exactly one of the two callbacks follows. ``failed`` means that the channel
+        broke or was refused, or that no reply came in time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every part of the quorum on one node shares. ``random``: one generator for each part."""
+    """What every part of the quorum on one node gets. Each part has a ``random`` of its own."""
 
     node_id: int
     disk: Disk

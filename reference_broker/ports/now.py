@@ -1,4 +1,4 @@
-"""The two times that every step of the deterministic part is given; nothing here reads a clock."""
+"""The two times that every step of the deterministic part is given. Nothing in that part reads a clock."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Now(NamedTuple):
     """One instant as the driver saw it.
 
-    ``mono_us``: monotonic, microseconds, arbitrary origin; deadlines and waits use it.
-    ``wall_ms``: Unix time, milliseconds, may step either way; timestamps and expiry use it.
+    ``mono_us`` is monotonic time in microseconds, with an arbitrary origin. Deadlines and waits use it.
+    ``wall_ms`` is Unix time in milliseconds, and may step either way. Timestamps and expiry use it.
     """
 
     mono_us: int

@@ -1,4 +1,5 @@
-"""Asks one voter after the other who leads: everyone answers a Fetch with the leader's ID and epoch (KIP-595)."""
+"""The search for a leader. A node asks one voter after the other: each answers a Fetch with the leader's ID and epoch
+(KIP-595)."""
 
 from reference_broker.quorum.fetch_messages import FETCH_VERSION, fetch, read_fetched
 from reference_broker.quorum.messages import Answer
@@ -10,7 +11,7 @@ LONGEST_DELAY_US = 500_000
 
 
 class Discovery:
-    """Belongs to a role and ends with it. The delay between two questions doubles while nobody knows."""
+    """Belongs to a role and ends with it. The delay between two questions doubles while no voter knows a leader."""
 
     __slots__ = ("_asked", "_delay_us", "_state")
 
@@ -20,12 +21,13 @@ class Discovery:
         self._delay_us = FIRST_DELAY_US
 
     def start(self) -> None:
-        """The first question comes a little later: a leader announces itself."""
+        """Sends the first question after a short delay, because a leader usually announces itself."""
         if self._state.quorum.others:
             self._state.after(self._delay_us, lambda: self._state.when_synced(self._ask))
 
     def _ask(self) -> None:
-        """Whom it asks may be the leader, who counts the offset that it names: it must be durable."""
+        """Sends a Fetch to the next voter. That voter may be the leader, which counts the log end that this fetch
+        names towards the high watermark. So ``_ask`` is called only when the log is durable."""
         state, quorum = self._state, self._state.quorum
         self._asked = (self._asked + 1) % len(quorum.others)
         question = fetch(
@@ -48,7 +50,7 @@ class Discovery:
         )
 
     def _replied(self, _answer: Answer) -> None:
-        """Nobody leads that it knows of, or this role would have ended."""
+        """The voter knows no leader. If it did, its answer would have ended this role."""
         self._again()
 
     def _again(self) -> None:

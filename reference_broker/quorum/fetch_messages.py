@@ -20,12 +20,13 @@ from reference_broker.wire.fetch import (
 
 FETCH_VERSION = 18
 MAX_FETCH_BYTES = 8 * 2**20
-"""As Kafka's followers ask (KafkaRaftClient.MAX_FETCH_SIZE_BYTES); a batch is at most as large."""
+"""Kafka's followers ask for as much (KafkaRaftClient.MAX_FETCH_SIZE_BYTES). No batch is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer(Answer):
-    """``high_watermark`` -1: the leader does not know it. Either of ``diverging`` and ``snapshot`` comes alone."""
+    """``high_watermark`` is -1 if the leader does not know it. ``diverging`` and ``snapshot`` never come together, and
+    neither comes with records."""
 
     high_watermark: int = -1
     records: bytes | memoryview = b""
@@ -62,7 +63,7 @@ def fetch(
 
 
 def fetched_partition(request: FetchRequest) -> FetchPartition | None:
-    """None for a request that does not name exactly the metadata partition, by its topic ID."""
+    """Returns None for a request that does not name exactly the metadata partition, by its topic ID."""
     if len(request.topics) != 1 or request.topics[0].topic_id != METADATA_TOPIC_ID:
         return None
     partitions = request.topics[0].partitions
@@ -70,7 +71,7 @@ def fetched_partition(request: FetchRequest) -> FetchPartition | None:
 
 
 def read_fetched(body: object) -> FetchAnswer | None:
-    """None for an answer without the metadata partition: an error of the whole request."""
+    """Returns None for an answer without the metadata partition, which is an error of the whole request."""
     if not isinstance(body, FetchResponse) or body.error_code or len(body.responses) != 1:
         return None
     topic = body.responses[0]
@@ -91,7 +92,7 @@ def read_fetched(body: object) -> FetchAnswer | None:
 
 
 def fetch_refused(error: Error) -> FetchResponse:
-    """An error of the whole request."""
+    """Builds the answer for an error of the whole request."""
     return FetchResponse(error_code=int(error))
 
 
@@ -104,7 +105,7 @@ def fetched(
     validity: Validity | None = None,
     records: bytes = b"",
 ) -> FetchResponse:
-    """Always names the leader, so that whoever asks learns of it."""
+    """Builds the answer for the metadata partition. It always names the leader, so that the asking node learns it."""
     data = PartitionData(
         partition=0,
         error_code=int(error),

@@ -1,5 +1,7 @@
-"""Follows a leader: fetches its log, makes that durable, names the new end with the next fetch; cuts what diverges,
-downloads a snapshot where the leader has no more log. Seeks an election when the leader is gone.
+"""The follower role. A follower fetches the leader's log, makes it durable, and names its new end in the next fetch.
+
+It cuts records that diverge from the leader's log. It downloads a snapshot where the leader no longer has the log.
+When the leader is gone, a voter seeks an election.
 """
 
 from typing import TYPE_CHECKING
@@ -18,20 +20,24 @@ if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
 LONGEST_WAIT_MS = 1000
-"""Of one fetch at the leader, and never more than half the fetch timeout, so that one late answer is no lost leader.
-(KafkaRaftClient.fetchMaxWaitMs is 500: twice as many questions that nothing answers.)"""
+"""How long one fetch waits at the leader. It never waits longer than half the fetch timeout, so that one late answer
+does not count as a lost leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice as many empty fetches.)"""
 RETRY_US = 10_000
 LONGEST_RETRY_US = 320_000
 GONE_AFTER_FAILURES = 2
-"""In a row: the first may be the end of a connection that was idle, the second says that nobody listens."""
+"""Failures in a row. The first may be the end of an idle connection. The second shows that nobody listens."""
 
 
 class Follower(RoleState):
-    """``has_fetched``: a fetch succeeded in this stay. ``let_go``: the leader is taken for gone: its connections were
-    refused, it said that it does not lead, it resigned, or the fetch timeout has passed.
+    """Replicates the log of one leader.
 
-    ``_deadline_us``: the fetch timeout; one timer follows it. ``_busy``: a fetch, a sync before the next or a download
-    is on its way. ``_rediscover``: the next fetch asks for the leader's snapshot (S-10).
+    ``has_fetched`` says that a fetch succeeded since the node entered this role. ``let_go`` says that the node takes
+    the leader for gone: its connections were refused, it said that it does not lead, it resigned, or the fetch timeout
+    has passed.
+
+    ``_deadline_us`` is the time at which the fetch timeout passes; one timer follows it. ``_busy`` says that a fetch, a
+    sync before the next fetch, or a download is under way. ``_rediscover`` says that the next fetch asks for the
+    leader's snapshot (S-10).
     """
 
     __slots__ = ("_busy", "_deadline_us", "_downloading", "_failures", "_rediscover", "has_fetched", "let_go")
@@ -63,16 +69,16 @@ class Follower(RoleState):
         return pre_vote and up_to_date and gone
 
     def heard_of(self) -> None:
-        """The leader lives: its fetch timeout starts anew."""
+        """Starts the fetch timeout anew, because the leader is alive."""
         self._deadline_us = self.quorum.ports.now().mono_us + self.quorum.timing.fetch_timeout_us
 
     def announced(self) -> None:
-        """The leader itself says that it leads."""
+        """The leader has sent BeginQuorumEpoch."""
         self.let_go = False
         self.heard_of()
 
     def leader_resigned(self, successors: tuple[int, ...]) -> None:
-        """The first of them seeks the election at once, each further one a little later."""
+        """The first successor seeks an election at once, and each further one a little later."""
         node_id = self.quorum.node_id
         place = successors.index(node_id) if node_id in successors else len(successors)
         self._release(place * GONE_DELAY_US)
@@ -80,7 +86,8 @@ class Follower(RoleState):
     # Fetching
 
     def _continue(self) -> None:
-        """A voter names only what is durable; nobody counts on an observer."""
+        """Sends the next fetch. A voter waits until its log is durable, because the leader counts the end that the
+        fetch names. An observer need not wait, because its end does not count."""
         if self._busy:
             return
         self._busy = True
@@ -183,7 +190,8 @@ class Follower(RoleState):
     # Snapshots
 
     def _take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """A snapshot with a negative half is none; the fetch timeout goes on then."""
+        """Downloads the snapshot. An ID with a negative offset or epoch is invalid: it does not renew the fetch
+        timeout."""
         if snapshot.offset < 0 or snapshot.epoch < 0:
             self._failures = 1
             self._retry()
@@ -221,8 +229,9 @@ class Follower(RoleState):
     # When the leader is gone
 
     def _check(self) -> None:
-        """Nodes that stood still together go on at the same instant: they must not seek votes at the same one, and an
-        answer of the leader may lie in wait."""
+        """Lets the leader go when the fetch timeout has passed, but does not seek votes at once. Nodes that were paused
+        together resume at the same instant and must not all seek votes then. An answer of the leader may also be about
+        to arrive."""
         if self.quorum.ports.now().mono_us >= self._deadline_us:
             self._release(None)
             self.after(self.quorum.timing.fetch_timeout_us, self._check)
@@ -230,7 +239,8 @@ class Follower(RoleState):
             self.at(self._deadline_us, self._check)
 
     def _release(self, delay_us: int | None) -> None:
-        """None: after a random time, longer with each attempt that led to nothing."""
+        """Takes the leader for gone, and seeks an election after ``delay_us``. None stands for a random delay whose
+        limit doubles with each attempt that led to nothing."""
         if not self.let_go:
             self.let_go = True
             quorum = self.quorum

@@ -1,4 +1,5 @@
-"""Lets inputs through one after the other, or keeps them while something that they depend on is made durable."""
+"""A gate for the inputs of the quorum. It is closed while a change that they depend on is made durable, and the inputs
+that arrive meanwhile wait in order."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,21 +8,21 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Gate:
-    """Inputs pass in the order in which they came. ``waiting`` is empty unless the gate is closed or draining."""
+    """Runs inputs in the order in which they came. ``waiting`` is empty unless the gate is closed or draining."""
 
     closed: bool = False
     draining: bool = False
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
 
     def run(self, step: Callable[[], None]) -> None:
-        """Now, or when the gate has opened and all that came before has passed."""
+        """Runs ``step`` now if the gate is open and idle. Otherwise it runs after all inputs that came before."""
         if self.closed or self.draining:
             self.waiting.append(step)
         else:
             step()
 
     def drain(self) -> None:
-        """What waits passes, until a step closes the gate again."""
+        """Runs the waiting inputs until none is left or one of them closes the gate again."""
         if self.draining:
             return
         self.draining = True

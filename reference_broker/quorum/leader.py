@@ -1,7 +1,9 @@
-"""Leads an epoch: opens it with its own record, answers fetches, finds out what a majority holds, and that it is heard.
+"""The leader role. A leader opens its epoch with a leader change record, answers fetches and moves the high watermark.
+It resigns when it no longer hears from a majority of the voters.
 
-The high watermark is the largest offset that a majority of voters has made durable, counting this node only up to its
-own synced end, and only beyond the epoch's first record (what older epochs left is committed with it).
+The high watermark is the largest offset that a majority of voters has made durable. The leader's own log counts only up
+to its synced end. The high watermark moves only beyond the epoch's first record, which commits the records of older
+epochs with it.
 """
 
 from collections.abc import Callable
@@ -22,18 +24,20 @@ if TYPE_CHECKING:
 
 BEGIN_EPOCH_VERSION = 1
 OBSERVER_SESSION_US = 300_000_000
-"""An observer that is silent for so long is no longer described (LeaderState.OBSERVER_SESSION_TIMEOUT_MS)."""
+"""An observer that is silent for longer is no longer described (LeaderState.OBSERVER_SESSION_TIMEOUT_MS)."""
 MAX_OBSERVERS = 1000
 TOGETHER_US = 20_000
-"""Fetches whose waits end within so long of each other are answered at once: one timer serves them all."""
+"""Fetches whose waits end within this time of each other are answered together, so that one timer serves them all."""
 NEVER_US = 1 << 62
 
 
 @dataclass(slots=True)
 class Replica:
-    """Another node as its fetches show it; -1: not known in this epoch. ``contact_us``: its last request.
+    """Another node as its fetches show it; -1 means not known in this epoch. ``contact_us`` is when it last sent a
+    request.
 
-    ``end_then``: where the leader's log ended at its last fetch; a fetch from there shows that it had caught up then.
+    ``end_then`` is where the leader's log ended at the replica's last fetch. If the next fetch starts there, the
+    replica had caught up at the time of the last one.
     """
 
     contact_us: int
@@ -54,10 +58,8 @@ class Waiting:
 
 
 class Leader(RoleState):
-    """``start_offset``: of the epoch's first record, -1 before it stands. ``waiting``: fetches by number.
-
-    ``_expires_us``: when the timer for those that wait fires.
-    """
+    """Leads one epoch. ``start_offset`` is the offset of the epoch's first record, or -1 before it is written.
+    ``waiting`` holds the waiting fetches by number, and ``_expires_us`` is when their timer fires."""
 
     __slots__ = ("_begun", "_expires_us", "_observers", "_waking", "start_offset", "voters", "waiting")
 
@@ -96,7 +98,7 @@ class Leader(RoleState):
     # Appending
 
     def appended(self) -> None:
-        """Records stand at the log's end: makes them durable, wakes those who wait for them once this event is over."""
+        """Records were appended: makes them durable, and wakes the waiting fetches after this event."""
         self.when_synced(self._advance)
         if self.waiting and not self._waking:
             self._waking = True
@@ -119,7 +121,7 @@ class Leader(RoleState):
     # Fetches
 
     def fetch(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
-        """Its epoch is this one."""
+        """Answers a fetch of this epoch, or lets it wait."""
         log = self.quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         replica = self._replica(request.replica_id)
@@ -136,20 +138,20 @@ class Leader(RoleState):
             answer(self._read(partition, request))
 
     def contacted(self, replica_id: int) -> None:
-        """It is there, although it does not fetch the log now."""
+        """Notes that a voter is alive, although it does not fetch the log now."""
         replica = self.voters.get(replica_id)
         if replica is not None:
             replica.contact_us = self.quorum.ports.now().mono_us
 
     def _park(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
         quorum = self.quorum
-        wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # Its asker may be gone.
+        wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # The fetcher may be gone.
         deadline_us = quorum.ports.now().mono_us + wait_us
         self.waiting[quorum.next_number()] = Waiting(partition, request, answer, deadline_us)
         self._expire_at(deadline_us)
 
     def _expire_at(self, deadline_us: int) -> None:
-        """Unless a timer fires before: then it sees to this one, too."""
+        """Sets the timer, unless it fires earlier anyway and then handles this deadline too."""
         if deadline_us < self._expires_us:
             self._expires_us = deadline_us
             self.at(deadline_us, self._expire)
@@ -162,12 +164,13 @@ class Leader(RoleState):
             self._expire_at(min(waiting.deadline_us for waiting in self.waiting.values()))
 
     def _supersede(self, replica_id: int) -> None:
-        """A replica has one fetch at a time: an older one lost its connection."""
+        """Answers an older fetch of the replica. A replica has one fetch at a time, so the older one lost its
+        connection."""
         if replica_id != NO_NODE and self.waiting:
             self._complete(lambda waiting: waiting.request.replica_id == replica_id)
 
     def _read(self, partition: FetchPartition, request: FetchRequest) -> FetchResponse:
-        """The answer as of now."""
+        """The answer from the current log."""
         quorum = self.quorum
         log = quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
@@ -184,7 +187,7 @@ class Leader(RoleState):
         return fetched(error, quorum.leader_id, quorum.epoch, quorum.high_watermark, quorum.log.start_offset)
 
     def _replica(self, replica_id: int) -> Replica | None:
-        """None for a consumer, this node itself, and an observer too many."""
+        """Returns None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
         if replica_id < 0 or replica_id == self.quorum.node_id:
             return None
         known = self.voters.get(replica_id) or self._observers.get(replica_id)
@@ -193,7 +196,7 @@ class Leader(RoleState):
         return known
 
     def _take_note(self, replica: Replica, offset: int) -> bool:
-        """True if its end moved."""
+        """Records a fetch from ``offset``. Returns True if the replica's end moved."""
         now_ms, end_offset = self.quorum.ports.now().wall_ms, self.quorum.log.end_offset
         if offset >= end_offset:
             replica.caught_up_ms = max(now_ms, replica.caught_up_ms)
@@ -222,7 +225,8 @@ class Leader(RoleState):
     # Being heard
 
     def _announce(self, silent_us: int) -> None:
-        """BeginQuorumEpoch to every voter that has been silent for so long; again in half a fetch timeout."""
+        """Sends BeginQuorumEpoch to every voter that has been silent for ``silent_us``, and repeats this every half
+        fetch timeout."""
         quorum = self.quorum
         period_us = quorum.timing.fetch_timeout_us // 2
         now_us = quorum.ports.now().mono_us
@@ -249,7 +253,8 @@ class Leader(RoleState):
         )
 
     def _check_quorum(self) -> None:
-        """A leader that a majority does without would answer reads from the past and writes never (KAFKA-15489)."""
+        """Resigns if a majority is silent. Otherwise a leader that the majority has left would answer reads with old
+        data and would never complete a write (KAFKA-15489)."""
         quorum = self.quorum
         contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
         deadline_us = contacts[quorum.majority - 2] + quorum.timing.check_quorum_us

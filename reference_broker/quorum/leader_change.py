@@ -10,7 +10,8 @@ _KEY = bytes((0, 0, 0, 2))
 
 
 def leader_change_record(timestamp_ms: int, leader_id: int, voters: Sequence[int]) -> Record:
-    """All voters are named as those who granted, since a static quorum's leader keeps no list of them."""
+    """Builds the record. It names all voters as those who granted, because the leader of a static quorum keeps no list
+    of the voters that did."""
     out = bytearray((0).to_bytes(2, "big") + leader_id.to_bytes(4, "big", signed=True))
     for _ in ("voters", "granting voters"):
         out += uvarint(len(voters) + 1)

@@ -1,4 +1,4 @@
-"""Makes the metadata log durable: one sync in flight, all appends meanwhile share the next."""
+"""Makes the metadata log durable. One sync is in flight at a time, and all appends made meanwhile share the next."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,8 @@ from reference_broker.quorum.metadata_log import MetadataLog
 
 
 class LogSync:
-    """``flying``: waiting for the sync in flight, None if there is none. ``next``: for the one after it."""
+    """``flying`` holds the callbacks that wait for the sync in flight, or None if there is no sync in flight. ``next``
+    holds those that wait for the sync after it."""
 
     __slots__ = ("_log", "_ports", "flying", "next")
 
@@ -19,7 +20,7 @@ class LogSync:
         self.next: list[Callable[[], None]] = []
 
     def request(self, done: Callable[[], None]) -> None:
-        """Calls ``done`` when all that stands in the log now is durable; at once if it is."""
+        """Calls ``done`` when everything that is in the log now is durable, or at once if it already is."""
         if self.flying is None and self._log.is_durable:
             done()
             return

@@ -1,4 +1,4 @@
-"""Votes and epochs as messages: what the quorum says and hears, between kio's classes and small values.
+"""The Vote, BeginQuorumEpoch and EndQuorumEpoch messages, converted between kio's classes and small values.
 
 Schemas: VoteRequest.json 2, BeginQuorumEpochRequest.json 1, EndQuorumEpochRequest.json 1 and their responses. Directory
 IDs stay zero: voters are configured, not part of the log (KIP-853 is not served).
@@ -35,7 +35,8 @@ METADATA_TOPIC = TopicName("__cluster_metadata")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What every answer tells. ``leader_id`` -1: not known to the one who answers. ``granted``: of a vote."""
+    """The fields of every answer. ``leader_id`` is -1 if the answering node knows no leader. ``granted`` is the result
+    of a vote."""
 
     error: Error
     leader_id: int
@@ -45,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """``voter_id``: who is asked (-1: not said)."""
+    """A Vote request. ``voter_id`` is the voter that it is meant for, or -1 if the request does not say."""
 
     cluster_id: str | None
     voter_id: int
@@ -57,7 +58,8 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class EpochNews:
-    """BeginQuorumEpoch and EndQuorumEpoch. ``successors``: of an end, whom the leader prefers, best first."""
+    """A BeginQuorumEpoch or EndQuorumEpoch request. ``successors`` are the voters that a resigning leader prefers,
+    best first."""
 
     cluster_id: str | None
     voter_id: int
@@ -82,7 +84,7 @@ def vote(cluster_id: str, voter_id: int, asked: Vote) -> "vote_request.VoteReque
 
 
 def read_vote(body: object) -> Vote | None:
-    """None for one that does not name exactly the metadata partition."""
+    """Returns None for a request that does not name exactly the metadata partition."""
     assert isinstance(body, vote_request.VoteRequest)
     if not _names_metadata(body.topics):
         return None
@@ -108,7 +110,7 @@ def vote_refused(error: Error) -> "vote_response.VoteResponse":
 
 
 def read_voted(body: object) -> Answer | None:
-    """None for an answer without the metadata partition: an error of the whole request."""
+    """Returns None for an answer without the metadata partition, which is an error of the whole request."""
     if not isinstance(body, vote_response.VoteResponse) or body.error_code or not _names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
@@ -188,7 +190,7 @@ def end_refused(error: Error) -> "end_response.EndQuorumEpochResponse":
 
 
 def read_epoch_answer(body: object) -> Answer | None:
-    """Of BeginQuorumEpoch and EndQuorumEpoch; None as for ``read_voted``."""
+    """Reads the answer to a BeginQuorumEpoch or EndQuorumEpoch request. Returns None where ``read_voted`` does."""
     if not isinstance(body, begin_response.BeginQuorumEpochResponse | end_response.EndQuorumEpochResponse):
         return None
     if body.error_code or not _names_metadata(body.topics):

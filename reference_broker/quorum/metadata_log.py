@@ -1,9 +1,7 @@
-"""The metadata log on disk: an ordinary partition log, and its snapshots.
+"""The metadata log on disk: an ordinary partition log and its snapshots. It does not interpret the record values.
 
-What the values of its records mean is known only to those who read them.
-
-Epochs are those of the batches themselves: the epochs file is never trusted after a crash, since a follower may have
-replaced records that the file still speaks of.
+Its epochs are those of the batches themselves. The epochs file is never trusted after a crash, because a follower may
+have replaced records that the file still lists.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -28,15 +26,15 @@ MAX_BATCH_BYTES = 8 * 2**20
 """Kafka's raft batch limit (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 
 READ_BYTES = 32 * 2**10
-"""Read in one slice of replay: some 400 records, below 5 ms (a larger batch is read whole)."""
+"""One slice of replay reads this much: some 400 records, in less than 5 ms. A larger batch is read whole."""
 
 
 class BatchTooLarge(Exception):  # noqa: N818 - the limit is the news
-    """Records that do not fit one batch; nothing was written."""
+    """The records do not fit into one batch. Nothing was written."""
 
 
 class CutBelowHighWatermark(Exception):  # noqa: N818 - says what was asked for
-    """A leader without committed records wants them cut: the node must end rather than forget them."""
+    """A leader that lacks committed records asks this node to cut them. The node must end rather than forget them."""
 
 
 class Snapshots(Protocol):
@@ -51,8 +49,8 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The values of records that were appended together, with the offset and epoch of the last. A control batch has
-    no values."""
+    """The values of records that were appended together. ``provenance`` is that of the last one. A control batch has no
+    values."""
 
     values: tuple[bytes, ...]
     provenance: Provenance
@@ -61,19 +59,20 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """The fetcher's log is a part of this one."""
+    """The fetcher's log is a prefix of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverging:
-    """The fetcher must cut its log: this one's last epoch not above the fetcher's, and where that ends."""
+    """The fetcher must cut its log. ``end`` is this log's largest epoch not above the fetcher's, and where that epoch
+    ends."""
 
     end: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsSnapshot:
-    """What the fetcher lacks is only in a snapshot."""
+    """Only a snapshot still holds what the fetcher lacks."""
 
     id: OffsetAndEpoch
 
@@ -84,7 +83,8 @@ VALID = Valid()
 
 @dataclass(slots=True)
 class MetadataLog:
-    """Every append is one batch: whole or not at all (T-5). ``log.high_watermark`` is what is known to be committed."""
+    """Every append is one batch, which is written whole or not at all (T-5). Records below ``log.high_watermark`` are
+    known to be committed."""
 
     log: PartitionLog
     snapshots: Snapshots
@@ -104,8 +104,8 @@ class MetadataLog:
 
     @property
     def end(self) -> OffsetAndEpoch:
-        """Right after a snapshot took the log's place, and for a log without records: the snapshot's; (0, 0) if there
-        never was anything."""
+        """The end offset and the epoch of the last record. A log without records ends where its latest snapshot does,
+        and at (0, 0) if there never was anything."""
         log = self.log
         offset = log.log_end_offset
         if offset > log.log_start_offset:
@@ -116,18 +116,20 @@ class MetadataLog:
     # Appending
 
     def append(self, now: Now, values: Sequence[bytes], epoch: int) -> Provenance:
-        """One batch of records with these values. After BatchTooLarge or DiskError the log is as before."""
+        """Appends one batch of records with these values. After BatchTooLarge or DiskError the log is unchanged."""
         stamped = [Record(timestamp_ms=now.wall_ms, value=value) for value in values]
         return self._append(now, build(stamped, leader_epoch=epoch), epoch)
 
     def append_leader_change(self, now: Now, leader_id: int, voters: Sequence[int], epoch: int) -> Provenance:
-        """The control record that opens an epoch (LeaderChangeMessage version 0)."""
+        """Appends the control record that opens an epoch (LeaderChangeMessage version 0)."""
         record = leader_change_record(now.wall_ms, leader_id, voters)
         return self._append(now, build([record], leader_epoch=epoch, is_control=True), epoch)
 
     def append_fetched(self, now: Now, data: bytes | memoryview, leader_epoch: int) -> int:
-        """As a follower: appends whole batches that follow on each other; stops before a torn or damaged one, one that
-        does not follow, and one of an epoch above ``leader_epoch`` or below the log's. Returns how many bytes it took.
+        """Appends fetched batches to a follower's log and returns how many bytes it took.
+
+        It stops before a batch that is torn, damaged or not contiguous, and before one of an epoch above
+        ``leader_epoch`` or below the epoch of the log's end.
         """
         view, size = memoryview(data), len(data)
         if not size:
@@ -141,7 +143,7 @@ class MetadataLog:
                     break
                 taken, next_offset, epoch = taken + header.size_bytes, header.last_offset + 1, header.leader_epoch
         except InvalidRecords:
-            pass  # What stands before the damage is good; the rest is asked for again.
+            pass  # The batches before the damage are good. The follower fetches the rest again.
         if taken:
             self.log.append_replicated(now, view[:taken])
         return taken
@@ -155,13 +157,13 @@ class MetadataLog:
     # Reading
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
-        """Whole batches below ``end_offset``, at least one if there is any. Raises OffsetOutOfRange."""
+        """Returns whole batches below ``end_offset``, at least one if there is any. Raises OffsetOutOfRange."""
         return self.log.read(offset, max_bytes, end_offset, True)
 
     def batches(self, offset: int, end_offset: int) -> Iterator[LogBatch]:
-        """The batches of one slice from ``offset`` on, at least one if there is any.
+        """Yields the batches of one slice from ``offset`` on, at least one if there is any.
 
-        Their CRC is looked at again: after a clean stop nobody else does. Raises InvalidRecords.
+        It checks their CRC again, because nothing else does so after a clean stop. Raises InvalidRecords.
         """
         data = self.log.read(offset, READ_BYTES, end_offset, True)
         for position, header in validate(data):
@@ -170,8 +172,8 @@ class MetadataLog:
     # Comparing
 
     def end_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where the largest epoch not above ``epoch`` ends. An epoch above all: the log's end. One from before the
-        oldest snapshot: that snapshot."""
+        """Where the largest epoch not above ``epoch`` ends. For an epoch above all others this is the log's end, and
+        for one that ends at the oldest snapshot it is that snapshot."""
         end = self.end
         if epoch >= end.epoch:
             return end
@@ -184,7 +186,7 @@ class MetadataLog:
         return OffsetAndEpoch(known.end_offset, known.epoch)
 
     def validate(self, offset: int, epoch: int) -> Validity:
-        """What a fetch from ``offset`` with the last fetched ``epoch`` gets (S-10)."""
+        """How to answer a fetch from ``offset`` by a replica whose last fetched epoch is ``epoch`` (S-10)."""
         start, oldest, latest = self.start_offset, self.snapshots.oldest, self.snapshots.latest
         if oldest is not None and latest is not None:
             at_start = offset == start == oldest.offset and epoch != oldest.epoch
@@ -198,14 +200,14 @@ class MetadataLog:
     # Moving the ends
 
     def truncate_to_diverging(self, end: OffsetAndEpoch) -> int:
-        """Cuts what a leader with the diverging ``end`` does not have; returns the new end offset. Committed records
-        are never cut: a leader without them must not have been elected."""
+        """Cuts the records that a leader with the diverging ``end`` does not have, and returns the new end offset.
+        Committed records are never cut, because a node that lacks them cannot be elected."""
         own = self.end_for_epoch(end.epoch)
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Takes away every batch that reaches ``offset`` or beyond; returns the new end offset. Raises
-        CutBelowHighWatermark: the node must end rather than forget what was committed."""
+        """Removes every batch that reaches ``offset`` or beyond, and returns the new end offset. Raises
+        CutBelowHighWatermark, because the node must end rather than forget committed records."""
         high_watermark = self.log.high_watermark
         if offset < high_watermark:
             raise CutBelowHighWatermark(
@@ -216,8 +218,8 @@ class MetadataLog:
         return self.log.truncate_to(offset)
 
     def install_snapshot(self, now: Now, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
-        """The log starts anew, empty, where the snapshot ends, unless it already reaches further (KafkaMetadataLog's
-        truncateToLatestSnapshot); True if it did."""
+        """Empties the log and starts it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot).
+        Returns False, and changes nothing, if the log already reaches that far."""
         end = self.end
         if (id.epoch, id.offset) <= (end.epoch, end.offset):
             return False
@@ -225,8 +227,8 @@ class MetadataLog:
         return True
 
     def delete_before(self, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
-        """The log starts at a snapshot that is held; whole segments go. False where it starts there or later, or what
-        the snapshot holds is not known to be committed."""
+        """Moves the start of the log to a snapshot that this node holds, and deletes whole segments before it. Returns
+        False if the log already starts there or later, or if the snapshot's end is not known to be committed."""
         if not self.log.log_start_offset < id.offset <= self.log.high_watermark:
             return False
         self.log.delete_records_before(id.offset)
@@ -236,11 +238,12 @@ class MetadataLog:
 
     @property
     def is_durable(self) -> bool:
-        """Nothing waits to be synced."""
+        """Whether nothing waits to be synced."""
         return not self.log.durability.dirty
 
     def sync_point(self) -> SyncPoint:
-        """Taken when a sync of its ``paths`` is asked for, given to ``mark_synced`` when it has completed."""
+        """Marks the bytes that a sync started now covers. Take it when you request a sync of its ``paths``, and pass it
+        to ``mark_synced`` when the sync has completed."""
         return self.log.sync_point()
 
     def mark_synced(self, point: SyncPoint) -> None:
@@ -248,7 +251,7 @@ class MetadataLog:
 
 
 def read_batch(batch: bytes) -> LogBatch:
-    """One whole batch, whose CRC was looked at. Raises InvalidRecords."""
+    """Reads one whole batch, whose CRC the caller has checked. Raises InvalidRecords."""
     header = read_header(batch)
     values: tuple[bytes, ...] = ()
     if not header.is_control:
@@ -261,9 +264,12 @@ def read_batch(batch: bytes) -> LogBatch:
 def open_metadata_log(
     disk: Disk, config: BrokerConfig, now: Now, clean: bool, snapshots: Snapshots
 ) -> Generator[None, None, MetadataLog]:
-    """Recovers it in slices: a torn tail is cut at the first bad batch; where the newest snapshot lies beyond the log
-    (a crash between its rename and the log's truncation), the log starts there. Raises StartRefused for a log that
-    begins where no snapshot reaches (KAFKA-14240)."""
+    """Opens and recovers the log in slices.
+
+    A torn tail is cut at the first bad batch. If a crash between the rename of the newest snapshot and the truncation
+    of the log left that snapshot beyond the log, the log starts at the snapshot. Raises StartRefused for a log that
+    begins where no snapshot reaches (KAFKA-14240).
+    """
     log_config = LogConfig(
         segment_bytes=config.metadata_log_segment_bytes,
         segment_ms=config.metadata_log_segment_ms,
@@ -287,8 +293,8 @@ def open_metadata_log(
 
 
 def _take_as_committed(log: MetadataLog, latest: OffsetAndEpoch) -> None:
-    """Snapshots hold only what is committed. Where a crash forgot that the log was to start at the oldest one, it
-    does so again."""
+    """Raises the high watermark to the latest snapshot, because snapshots hold only committed records. If a crash
+    undid the move of the log's start to the oldest snapshot, this moves it again."""
     log.log.advance_high_watermark(latest.offset)
     oldest = log.snapshots.oldest
     if oldest is not None and 0 < log.start_offset < oldest.offset:

@@ -1,7 +1,7 @@
 """The two small files beside the logs: who this node is (meta.properties) and its quorum state (quorum-state).
 
-Both have Kafka's formats. A file is replaced by writing ``<name>.tmp``, syncing it, and renaming it; the sync is the
-caller's, since it is answered later.
+Both have Kafka's formats. A file is replaced by writing ``<name>.tmp``, syncing it, and renaming it. The caller
+requests the sync, because it completes in a later event.
 """
 
 import json
@@ -16,12 +16,12 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 class StartRefused(Exception):  # noqa: N818 - says what happens, not only that something is wrong
-    """The data directory is not this node's, or damaged: one sentence with what to do."""
+    """The data directory is damaged or belongs to another node. The message is one sentence that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``cluster_id`` and ``directory_id``: base64 text, as Kafka writes UUIDs."""
+    """The content of meta.properties. ``cluster_id`` and ``directory_id`` are base64 text, as Kafka writes UUIDs."""
 
     cluster_id: str
     node_id: int
@@ -30,7 +30,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """-1: none. ``voters``: node IDs."""
+    """The content of quorum-state. An ID of -1 means none. ``voters`` holds node IDs."""
 
     leader_id: int
     leader_epoch: int
@@ -39,7 +39,7 @@ class QuorumState:
 
 
 def read_identity(disk: Disk, node_id: int) -> Identity | None:
-    """None for an empty directory. Raises StartRefused for another node's directory or an unreadable file."""
+    """Returns None for an empty directory. Raises StartRefused for another node's directory or an unreadable file."""
     if not disk.exists(META_PROPERTIES):
         return None
     lines = disk.read(META_PROPERTIES, 0, disk.size(META_PROPERTIES)).decode(errors="replace").splitlines()
@@ -66,7 +66,7 @@ def write_identity(disk: Disk, identity: Identity) -> str:
 
 
 def read_quorum_state(disk: Disk) -> QuorumState | None:
-    """None where there is none. Raises StartRefused for an unreadable file."""
+    """Returns None if there is no such file. Raises StartRefused for an unreadable file."""
     if not disk.exists(QUORUM_STATE):
         return None
     try:
@@ -93,5 +93,5 @@ def write_quorum_state(disk: Disk, state: QuorumState) -> str:
 
 
 def put_in_place(disk: Disk, temporary: str) -> None:
-    """Once synced: makes the new content the file."""
+    """Renames the temporary file over the old one. The temporary file must be synced before."""
     disk.rename(temporary, temporary.removesuffix(TEMPORARY_SUFFIX))

@@ -1,4 +1,5 @@
-"""Seeks a majority's votes: first whether it would get them (PROSPECTIVE, KIP-996), then in earnest (CANDIDATE)."""
+"""The two roles that seek votes. A PROSPECTIVE node asks the voters whether they would vote for it (the pre-vote of
+KIP-996), and a CANDIDATE asks for their binding votes."""
 
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,16 @@ if TYPE_CHECKING:
 
 VOTE_VERSION = 2
 RETRY_US = 50_000
-"""Until a voter that could not be reached is asked again; doubles."""
+"""A voter that could not be reached is asked again after this delay, which doubles each time."""
 LONGEST_RETRY_US = 400_000
 
 
 class Nominee(RoleState):
-    """``granted`` / ``rejected`` / ``failed``: voters by ID; a failed one is asked again until the election ends.
+    """Asks every voter for its vote and counts the answers.
 
-    The election is over early when a majority refuses, or when everyone was heard of, somebody refused, and the rest
-    cannot be reached.
+    ``granted``, ``rejected`` and ``failed`` hold voters by ID. A failed voter is asked again until the election ends.
+    The election is lost early in two cases: a majority refuses, or somebody refuses and every other voter has answered
+    or cannot be reached.
     """
 
     __slots__ = ("failed", "granted", "rejected")
@@ -45,22 +47,22 @@ class Nominee(RoleState):
 
     @property
     def known(self) -> int:
-        """Voters that were heard of, or could not be reached."""
+        """The number of voters that have answered or could not be reached."""
         return len(self.granted) + len(self.rejected) + len(self.failed)
 
     def won(self) -> None:
-        """A majority granted."""
+        """Called when a majority has granted its votes."""
 
     @property
     def may_win(self) -> bool:
-        """A majority's grants are enough."""
+        """Whether the grants of a majority are enough to win."""
         return True
 
     def lost(self) -> None:
-        """No majority will grant."""
+        """Called when a majority can no longer be expected."""
 
     def timed_out(self) -> None:
-        """Not enough answers came in time."""
+        """Called when not enough answers came within the election timeout."""
 
     def _ask(self, peer: int) -> None:
         quorum = self.quorum
@@ -98,12 +100,13 @@ class Nominee(RoleState):
 
 
 class Prospective(Nominee):
-    """Asks without binding anybody, so that a node that the others do without disturbs nobody. The leader that it lost
-    sight of stays known.
+    """Asks for votes that bind nobody, so that a node which the others can do without does not disturb them. The node
+    still knows the leader that it lost sight of.
 
-    ``starting``: it has not looked for a leader for long, and others that have just started grant what those would
-    refuse who fetch from one. So everyone is heard of first who can be reached: a leader among them says so. In epoch 0
-    a majority's word is enough: nobody leads without the votes of a majority, and these are in a later epoch.
+    ``starting`` says that the node has just started and has not looked for a leader for long. Other voters that have
+    just started would grant a pre-vote, while those that fetch from a leader would refuse it. So the node waits until
+    every voter has answered or could not be reached: a leader among them would say so. In epoch 0 a majority is
+    enough, because a leader needs the votes of a majority, and those would be in a later epoch.
     """
 
     __slots__ = ("_starting",)
@@ -122,7 +125,7 @@ class Prospective(Nominee):
         self.quorum.become_candidate()
 
     def lost(self) -> None:
-        """The others have a leader, or a longer log: goes back."""
+        """Returns to the role from before, because the others have a leader or a longer log."""
         quorum = self.quorum
         if quorum.leader_id == NO_NODE:
             quorum.become_unattached(quorum.epoch, voted_id=quorum.voted_id)
@@ -142,7 +145,7 @@ class Prospective(Nominee):
 
 
 class Candidate(Nominee):
-    """Of a new epoch, its own vote durable."""
+    """Seeks binding votes in a new epoch. Its vote for itself is durable."""
 
     __slots__ = ("_over",)
 
@@ -157,7 +160,7 @@ class Candidate(Nominee):
         self.quorum.become_leader()
 
     def lost(self) -> None:
-        """Seeks a new election after a random time, so that rivals do not meet again."""
+        """Seeks a new election after a random delay, so that rival candidates do not collide again."""
         if not self._over:
             self._over = True
             quorum = self.quorum

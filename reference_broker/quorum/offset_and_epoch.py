@@ -1,14 +1,14 @@
-"""A place in the metadata log: the name of a snapshot, or the end of a log."""
+"""A position in the metadata log. It names a snapshot, or the end of a log."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 METADATA_TOPIC_ID = (1).to_bytes(16, "big")
-"""Of ``__cluster_metadata``, fixed by Kafka (Uuid.METADATA_TOPIC_ID)."""
+"""The topic ID of ``__cluster_metadata``, which Kafka fixes (Uuid.METADATA_TOPIC_ID)."""
 
 
 class OffsetAndEpoch(NamedTuple):
-    """``offset`` is exclusive (an end offset); ``epoch``: of the last record below it."""
+    """``offset`` is exclusive (an end offset). ``epoch`` is that of the last record below it."""
 
     offset: int
     epoch: int
@@ -16,7 +16,8 @@ class OffsetAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The last record of a batch or of an image: its offset and epoch (-1: an empty log), and its batch's time."""
+    """Describes the last record of a batch or of an image: its offset, its epoch and the timestamp of its batch. All
+    are -1 for an empty log."""
 
     offset: int = -1
     epoch: int = -1
@@ -24,4 +25,4 @@ class Provenance:
 
 
 NOWHERE = Provenance()
-"""Of what holds no record yet."""
+"""The provenance of something that holds no record yet."""

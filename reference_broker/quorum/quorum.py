@@ -1,7 +1,8 @@
-"""One node's part in the quorum of the metadata log: who leads, what is committed (KIP-595, KIP-996).
+"""One node's part in the quorum of the metadata log: who leads, and what is committed (KIP-595, KIP-996).
 
-A pure state machine. Every change of epoch or vote is durable before anything is said or done in it; what comes
-meanwhile waits, in order. Roles are objects (``role_state``): what one of them began has no effect in the next.
+It is a pure state machine. Each change of epoch or vote is made durable before the node acts on it or answers; inputs
+that arrive meanwhile wait in order. Each role is an object (``role_state``). What one role began has no effect in the
+next.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,10 +52,10 @@ __all__ = [
 
 
 class Quorum:
-    """``voters``: node IDs, ascending; ``others``: those that are not this node. ``leader_id``, ``voted_id`` and
-    ``high_watermark``: -1 while not known. The high watermark never goes back while the node lives.
+    """``voters`` holds node IDs in ascending order, and ``others`` the voters without this node. ``leader_id``,
+    ``voted_id`` and ``high_watermark`` are -1 while not known. The high watermark never decreases while the node runs.
 
-    Raises StartRefused where the directory belongs to another set of voters, or its state is damaged.
+    Raises StartRefused if the directory belongs to another set of voters or its state is damaged.
     """
 
     __slots__ = (
@@ -109,7 +110,7 @@ class Quorum:
         self.gate = Gate(closed=True)
         self.log_sync = LogSync(log, self.ports)
         self.attempts = 0
-        """Elections sought since a leader was last heard of."""
+        """The number of elections that this node sought since it last heard from a leader."""
         self.leaving = False
         self.stopped = False
         self.high_watermark = UNKNOWN_OFFSET
@@ -131,7 +132,7 @@ class Quorum:
 
     @property
     def state(self) -> RoleState:
-        """The role with its doings: for requests, and for checks."""
+        """The object of the current role, for requests and for checks."""
         return self._state
 
     @property
@@ -140,7 +141,8 @@ class Quorum:
 
     @property
     def shown_leader_id(self) -> int:
-        """What clients are told: -1 also while this node has lost sight of the leader and seeks to replace it."""
+        """The leader that clients are told. It is also -1 while this node seeks to replace a leader that it lost sight
+        of."""
         return NO_NODE if self._state.role is Role.PROSPECTIVE else self.leader_id
 
     @property
@@ -153,17 +155,18 @@ class Quorum:
 
     @property
     def epoch_start_offset(self) -> int:
-        """Of the first record of the epoch that this node leads; -1 otherwise."""
+        """The offset of the first record of the epoch that this node leads, or -1 if it does not lead."""
         return self._state.start_offset if isinstance(self._state, Leader) else UNKNOWN_OFFSET
 
     def describe(self) -> QuorumDescription:
-        """Raises NotLeader: nobody else knows."""
+        """Raises NotLeader on any other node, because only the leader knows."""
         if not isinstance(self._state, Leader):
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
         return self._state.describe()
 
     def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
-        """Of a request that only the leader answers, in Kafka's order; None: go on. ``cluster_id`` None: not said."""
+        """The error of a request that only the leader answers, or None. The checks are in Kafka's order. ``cluster_id``
+        is None if the request does not name it."""
         if cluster_id is not None and cluster_id != self.cluster_id:
             return ErrorCode.inconsistent_cluster_id
         if leader_epoch != self.epoch:
@@ -175,23 +178,23 @@ class Quorum:
     # What others ask
 
     def start(self) -> None:
-        """Once; first of all, what the log holds is made durable."""
+        """Call it once. The node begins to act when everything in its log is durable."""
         self.log_sync.request(self._begin)
 
     def shut_down(self, done: Callable[[], None]) -> None:
-        """A leader tells the others that it resigns first, for as long as a request may take. Nothing is sent or
-        appended after ``done``."""
+        """Stops the node and calls ``done``, after which nothing is sent or appended. A leader first tells the others
+        that it resigns, and waits for their answers at most one request timeout."""
         self.gate.run(lambda: self._leave(done))
 
     def halt(self) -> None:
-        """Stops at once, also in the middle of a change of role: for a node that can wait no longer."""
+        """Stops at once, even in the middle of a change of role. It is for a node that cannot wait any longer."""
         if not self.stopped:
             self._stop()
 
     def append(self, values: Sequence[bytes]) -> Provenance:
-        """One batch of records with these values, whole or not at all.
+        """Appends one batch of records with these values, whole or not at all.
 
-        Raises NotLeader, BatchTooLarge or DiskError; nothing was written then."""
+        Raises NotLeader, BatchTooLarge or DiskError. Nothing was written then."""
         state = self._state
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
@@ -200,7 +203,7 @@ class Quorum:
         return last
 
     def contacted(self, replica_id: int) -> None:
-        """A replica asked for something other than the log: it is there (FetchSnapshot)."""
+        """Notes that a replica is alive, because it sent a request other than a fetch of the log (FetchSnapshot)."""
         if isinstance(self._state, Leader):
             self._state.contacted(replica_id)
 
@@ -214,13 +217,15 @@ class Quorum:
         self.gate.run(lambda: quorum_requests.end_epoch(self, body, answer))
 
     def handle_fetch(self, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
-        """Of the metadata log; waits for records or a newer high watermark than the fetcher tells (KIP-1166)."""
+        """A fetch of the metadata log. It waits for records, or for a high watermark that is newer than the fetcher's
+        (KIP-1166)."""
         self.gate.run(lambda: quorum_requests.fetch(self, request, answer))
 
     # What roles tell
 
     def heed(self, leader_id: int, epoch: int) -> bool:
-        """What any answer tells of the quorum. True if this node is in another role by it, or has stopped."""
+        """Acts on the leader and epoch that an answer names. Returns True if they changed this node's role, or if the
+        node has stopped."""
         if self.stopped:
             return True
         is_news = self.leader_id == NO_NODE and leader_id in self.others
@@ -228,12 +233,12 @@ class Quorum:
             return False
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)
-        else:  # A leader of that epoch that is told to be this node has lost what it knew: its vote was its own.
+        else:  # If others say that this node leads the epoch, it lost that state. It voted for itself in the epoch.
             self.become_unattached(epoch, voted_id=self.node_id if leader_id == self.node_id else NO_NODE)
         return True
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Never back, and never beyond this node's log; True if it moved."""
+        """Raises the high watermark, but not beyond the end of this node's log. Returns True if it moved."""
         offset = min(offset, self.log.end_offset)
         if offset <= max(self.high_watermark, 0):
             return False
@@ -244,7 +249,7 @@ class Quorum:
         return True
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        """All that it holds was committed."""
+        """Raises the high watermark to the snapshot's end, because everything in a snapshot was committed."""
         if snapshot.offset > self.high_watermark:
             self.high_watermark = snapshot.offset
             self.ports.note("high_watermark", ("offset", snapshot.offset))
@@ -255,7 +260,7 @@ class Quorum:
         return self._number
 
     def all_told(self) -> None:
-        """Everyone knows of the resignation, or cannot be told in time."""
+        """Ends a shutdown: every voter knows of the resignation, or cannot be told in time."""
         if self.leaving and not self.stopped:
             self._stop()
 
@@ -287,14 +292,14 @@ class Quorum:
     def _become(
         self, state: RoleState, epoch: int, leader_id: int, voted_id: int, then: Callable[[], None] | None = None
     ) -> None:
-        """Decided now, begun when durable. ``then``: answers the request that led here."""
+        """Decides on a role now and starts it when that is durable. ``then`` answers the request that led to it."""
         before, self._state = self._state, state
         assert epoch >= self.epoch, f"from epoch {self.epoch} back to {epoch}"
         assert not self.gate.closed, f"{before.role} becomes {state.role} while its state is being kept"
         led_epoch = self.epoch
         before.stop()
         self.epoch, self.voted_id = epoch, voted_id
-        self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # Nobody is told of whom it may forget.
+        self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # The leader may not be told before it is durable.
         self.gate.closed = True
         if isinstance(before, Leader) and before.start_offset >= 0:
             self.listener.leadership_lost(led_epoch)
@@ -320,7 +325,8 @@ class Quorum:
     # What is kept
 
     def _persist(self, done: Callable[[], None]) -> None:
-        """A leader that is not known any more stays in the file: nobody relies on it."""
+        """Makes epoch, vote and leader durable, then calls ``done``. If only the leader became unknown, the file stays
+        as it is, because nobody relies on the leader in it."""
         kept = self._durable
         is_kept = (kept.leader_epoch, kept.voted_id) == (self.epoch, self.voted_id)
         if is_kept and self._coming_leader_id in (NO_NODE, kept.leader_id):
@@ -341,7 +347,8 @@ class Quorum:
         self.ports.sync((path,), durable)
 
     def _recovered(self) -> QuorumState:
-        """As kept, or of the log's epoch where that is newer (a state file that was lost). Raises StartRefused."""
+        """The state from the file, or a state of the log's epoch if that is newer, which means that the file was lost.
+        Raises StartRefused."""
         kept = read_quorum_state(self.surroundings.disk)
         if kept is not None and kept.voters and tuple(sorted(kept.voters)) != self.voters:
             raise StartRefused(
@@ -354,8 +361,8 @@ class Quorum:
         return kept
 
     def _begin(self) -> None:
-        """Back in the epoch of before: behind its leader, never as its leader or candidate, whatever this node was (it
-        may have lost records that it wrote as such)."""
+        """Returns to the epoch from before the restart, and follows its leader if that was another node. This node
+        never leads or seeks that epoch again, because it may have lost records that it wrote in it."""
         kept = self._durable
         self.gate.closed = False
         if self.voters == (self.node_id,):

@@ -1,6 +1,6 @@
-"""How requests of the quorum are judged and answered, in the order of checks of Kafka's KafkaRaftClient.
+"""Checks and answers the requests of the quorum. The checks are in the order of Kafka's KafkaRaftClient.
 
-A change of role that a request leads to is durable before its answer.
+If a request changes this node's role, the change is durable before the answer is sent.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchRespon
 
 
 def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:
-    """Of the request as a whole."""
+    """The error of the request as a whole, or None."""
     if quorum.stopped:
         return ErrorCode.broker_not_available
     if cluster_id is not None and cluster_id != quorum.cluster_id:
@@ -128,7 +128,8 @@ def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) ->
 
 
 def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) -> Error | None:
-    """Of a request between voters. ``voter_id``: whom it is meant for (-1: not said)."""
+    """The error of a request between voters, or None. ``voter_id`` is the voter that it is meant for, or -1 if the
+    request does not say."""
     if epoch < quorum.epoch:
         return ErrorCode.fenced_leader_epoch
     if remote_id < 0 or remote_id == quorum.node_id:

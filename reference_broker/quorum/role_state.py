@@ -1,4 +1,4 @@
-"""What the roles have in common: timers and questions that end with the role in which they were begun."""
+"""The base class of the roles. It owns a role's timers and requests, which lose their effect when the role ends."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 
 class RoleState:
-    """One stay in one role of one epoch. Made when the role is decided, ``start``ed when that is durable, ``stop``ped
-    when another role is decided, ``depart``ed when the other one is durable."""
+    """One stay in one role of one epoch.
+
+    The quorum creates it when it decides on the role, and calls ``start`` once that decision is durable. It calls
+    ``stop`` when it decides on another role, and ``depart`` once that other role is durable.
+    """
 
     __slots__ = ("_timers", "live", "quorum")
 
@@ -25,25 +28,27 @@ class RoleState:
         self._timers: dict[int, int] = {}
 
     def start(self) -> None:
-        """The role is durable: acts."""
+        """Begins to act: the role is durable now."""
 
     def stop(self) -> None:
-        """Nothing that was begun in this role has an effect any more."""
+        """Ends everything that this role began: its timers are cancelled, and late answers are ignored."""
         self.live = False
         for timer in self._timers.values():
             self.quorum.ports.cancel_timer(timer)
         self._timers.clear()
 
     def depart(self) -> None:
-        """Answers whom this role kept waiting; the epoch that follows is durable."""
+        """Answers the requests that this role kept waiting. The epoch that follows is durable by now."""
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        """Whether ``candidate_id`` gets this node's vote in the epoch of this role. ``up_to_date``: its log ends at or
-        beyond this node's."""
+        """Whether ``candidate_id`` gets this node's vote in the epoch of this role.
+
+        ``up_to_date`` says that the candidate's log ends at or beyond this node's.
+        """
         raise AssertionError(f"{self.role} neither votes nor refuses ({candidate_id}, {up_to_date}, {pre_vote})")
 
     def after(self, delay_us: int, fire: Callable[[], None]) -> int:
-        """Calls ``fire`` in the role only; returns a number for ``forget``."""
+        """Calls ``fire`` after the delay, unless the role has ended by then. Returns a number for ``forget``."""
         return self.at(self.quorum.ports.now().mono_us + delay_us, fire)
 
     def at(self, deadline_us: int, fire: Callable[[], None]) -> int:
@@ -57,7 +62,7 @@ class RoleState:
         return number
 
     def when_synced(self, done: Callable[[], None]) -> None:
-        """Calls ``done``, in the role only, when all that stands in the log now is durable."""
+        """Calls ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
         quorum = self.quorum
         quorum.log_sync.request(lambda: quorum.gate.run(lambda: done() if self.live else None))
 
@@ -76,8 +81,11 @@ class RoleState:
         replied: Callable[[Answer], None],
         failed: Callable[[], None],
     ) -> None:
-        """``replied`` and ``failed`` are called in this role only, and not with what makes the node leave it. ``api``:
-        key and version. ``failed`` also where the answer is none, or of an older epoch than the role's."""
+        """Sends a request to ``peer`` and calls ``replied`` or ``failed``. ``api`` is the request's key and version.
+
+        Neither is called after the role has ended, nor for an answer that makes the node leave the role. ``failed`` is
+        also called for an answer that cannot be read or that is of an older epoch than the role's.
+        """
 
         def reply(answer: Answer | None) -> None:
             stale = answer is None or answer.epoch < self.quorum.epoch

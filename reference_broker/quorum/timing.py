@@ -1,18 +1,19 @@
-"""How long the quorum waits for what; random where nodes must not act at the same moment."""
+"""The waiting times of the quorum. They are random where nodes must not act at the same moment."""
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.chance import RandomSource
 
 GONE_DELAY_US = 50_000
-"""Between the leader's end being noticed and the first election, at random up to this much: all notice at once."""
+"""A follower that notices the end of its leader seeks an election after a random delay of at most this much, because
+all followers notice at once."""
 FIRST_BACKOFF_US = 50_000
 START_DELAY_US = (20_000, 100_000)
-"""Between a voter's start and its first election, at random: a leader that lives is asked before, and voters that are
-started together do not rival."""
+"""A voter seeks its first election after a random delay between these two. A live leader is found before, and voters
+that start together do not compete."""
 
 
 class QuorumTiming:
-    """``check_quorum_us``: 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
+    """``check_quorum_us`` is 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
 
     __slots__ = (
         "_backoff_max_us",
@@ -36,18 +37,18 @@ class QuorumTiming:
         return self.request_timeout_ms * 1000
 
     def election_us(self) -> int:
-        """Of one election, and of waiting for somebody else's: between one and two timeouts."""
+        """The duration of one election, and of the wait for somebody else's: between one and two election timeouts."""
         timeout_us = self.election_timeout_ms * 1000
         return timeout_us + self._random.randrange(timeout_us)
 
     def start_us(self) -> int:
-        """Before the first election of a voter that starts without a leader."""
+        """The delay before the first election of a voter that starts without a leader."""
         return self._random.randrange(*START_DELAY_US)
 
     def backoff_us(self, attempts: int) -> int:
-        """After an election without a winner: longer with each."""
+        """The delay after an election without a winner. Its limit doubles with each attempt."""
         return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(attempts, 10), self._backoff_max_us))
 
     def gone_us(self, attempts: int) -> int:
-        """Before an election because the leader is gone."""
+        """The delay before an election because the leader is gone. Its limit doubles with each attempt."""
         return 1 + self._random.randrange(min(GONE_DELAY_US << min(attempts, 10), self.fetch_timeout_us))

@@ -1,4 +1,5 @@
-"""Without a known leader: looks for one, and as a voter seeks to become one when none is found in time."""
+"""The two roles without a known leader. The node looks for a leader, and a voter that finds none in time seeks to
+become the leader itself."""
 
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ END_EPOCH_VERSION = 1
 
 
 class Unattached(RoleState):
-    """Also after this node voted for another, until that one is known to lead. Observers know no other waiting.
+    """The node knows no leader of its epoch. It is also in this role after it voted for another node, until it knows
+    that this node leads. An observer without a leader is always in this role.
 
-    ``starting``: the node has just started, and may find that a leader lives: its first election comes soon, but is
-    careful. Unlike Kafka, where each start of a cluster waits for an election timeout.
+    ``starting`` says that the node has just started, so a leader may exist that it has not found yet. Its first
+    election comes soon, but is careful. In Kafka, each start of a cluster waits for an election timeout.
     """
 
     __slots__ = ("_discovery", "_starting")
@@ -45,10 +47,11 @@ class Unattached(RoleState):
 
 
 class Resigned(RoleState):
-    """Led this epoch and does no more: tells the others whom it would like to follow, then waits for a new leader.
+    """The node led this epoch and has resigned. It tells the other voters which of them it prefers, and then waits for
+    a new leader.
 
-    ``successors``: the other voters, the longest log first. Asks for votes itself when nobody else has for the time of
-    an election, unless the node is leaving.
+    ``successors`` are the other voters, the longest log first. If no new epoch begins within the time of one election,
+    the node asks for votes itself, unless it is shutting down.
     """
 
     __slots__ = ("_untold", "successors")
@@ -68,7 +71,7 @@ class Resigned(RoleState):
             self.after(quorum.timing.election_us(), quorum.become_prospective)
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
-        """Its vote in this epoch was its own."""
+        """Grants pre-votes only, because the node voted for itself in this epoch."""
         return pre_vote and up_to_date
 
     def _tell(self, peer: int) -> None:
@@ -84,7 +87,7 @@ class Resigned(RoleState):
         )
 
     def _heard(self, peer: int) -> None:
-        """It knows, or cannot be told."""
+        """The peer knows of the resignation, or cannot be told."""
         self._untold.pop(peer, None)
         if not self._untold:
             self.quorum.all_told()

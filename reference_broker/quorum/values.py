@@ -1,4 +1,4 @@
-"""What the quorum tells others and asks of them: roles, descriptions, its listener, the download of snapshots."""
+"""The types that the quorum shares with its users: roles, descriptions, the listener, and the snapshot download."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ UNKNOWN_OFFSET = -1
 
 
 class Role(Enum):
-    """Names as in Kafka's QuorumState (KIP-595; PROSPECTIVE: KIP-996). Observers are UNATTACHED or FOLLOWER."""
+    """The names are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). An observer is always
+    UNATTACHED or FOLLOWER."""
 
     UNATTACHED = "unattached"
     FOLLOWER = "follower"
@@ -23,12 +24,14 @@ class Role(Enum):
 
 
 class NotLeader(Exception):  # noqa: N818 - says what is, as Kafka's NotLeaderException
-    """Only the leader appends, from the moment on when its epoch's first record stands; nothing was written."""
+    """This node cannot append, and nothing was written. Only the leader appends, and only after it has written the
+    first record of its epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """As the leader sees it; -1: not known. Times are wall-clock milliseconds; of the leader itself: now."""
+    """A replica as the leader sees it; -1 means not known. Times are wall-clock milliseconds. The leader reports the
+    current time for itself."""
 
     replica_id: int
     log_end_offset: int
@@ -38,7 +41,8 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """The content of a DescribeQuorum answer. ``observers``: those heard of in the last five minutes."""
+    """The content of a DescribeQuorum answer. ``observers`` are those that the leader has heard from in the last five
+    minutes."""
 
     leader_id: int
     leader_epoch: int
@@ -48,44 +52,45 @@ class QuorumDescription:
 
 
 class QuorumListener(Protocol):
-    """Told after the change; may append at once."""
+    """The quorum calls it after each change. The listener may append at once."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """-1: nobody is known to lead ``epoch``, which is durable."""
+        """``leader_id`` is -1 if no leader of ``epoch`` is known. ``epoch`` is durable."""
         ...
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        """This node leads; the epoch's first record stands at ``start_offset`` and is not committed yet."""
+        """This node leads. The epoch's first record is at ``start_offset`` and is not committed yet."""
         ...
 
     def leadership_lost(self, epoch: int) -> None:
-        """From now on ``append`` raises NotLeader. Follows each ``leadership_won`` that ends."""
+        """A leadership that ``leadership_won`` announced has ended. From now on ``append`` raises NotLeader."""
         ...
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
-        """Everything below is committed and stands in this node's log, or in the snapshot at its start."""
+        """Every record below it is committed, and is in this node's log or in the snapshot at the log's start."""
         ...
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        """A downloaded snapshot took the place of the whole log."""
+        """A downloaded snapshot has replaced the whole log."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The snapshot stands, verified and durable, and the log starts at its end."""
+    """The snapshot is verified and durable, and the log now starts at its end."""
 
     id: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class Rediscover:
-    """The leader has no such snapshot, or not these bytes: ask it anew which one to take (S-10)."""
+    """The leader does not have this snapshot, or has other bytes for it. The follower must ask the leader again which
+    snapshot to download (S-10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """The one who was asked told of another leader (-1: of none that it knows) or another epoch."""
+    """The node that was asked reported another leader or another epoch. ``leader_id`` is -1 if it knows no leader."""
 
     leader_id: int
     leader_epoch: int
@@ -110,9 +115,10 @@ class Download(Protocol):
         progress: Callable[[], None],
         outcome: Callable[[Outcome], None],
     ) -> None:
-        """``progress`` at each piece that arrives; then ``outcome`` once, unless cancelled."""
+        """Starts a download. It calls ``progress`` for each piece that arrives, and then ``outcome`` once, unless it is
+        cancelled before."""
         ...
 
     def cancel(self) -> None:
-        """What was transferred stays for another time; no callback follows."""
+        """Ends the download without a further callback. The bytes received so far are kept for a later resume."""
         ...

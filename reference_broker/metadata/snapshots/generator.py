@@ -1,7 +1,8 @@
-"""Makes snapshots of what is published, on every node for itself: after so many bytes of records, or so much time.
+"""Makes snapshots of published images. Each node makes its own, after a number of bytes of records or a time.
 
-Order: the whole file, its sync, its rename; only then may the log before it go (``cleaner``). A crash at any point
-leaves a snapshot or none. When the disk is full the node goes on without and tries again later.
+It writes the whole file, syncs it and renames it. Only then may the log before it be deleted (``cleaner``). So a crash
+at any point leaves a whole snapshot or none. If the disk is full, the node runs without the snapshot and tries again
+later.
 """
 
 from collections.abc import Iterator
@@ -21,14 +22,14 @@ from reference_broker.quorum.snapshots.file_names import made_path
 from reference_broker.quorum.snapshots.store import SnapshotStore
 
 RETRY_US = 10_000_000
-"""After a failure, before the next attempt."""
+"""The delay between a failure and the next attempt."""
 
 
 class SnapshotGenerator:
-    """At most one is being made at a time; always of the newest image of then. ``cleaner``: deletes old ones.
+    """Makes at most one snapshot at a time, always of the newest image. ``cleaner`` deletes old snapshots.
 
-    ``_pending_bytes``: of records published since the image of the last snapshot. ``_last_us``: when that was begun, or
-    loaded, or fetched. ``_making``: the one on its way.
+    ``_pending_bytes`` is the size of the records published since the image of the last snapshot, and ``_last_us`` is
+    when that snapshot was begun, loaded or fetched. ``_making`` is the one being made.
     """
 
     __slots__ = (
@@ -65,8 +66,8 @@ class SnapshotGenerator:
         self._timer_us = 0
 
     def published(self, image: MetadataImage, record_bytes: int) -> None:
-        """``image`` ends where a batch ends and holds no part of a transaction; ``record_bytes``: of the batches that
-        it has beyond the one before."""
+        """Takes a new image, which ends where a batch ends and holds no part of an open transaction. ``record_bytes``
+        is the size of the batches since the image before."""
         self._image = image
         self._pending_bytes += record_bytes
         if self._store.holds(snapshot_id(image)):
@@ -99,7 +100,7 @@ class SnapshotGenerator:
         return latest is None or (snapshot.epoch, snapshot.offset) > (latest.epoch, latest.offset)
 
     def _due_us(self) -> int | None:
-        """None: not before more is published."""
+        """When the next snapshot is due, or None if not before more is published."""
         config = self._config
         if self._pending_bytes >= config.metadata_log_max_record_bytes_between_snapshots:
             return self._not_before_us
@@ -107,7 +108,7 @@ class SnapshotGenerator:
         return max(self._last_us + interval_ms * 1000, self._not_before_us) if interval_ms > 0 else None
 
     def _wake_at(self, deadline_us: int) -> None:
-        """One timer is enough, the earliest: it looks anew when it fires."""
+        """Keeps only the earliest timer. When it fires, the generator checks again what is due."""
         ports = self._surroundings.ports
         if self._timer is not None:
             if self._timer_us <= deadline_us:
@@ -132,7 +133,7 @@ class SnapshotGenerator:
         self._schedule(attempt)
 
     def _schedule(self, attempt: "_Attempt") -> None:
-        """Each slice is an event of its own."""
+        """Runs the next slice in an event of its own."""
         ports = self._surroundings.ports
         ports.set_timer(ports.now().mono_us, lambda: self._slice(attempt))
 
@@ -153,7 +154,7 @@ class SnapshotGenerator:
         self._surroundings.ports.sync((path,), lambda: self._durable(attempt))
 
     def _durable(self, attempt: "_Attempt") -> None:
-        """Unless one that is newer came from the leader meanwhile."""
+        """Renames the snapshot, unless a newer one has come from the leader meanwhile."""
         snapshot = attempt.id
         try:
             if not self._is_new(snapshot):
@@ -170,7 +171,7 @@ class SnapshotGenerator:
         self._make_if_due()
 
     def _failed(self, attempt: "_Attempt", error: DiskError) -> None:
-        """Nothing of it stays, and what it would have held still waits for a snapshot."""
+        """Deletes the failed file. The records that it would have held still count towards the next snapshot."""
         self._note("snapshot_failed", attempt.id, ("why", str(error)))
         self._making = None
         self._pending_bytes += attempt.record_bytes
@@ -188,7 +189,7 @@ class SnapshotGenerator:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """One snapshot being made. ``record_bytes``: what made it due."""
+    """One snapshot being made. ``record_bytes`` is the size of the records since the snapshot before."""
 
     id: OffsetAndEpoch
     started_us: int

@@ -1,4 +1,4 @@
-"""What is measured of snapshots, under the names of KIP-630 (S-14), and the trace's line of each load."""
+"""The metrics of snapshots, under the names of KIP-630 (S-14). It also writes the trace's line for each load."""
 
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
@@ -9,7 +9,8 @@ DOMAIN, KIND = "kafka.controller", "KafkaController"
 
 
 class SnapshotMetrics:
-    """Times in milliseconds, from the first slice to the last; of making one: until it is durable and renamed."""
+    """Measures latencies in milliseconds. Loading is measured from the first slice to the last, and making a snapshot
+    from the first slice until it is durable and renamed."""
 
     __slots__ = ("_generated_ms", "_load_started_us", "_loaded_ms", "_ports", "_size_bytes", "_store")
 
@@ -28,7 +29,7 @@ class SnapshotMetrics:
         self.show_size()
 
     def show_size(self) -> None:
-        """Of the newest snapshot; 0 without one."""
+        """Sets the size to that of the newest snapshot, or to 0 without one."""
         latest = self._store.latest
         self._size_bytes.value = 0 if latest is None else self._store.size(latest)
 

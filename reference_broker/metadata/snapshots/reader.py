@@ -15,12 +15,12 @@ from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.reader import read_records
 
 RECORDS_PER_SLICE = 200
-"""Decoded and replayed in some 3 ms."""
+"""One slice decodes and replays this many, in some 3 ms."""
 
 
 def load_snapshot(disk: Disk, store: SnapshotStore, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
-    """The image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot and for
-    one with transaction markers (T-3): nothing of such a file is used."""
+    """Returns the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
+    and for one with transaction markers (T-3). Nothing of such a file is used."""
     if store.load_observer is not None:
         store.load_observer.load_started(snapshot)
     path = store.path(snapshot)
@@ -45,7 +45,7 @@ def _loaded(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Generator[None, 
             timestamp_ms = header_timestamp_ms(batch.data) if timestamp_ms < 0 else timestamp_ms
             continue
         for record in read_records(batch.data):
-            # ``replay`` knows no markers: one of them is a fault, as is any record that cannot follow.
+            # ``replay`` knows no markers, so a marker is a fault, as is any record that cannot follow.
             replay(delta, decode(record.value or b""))
             taken += 1
             if taken % RECORDS_PER_SLICE == 0:

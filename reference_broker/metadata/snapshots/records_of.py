@@ -1,4 +1,5 @@
-"""The records of a snapshot: one for each thing that lives (S-16), in an order that depends on the content alone."""
+"""Turns an image into the records of its snapshot: one for each thing that exists (S-16). Their order depends on the
+content alone."""
 
 from collections.abc import Iterator
 
@@ -24,8 +25,8 @@ NO_BROKER = -1
 
 
 def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Lazily, so that its caller may take them in slices: the image never changes. Replaying them on an empty image
-    gives the same content. The metadata version comes first: it says how to read what follows."""
+    """Yields the records lazily, so that the caller may take them in slices; the image never changes. Replaying them on
+    an empty image gives the same content. The metadata version comes first, because it says how to read the rest."""
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION_FEATURE, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     yield from _metadata_epoch(image)
@@ -38,7 +39,7 @@ def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
         for name in sorted(settings):
             yield ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=settings[name])
     if image.next_producer_id > 0:
-        # Whose block was the last is not part of the metadata.
+        # The metadata does not tell which broker got the last block.
         yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
 
 

@@ -1,4 +1,4 @@
-"""Writes one image as a snapshot, in slices, under a name that nobody takes for a snapshot."""
+"""Writes one image as a snapshot, in slices, under a temporary name that no reader takes for a snapshot."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -12,19 +12,19 @@ from reference_broker.quorum.snapshots.file_names import made_path
 from reference_broker.quorum.snapshots.format import data_batch, footer_batch, header_batch
 
 RECORDS_PER_BATCH = 150
-"""Encoded and written in some 3 ms."""
+"""One slice encodes and writes this many, in some 3 ms."""
 
 
 def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:
-    """Of the snapshot that holds exactly this image."""
+    """The ID of the snapshot that holds exactly this image."""
     return OffsetAndEpoch(image.provenance.offset + 1, image.provenance.epoch)
 
 
 def write_snapshot(disk: Disk, image: MetadataImage) -> Iterator[None]:
-    """A batch at each step, the footer with the last; then ``made_path`` is complete, but not durable.
+    """Writes one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not durable.
 
-    The image never changes, so writes that go on meanwhile cannot get into it. Raises DiskError: what is there then is
-    to be deleted.
+    The image never changes, so records that are committed meanwhile do not get into it. Raises DiskError; the caller
+    must then delete the file.
     """
     snapshot = snapshot_id(image)
     path = made_path(snapshot)

@@ -1,8 +1,8 @@
 """Deletes old snapshots and the log before the oldest that is kept (S-15; KafkaMetadataLog.maybeClean).
 
-What is beyond ``metadata.max.retention.bytes`` or ``.ms`` may go. The newest snapshot always stays; a superseded one
-stays for ``crucible.metadata.snapshot.keep.ms``, and as long again after each advance of a download of it. The log
-goes first: it never starts where no snapshot reaches.
+Data beyond ``metadata.max.retention.bytes`` or ``.ms`` may be deleted. The newest snapshot always stays. A superseded
+one stays for ``crucible.metadata.snapshot.keep.ms``, and for as long again after each advance of a download of it. The
+log is cut before the snapshot is deleted, so that the log never starts where no snapshot reaches.
 """
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -14,19 +14,20 @@ from reference_broker.quorum.snapshots.format import SnapshotDamaged
 from reference_broker.quorum.snapshots.store import SnapshotStore
 
 CHECK_US = 60_000_000
-"""Kafka's interval between two looks (KafkaMetadataLog)."""
+"""Kafka's interval between two checks (KafkaMetadataLog)."""
 RETRY_US = 1_000_000
 
 
 class SnapshotCleaner:
-    """Looks after each new snapshot, when one becomes due, and every minute while there is anything to delete."""
+    """Checks after each new snapshot, when a snapshot becomes due, and every minute while anything may be deleted."""
 
     __slots__ = ("_config", "_log", "_store", "_surroundings", "_timer")
 
     def __init__(
         self, surroundings: Surroundings, config: BrokerConfig, store: SnapshotStore, log: MetadataLog
     ) -> None:
-        """Finishes what a crash may have interrupted: the log's start was moved, the snapshot before it not deleted."""
+        """Deletes the snapshots before the log's start. A crash leaves one there if it comes after the move of the
+        start and before the deletion of the snapshot."""
         self._surroundings = surroundings
         self._config = config
         self._store = store
@@ -38,7 +39,7 @@ class SnapshotCleaner:
         self._look_again()
 
     def check(self) -> None:
-        """Deletes what may go now."""
+        """Deletes everything that may be deleted now."""
         try:
             while self._step():
                 pass
@@ -49,7 +50,7 @@ class SnapshotCleaner:
     # What may go
 
     def _step(self) -> bool:
-        """One deletion; False if there was none."""
+        """Makes one deletion. Returns False if nothing may be deleted."""
         store = self._store
         oldest = store.oldest
         if oldest is None:
@@ -69,7 +70,7 @@ class SnapshotCleaner:
         return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
-        """From when on it may be deleted. A download that stalls does not hold it for longer."""
+        """The time from which on it may be deleted. Only a download that advances moves that time."""
         since_us = self._store.superseded_us(snapshot, self._now_us())
         advanced_us = self._store.readers.advanced_us(snapshot)
         if advanced_us is not None:
@@ -79,7 +80,8 @@ class SnapshotCleaner:
     # Deleting
 
     def _remove(self, snapshot: OffsetAndEpoch) -> bool:
-        """False where the log cannot start at the next one yet: what that holds is not known to be committed here."""
+        """Deletes a snapshot. Returns False if the log cannot start at the next snapshot yet, because this node does
+        not know that the next one's records are committed."""
         ids = self._store.ids
         if snapshot == ids[0] and self._log.start_offset < ids[1].offset and not self._delete_log_before(ids[1]):
             return False

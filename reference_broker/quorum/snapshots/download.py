@@ -1,8 +1,9 @@
-"""Fetches a snapshot from the leader, piece by piece, and puts it in place of the log (S-8 to S-11).
+"""Fetches a snapshot from the leader, piece by piece, and replaces the log with it (S-8 to S-11).
 
-Each piece is durable, with a checksum of all before it, when the next is asked for. So a transfer goes on where it was
-after any interruption, also after this node was killed, as long as the leader and the snapshot are the same: equal
-IDs at two leaders need not mean equal bytes. The whole file is verified, then renamed, then the log is cut.
+Each piece is durable, with a checksum of all bytes up to its end, before the next one is requested. So a transfer can
+resume where it was after any interruption, even after this node was killed. It resumes only with the same leader and
+the same snapshot, because a snapshot with the same ID may have other bytes on another leader. At the end the whole file
+is verified, then renamed, and then the log is cut.
 """
 
 from collections.abc import Callable, Generator
@@ -31,16 +32,16 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 BYTES_PER_SLICE = 2**20
-"""Verified in one event, below 1 ms."""
+"""One event verifies this much, in less than 1 ms."""
 _LEADER_ERRORS = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch, ErrorCode.not_leader_or_follower)
 _NOT_THERE = (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range, ErrorCode.offset_out_of_range)
 
 
 class SnapshotDownload:
-    """Implements ``quorum.values.Download``: one transfer at a time.
+    """Implements ``quorum.values.Download`` with one transfer at a time.
 
-    ``_job``: the current one; what an earlier one waited for finds that it is over and does nothing. ``_partial``: the
-    bytes held, verified by this process; kept after a cancel.
+    ``_job`` is the current transfer. A callback of an earlier one finds that its job is over and does nothing.
+    ``_partial`` holds the bytes received so far, which this process has verified. It is kept after a cancel.
     """
 
     __slots__ = (
@@ -78,7 +79,7 @@ class SnapshotDownload:
         progress: Callable[[], None],
         outcome: Callable[[Outcome], None],
     ) -> None:
-        """Everything follows in events of its own."""
+        """Starts a transfer in place of the current one. All its work is done in later events."""
         self.cancel()
         self._job = _Job(leader, leader_epoch, id, progress, outcome)
         self._step(self._job, lambda job: self._prepare(job))
@@ -91,7 +92,7 @@ class SnapshotDownload:
     def _prepare(self, job: "_Job") -> None:
         end = self._log.end
         if (job.id.epoch, job.id.offset) <= (end.epoch, end.offset):
-            self._end(job, Failed())  # The log has all of that; it is asked anew from its end.
+            self._end(job, Failed())  # The log already holds all of it. The follower fetches from the log's end again.
         elif self._store.holds(job.id):
             self._install(job)
         elif self._known(job) is not None:
@@ -102,13 +103,13 @@ class SnapshotDownload:
             self._anew(job, "another leader or snapshot")
 
     def _known(self, job: "_Job") -> Partial | None:
-        """What this process holds of this snapshot from this leader."""
+        """The bytes that this process holds of this snapshot from this leader."""
         partial = self._partial
         same = partial is not None and (partial.leader, partial.id) == (job.leader, job.id)
         return partial if same and self._store.partial == job.id else None
 
     def _recover(self, job: "_Job") -> Generator[None, None, None]:
-        """What an earlier process left on disk: its length is what its checksums say."""
+        """Resumes a transfer that an earlier process left on disk. The checksums tell how many of its bytes count."""
         partial = yield from read_partial(self._surroundings.disk, job.id)
         if partial is None or partial.leader != job.leader:
             self._anew(job, "another leader" if partial is not None else "its progress is unreadable")
@@ -180,7 +181,8 @@ class SnapshotDownload:
             self._take(job, piece)
 
     def _take(self, job: "_Job", piece: Piece) -> None:
-        """Bytes are written once, at their position: an answer for any other is none to this question."""
+        """Appends the piece. An answer for another position does not belong to this request and fails the transfer, so
+        that every byte is written once."""
         partial = self._partial
         held = 0 if partial is None else partial.length
         if piece.position != held or piece.id not in (None, job.id) or (not piece.data and not piece.is_last):
@@ -231,7 +233,7 @@ class SnapshotDownload:
     # The whole
 
     def _verify(self, job: "_Job", partial: Partial) -> Generator[None, None, None]:
-        """Nothing is given a snapshot's name that is not one, from its header to its footer."""
+        """Checks the whole file, from its header to its footer, before it gets a snapshot's name."""
         checked = 0
         try:
             for batch in read_batches(self._surroundings.disk, partial.paths[0], job.id):
@@ -250,7 +252,7 @@ class SnapshotDownload:
         self._install(job)
 
     def _install(self, job: "_Job") -> None:
-        """The log first: a crash in between is repaired when it is opened."""
+        """Cuts the log, then deletes older snapshots. If a crash comes between, the next start repairs it."""
         ports = self._surroundings.ports
         if not self._log.install_snapshot(ports.now(), job.id):
             self._end(job, Failed())
@@ -263,7 +265,7 @@ class SnapshotDownload:
         self._end(job, Installed(job.id))
 
     def _delete_older(self, snapshot: OffsetAndEpoch) -> None:
-        """The log no longer follows on them."""
+        """Deletes older snapshots, because the log no longer continues them."""
         for older in self._store.ids:
             if older.offset < snapshot.offset:
                 self._store.delete(older)
@@ -277,7 +279,7 @@ class SnapshotDownload:
             job.outcome(outcome)
 
     def _run(self, job: "_Job", slices: Generator[None, None, None]) -> None:
-        """A slice now, each further one in an event of its own."""
+        """Runs the first slice now, and each further one in an event of its own."""
 
         def run(_job: "_Job") -> None:
             try:
@@ -294,8 +296,8 @@ class SnapshotDownload:
         ports.set_timer(ports.now().mono_us, lambda: self._guarded(job, lambda: action(job)))
 
     def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
-        """Nothing for a job that is over. A disk that refuses (it is full) ends the job; the next one goes on where
-        this one was."""
+        """Runs ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
+        where this one was."""
         if self._job is not job:
             return
         try:
@@ -318,7 +320,7 @@ class SnapshotDownload:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What one ``begin`` asked for. ``has_last``: the leader said that nothing remains."""
+    """What one ``begin`` asked for. ``has_last`` says that the leader has sent the last piece."""
 
     leader: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Names of snapshot files, beside the metadata log: ``<offset, 20 digits>-<epoch, 10 digits>.checkpoint``."""
+"""The names of snapshot files: ``<offset, 20 digits>-<epoch, 10 digits>.checkpoint``, beside the metadata log."""
 
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
@@ -16,22 +16,22 @@ def snapshot_path(snapshot: OffsetAndEpoch) -> str:
 
 
 def made_path(snapshot: OffsetAndEpoch) -> str:
-    """Where this node writes its own: never resumed, gone after a restart."""
+    """Where this node writes its own snapshot. The file is never resumed, and a restart deletes it."""
     return _path(snapshot, _MADE + PART_SUFFIX)
 
 
 def part_path(snapshot: OffsetAndEpoch) -> str:
-    """Where a download stands that may be resumed."""
+    """Where the bytes of a download are kept. It may be resumed."""
     return _path(snapshot, PART_SUFFIX)
 
 
 def progress_path(snapshot: OffsetAndEpoch) -> str:
-    """What is known of the bytes in ``part_path`` (``progress``)."""
+    """Where the lengths and checksums of the bytes in ``part_path`` are kept (see ``partial``)."""
     return _path(snapshot, PROGRESS_SUFFIX)
 
 
 def read_name(name: str, suffix: str) -> OffsetAndEpoch | None:
-    """None for anything that is not exactly such a name."""
+    """Returns None for anything that is not exactly such a name."""
     offset, dash, epoch = name.removesuffix(suffix).partition("-")
     digits = offset + epoch
     good = name.endswith(suffix) and bool(dash) and digits.isascii() and digits.isdigit()
@@ -41,7 +41,7 @@ def read_name(name: str, suffix: str) -> OffsetAndEpoch | None:
 
 
 def is_stray(name: str) -> bool:
-    """Whether a file belongs to snapshots and is none: what was left behind by whoever was stopped."""
+    """Whether the file is an unfinished or deleted snapshot that a stopped process left behind."""
     return name.endswith((PART_SUFFIX, PROGRESS_SUFFIX, DELETED_SUFFIX))
 
 

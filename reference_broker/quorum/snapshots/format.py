@@ -1,7 +1,9 @@
-"""A snapshot's bytes, as Kafka writes and reads them (KIP-630; RecordsSnapshotWriter): record batches, offsets from 0.
+"""The bytes of a snapshot, as Kafka writes and reads them (KIP-630, RecordsSnapshotWriter). A snapshot is a sequence of
+record batches whose offsets start at 0.
 
-The first batch is a control batch with the SnapshotHeader, the last one with the SnapshotFooter; each carries the
-snapshot's epoch. Every timestamp is that of the last record contained, so that equal content gives equal bytes.
+The first batch is a control batch with the SnapshotHeader, and the last one is a control batch with the SnapshotFooter.
+Each batch carries the snapshot's epoch. Every timestamp is that of the last record contained, so that equal content
+gives equal bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,18 +25,18 @@ from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
 
 READ_BYTES = 256 * 2**10
-"""Of the file at once: CRC and copy of so much take well below a millisecond."""
+"""How much of the file is read at once. CRC and copy of it take well below a millisecond."""
 MAX_BATCH_BYTES = 8 * 2**20
 """Kafka's limit for batches of its metadata log and snapshots (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 
 
 class SnapshotDamaged(Exception):  # noqa: N818 - says what the file is
-    """Bytes that are not a whole snapshot of that ID: torn, mixed, corrupted or of something else."""
+    """The bytes are not a whole snapshot of that ID. They are torn, mixed, corrupted or something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``is_control``: header or footer. ``data``: the whole batch, its CRC seen to be right."""
+    """``data`` is the whole batch, whose CRC was checked. A control batch is the header or the footer."""
 
     header: BatchHeader
     data: memoryview
@@ -45,12 +47,12 @@ class Batch:
 
 
 def header_batch(snapshot: OffsetAndEpoch, timestamp_ms: int) -> bytes:
-    """``timestamp_ms``: of the last record that the snapshot contains."""
+    """``timestamp_ms`` is that of the last record that the snapshot contains."""
     return build_control([snapshot_header(timestamp_ms, timestamp_ms)], leader_epoch=snapshot.epoch)
 
 
 def data_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int, values: Sequence[bytes]) -> bytes:
-    """``values``: encoded metadata records, at least one."""
+    """``values`` are encoded metadata records, at least one."""
     records = [Record(timestamp_ms=timestamp_ms, value=value) for value in values]
     return build(records, base_offset=base_offset, leader_epoch=snapshot.epoch)
 
@@ -60,15 +62,16 @@ def footer_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int) 
 
 
 def prepare() -> None:
-    """Loads the codecs of header and footer, which takes 25 ms once: when a node is idle, not in a slice."""
+    """Loads the codecs of header and footer, which takes 25 ms once. A node does this while it is idle, not in a
+    slice."""
     start = OffsetAndEpoch(1, 0)
     header_timestamp_ms(header_batch(start, 0))
     footer_batch(start, 1, 0)
 
 
 def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Batch]:
-    """Every batch of the file, header and footer included. Whoever takes one must take all: only the end of the
-    iteration says that the file is whole. Raises SnapshotDamaged and DiskError."""
+    """Yields every batch of the file, including header and footer. The caller must take all of them, because only the
+    end of the iteration shows that the file is complete. Raises SnapshotDamaged and DiskError."""
     size = disk.size(path)
     position = next_offset = 0
     ended = False
@@ -90,7 +93,7 @@ def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Ba
 
 
 def last_contained_timestamp_ms(disk: Disk, path: str) -> int:
-    """From the header. Raises SnapshotDamaged and DiskError."""
+    """Reads it from the header. Raises SnapshotDamaged and DiskError."""
     try:
         start = disk.read(path, 0, HEADER_BYTES)
         batch = disk.read(path, 0, min(read_header(start).size_bytes, MAX_BATCH_BYTES))
@@ -101,13 +104,13 @@ def last_contained_timestamp_ms(disk: Disk, path: str) -> int:
 
 
 def header_timestamp_ms(batch: bytes | memoryview) -> int:
-    """Of the batch with the header: when the last record contained was written, ms."""
+    """When the last contained record was written, ms. ``batch`` is the one with the header."""
     control = read_control(next(read_records(batch)))
     return int(decode_snapshot_header(control).last_contained_log_timestamp)
 
 
 def _delimits(path: str, batch: Batch, is_first: bool) -> bool:
-    """Whether it is the footer. Control batches stand nowhere but first and last."""
+    """Whether the batch is the footer. Raises SnapshotDamaged for a control batch that is neither first nor last."""
     if not batch.is_control:
         if is_first:
             raise SnapshotDamaged(f"{path} begins without a snapshot header")

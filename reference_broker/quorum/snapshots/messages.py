@@ -1,4 +1,4 @@
-"""FetchSnapshot as small values (FetchSnapshotRequest.json, FetchSnapshotResponse.json; KIP-630, also its draft)."""
+"""FetchSnapshot as small values (FetchSnapshotRequest.json, FetchSnapshotResponse.json, KIP-630 and its draft)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,13 +23,13 @@ METADATA_TOPIC = TopicName("__cluster_metadata")
 FETCH_SNAPSHOT_VERSION = 1
 DRAFT_VERSION = 1000
 MEDIA_TYPE = "application/vnd.kafka.metadata-snapshot; version=1"
-"""Of a snapshot in the layout of ``format``; said in the draft only (S-17)."""
+"""The media type of a snapshot in the layout of ``format``. Only the draft sends it (S-17)."""
 NO_SNAPSHOT = OffsetAndEpoch(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """``position``: the first byte wanted (negative: invalid). ``max_bytes`` 0: none."""
+    """``position`` is the first byte wanted; a negative one is invalid. A ``max_bytes`` of 0 asks for no bytes."""
 
     cluster_id: str | None
     replica_id: int
@@ -43,8 +43,11 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An answer, or an error without bytes. ``size``: of the whole snapshot, -1 where not said; ``is_last``: nothing
-    remains behind these bytes; ``media_type`` empty: not said. ``id`` None: not said."""
+    """An answer with bytes, or an error without.
+
+    ``size`` is that of the whole snapshot. ``is_last`` says that no bytes follow these. The answer may leave out some
+    fields: then ``size`` is -1, ``media_type`` is empty and ``id`` is None.
+    """
 
     error: Error
     leader_id: int = -1
@@ -73,7 +76,7 @@ def request_for(
 
 
 def read_request(body: "request_schema.FetchSnapshotRequest") -> SnapshotRequest | None:
-    """None for one that does not name exactly one partition."""
+    """Returns None for a request that does not name exactly one partition."""
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return None
     one = body.topics[0].partitions[0]
@@ -90,7 +93,7 @@ def read_request(body: "request_schema.FetchSnapshotRequest") -> SnapshotRequest
 
 
 def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
-    """An error of the whole request."""
+    """Builds the answer for an error of the whole request."""
     return response_schema.FetchSnapshotResponse(
         throttle_time=i32Timedelta.parse(timedelta(0)), error_code=ErrorCode(int(error)), topics=()
     )
@@ -99,7 +102,7 @@ def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
 def response_of(
     topic: str, partition: int, piece: Piece, leader_address: tuple[str, int] | None
 ) -> "response_schema.FetchSnapshotResponse":
-    """``leader_address``: where clients reach the leader, if known."""
+    """``leader_address`` is where clients reach the leader, if known."""
     snapshot = piece.id or NO_SNAPSHOT
     one = response_schema.PartitionSnapshot(
         index=i32(partition),
@@ -141,7 +144,8 @@ def draft_response_of(topic: str, partition: int, piece: Piece) -> FetchSnapshot
 
 
 def read_response(body: object) -> Piece:
-    """An answer without the metadata partition: an error of the whole request, or UNKNOWN_SERVER_ERROR."""
+    """Reads an answer of either version. An answer without the metadata partition becomes its error of the whole
+    request, or UNKNOWN_SERVER_ERROR."""
     if isinstance(body, FetchSnapshotResponse1000):
         return _read_draft(body)
     if not isinstance(body, response_schema.FetchSnapshotResponse):

@@ -1,8 +1,8 @@
-"""A snapshot that is being downloaded: its bytes so far, and beside them what makes it safe to go on with them (S-11).
+"""A snapshot that is being downloaded. Its progress file makes it safe to resume the download (S-11).
 
-The progress file says whose snapshot it is, then after each piece the length reached and the CRC-32C of all bytes up to
-there; each entry is checked by a CRC of its own. After a crash in which either file may have lost or torn its unsynced
-tail, the longest length whose CRC fits the bytes on disk counts, and the rest is cut off.
+The progress file first names the leader and the snapshot. After each piece it gets an entry with the length reached and
+the CRC-32C of all bytes up to there. Each entry has a CRC of its own. A crash may lose or tear the unsynced tail of
+either file. So the longest length counts whose CRC fits the bytes on disk, and the rest is cut off.
 """
 
 from collections.abc import Generator
@@ -17,7 +17,7 @@ from reference_broker.quorum.snapshots.file_names import part_path, progress_pat
 
 UNKNOWN_SIZE = -1
 SLICE_BYTES = 2**20
-"""Checked in one slice: some 0.5 ms."""
+"""One slice checks this much, in some 0.5 ms."""
 
 _ORIGIN = Struct(">iqiq")
 _ENTRY = Struct(">qI")
@@ -28,9 +28,10 @@ _ENTRY_BYTES = _ENTRY.size + _CHECK.size
 
 @dataclass(slots=True, eq=False)
 class Partial:
-    """``length``: bytes held from the start on, ``crc``: of them. ``durable``: so many of them survive a power loss.
+    """``length`` is the number of bytes held, from the snapshot's start, and ``crc`` is their CRC-32C. The first
+    ``durable`` of them survive a power loss.
 
-    ``size``: of the whole, UNKNOWN_SIZE where the leader does not say (S-17).
+    ``size`` is that of the whole snapshot, or UNKNOWN_SIZE if the leader does not tell it (S-17).
     """
 
     disk: Disk
@@ -43,7 +44,7 @@ class Partial:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """To be synced together."""
+        """Both files. They are synced together."""
         return part_path(self.id), progress_path(self.id)
 
     @property
@@ -51,13 +52,13 @@ class Partial:
         return self.length == self.size
 
     def begin(self) -> None:
-        """Makes both files anew. Raises DiskError."""
+        """Creates both files, or replaces them. Raises DiskError."""
         part, progress = self.paths
         self.disk.write(part, b"")
         self.disk.write(progress, _checked(_ORIGIN.pack(self.leader, self.id.offset, self.id.epoch, self.size)))
 
     def append(self, data: bytes | memoryview) -> None:
-        """At ``length``. On DiskError nothing is held of it."""
+        """Appends ``data`` at ``length``. After a DiskError nothing of it is held."""
         part, progress = self.paths
         crc = int(crc32c(data, self.crc))
         self.disk.append(part, [data])
@@ -71,8 +72,11 @@ class Partial:
 
 
 def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, Partial | None]:
-    """Finds out in slices what may be trusted of the files of a download that this process did not write; cuts the rest
-    off. Without bytes where none fit; None where even the origin is unreadable. Raises DiskError."""
+    """Reads the files of a download that an earlier process wrote, in slices, and cuts off what cannot be trusted.
+
+    The result has length 0 if no length fits its CRC. It is None if even the entry with leader and snapshot cannot be
+    read. Raises DiskError.
+    """
     part, progress = part_path(snapshot), progress_path(snapshot)
     if not (disk.exists(part) and disk.exists(progress)):
         return None
@@ -88,7 +92,7 @@ def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, 
 
 
 def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Generator[None, None, int]:
-    """Sets length and CRC; returns how many bytes of the journal speak of that."""
+    """Sets the length and CRC of ``partial``. Returns how many bytes of the progress file lead up to that length."""
     held = disk.size(part)
     position, crc, good = 0, 0, _ORIGIN_BYTES
     at = _ORIGIN_BYTES
@@ -109,7 +113,7 @@ def _checked(data: bytes) -> bytes:
 
 
 def _read(layout: Struct, data: bytes, at: int) -> tuple[int, ...] | None:
-    """None where it is cut or damaged."""
+    """Returns None for an entry that is cut or damaged."""
     end = at + layout.size
     if len(data) < end + _CHECK.size or _CHECK.unpack_from(data, end)[0] != crc32c(data[at:end]):
         return None

@@ -1,13 +1,13 @@
-"""Who fetches which snapshot, and since when nobody has advanced: a superseded snapshot stays while one does (S-15)."""
+"""Tracks which replicas download which snapshot. A superseded snapshot stays while one of them advances (S-15)."""
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 
 MOST_REPLICAS = 64
-"""Of one snapshot; the one heard of longest ago is forgotten."""
+"""How many replicas are tracked for one snapshot. Beyond it, the one that asked longest ago is forgotten."""
 
 
 class SnapshotReaders:
-    """By snapshot: the position that each replica asked for last, and when one of them last asked for a later one."""
+    """Holds, for each snapshot, the last position that each replica asked for, and when one of them last advanced."""
 
     __slots__ = ("_advanced_us", "_positions")
 
@@ -16,7 +16,8 @@ class SnapshotReaders:
         self._advanced_us: dict[OffsetAndEpoch, int] = {}
 
     def asked(self, snapshot: OffsetAndEpoch, replica_id: int, position: int, now_us: int) -> None:
-        """Asking for the same bytes again is no advance, nor is starting anew; the first bytes of all are."""
+        """Notes a request. The first request of a replica is an advance. A request for the same bytes again is none,
+        and neither is a new start."""
         positions = self._positions.setdefault(snapshot, {})
         before = positions.pop(replica_id, -1)
         positions[replica_id] = position
@@ -26,7 +27,7 @@ class SnapshotReaders:
             self._advanced_us[snapshot] = now_us
 
     def advanced_us(self, snapshot: OffsetAndEpoch) -> int | None:
-        """None: nobody ever asked."""
+        """When a replica last advanced, or None if no replica ever asked."""
         return self._advanced_us.get(snapshot)
 
     def forget(self, snapshot: OffsetAndEpoch) -> None:

@@ -1,7 +1,5 @@
-"""A leader's answers to FetchSnapshot: which error in which order, or the bytes.
-
-Source: KafkaRaftClient.handleFetchSnapshotRequest.
-"""
+"""A leader's answers to FetchSnapshot: an error, or the bytes. The checks are in the order of
+KafkaRaftClient.handleFetchSnapshotRequest."""
 
 from typing import Protocol
 
@@ -11,11 +9,12 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.wire.errors import Error, ErrorCode
 
 MOST_BYTES = 8 * 2**20
-"""In one answer, whatever was asked for: what Kafka's followers ask for (KafkaRaftClient.MAX_FETCH_SIZE_BYTES)."""
+"""The limit of one answer, whatever was requested. Kafka's followers request as much
+(KafkaRaftClient.MAX_FETCH_SIZE_BYTES)."""
 
 
 class Leadership(Protocol):
-    """What is asked of ``quorum.quorum.Quorum``."""
+    """The part of ``quorum.quorum.Quorum`` that serving needs."""
 
     @property
     def leader_id(self) -> int: ...
@@ -29,9 +28,9 @@ class Leadership(Protocol):
 
 
 def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, now_us: int, is_draft: bool) -> Piece:
-    """INCONSISTENT_CLUSTER_ID is an error of the whole request, any other of the partition.
+    """Answers one request. INCONSISTENT_CLUSTER_ID is an error of the whole request, any other one of the partition.
 
-    The draft's positions go up to the size, which gives no bytes, and have an error of their own (S-17).
+    In the draft a position may equal the size, which gives no bytes, and a bad position has an error of its own (S-17).
     """
     piece = _judged(request, store, leadership, is_draft)
     if piece is None:
@@ -43,7 +42,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
 
 
 def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
-    """The error, or None."""
+    """The answer with the error, or None if the request is good."""
     known = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)
     if error is ErrorCode.inconsistent_cluster_id:

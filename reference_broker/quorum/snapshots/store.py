@@ -1,6 +1,6 @@
-"""The snapshots that this node holds, and the bytes of one that it has not held whole yet.
+"""The snapshots that this node holds, and the one that it has downloaded in part.
 
-A snapshot is visible under its name or not at all: it is written or fetched under another name, synced, and renamed.
+A snapshot gets its name only when it is complete: it is written or fetched under another name, synced, and renamed.
 """
 
 from bisect import insort
@@ -24,7 +24,7 @@ from reference_broker.quorum.snapshots.readers import SnapshotReaders
 
 
 class LoadObserver(Protocol):
-    """Told when a snapshot is loaded into memory, for the trace and the metrics."""
+    """Is told when a snapshot is loaded into memory, for the trace and the metrics."""
 
     def load_started(self, snapshot: OffsetAndEpoch) -> None: ...
 
@@ -32,12 +32,13 @@ class LoadObserver(Protocol):
 
 
 class SnapshotStore:
-    """``partial``: the download that can be resumed, None if there is none. ``readers``: who fetches what."""
+    """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what."""
 
     __slots__ = ("_disk", "_ids", "_sizes", "_superseded_us", "_timestamps_ms", "load_observer", "partial", "readers")
 
     def __init__(self, disk: Disk) -> None:
-        """Looks at what is there; deletes leftovers, but for the newest download that can go on. Raises DiskError."""
+        """Finds the snapshots on disk, and deletes leftovers except the newest download that can be resumed. Raises
+        DiskError."""
         self._disk = disk
         self._ids: list[OffsetAndEpoch] = []
         self._sizes: dict[OffsetAndEpoch, int] = {}
@@ -68,23 +69,24 @@ class SnapshotStore:
         return snapshot_path(snapshot)
 
     def size(self, snapshot: OffsetAndEpoch) -> int:
-        """Bytes of one that is held."""
+        """The size of a held snapshot, in bytes."""
         return self._sizes[snapshot]
 
     @property
     def size_bytes(self) -> int:
-        """Of all."""
+        """The size of all held snapshots together."""
         return sum(self._sizes.values())
 
     def timestamp_ms(self, snapshot: OffsetAndEpoch) -> int:
-        """When its last record was written. Raises SnapshotDamaged and DiskError."""
+        """When the last record that it contains was written. Raises SnapshotDamaged and DiskError."""
         found = self._timestamps_ms.get(snapshot)
         if found is None:
             found = self._timestamps_ms[snapshot] = last_contained_timestamp_ms(self._disk, self.path(snapshot))
         return found
 
     def superseded_us(self, snapshot: OffsetAndEpoch, now_us: int) -> int:
-        """Since when there is a newer one: the first time that this is asked (by ``cleaner``, after each new one)."""
+        """Since when there is a newer snapshot. This is the time of the first call, which ``cleaner`` makes after each
+        new snapshot."""
         return self._superseded_us.setdefault(snapshot, now_us)
 
     def read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> bytes:
@@ -92,7 +94,7 @@ class SnapshotStore:
         return self._disk.read(self.path(snapshot), position, max_bytes)
 
     def add(self, snapshot: OffsetAndEpoch, written: str) -> None:
-        """Makes the file ``written``, which is whole and durable, visible as this snapshot. Raises DiskError."""
+        """Renames the file ``written``, which is complete and durable, to this snapshot's name. Raises DiskError."""
         size = self._disk.size(written)
         self._disk.rename(written, self.path(snapshot))
         if snapshot not in self._sizes:
@@ -102,7 +104,7 @@ class SnapshotStore:
             self.drop_partial()
 
     def delete(self, snapshot: OffsetAndEpoch) -> None:
-        """One that is not held is no error. Raises DiskError."""
+        """Deletes a snapshot; one that is not held is no error. Raises DiskError."""
         if snapshot not in self._sizes:
             return
         self._disk.delete(self.path(snapshot))
@@ -113,7 +115,7 @@ class SnapshotStore:
         self.readers.forget(snapshot)
 
     def drop_partial(self) -> None:
-        """Throws away what was downloaded. Raises DiskError."""
+        """Deletes the partial download. Raises DiskError."""
         if self.partial is not None:
             self._disk.delete(part_path(self.partial))
             self._disk.delete(progress_path(self.partial))
@@ -146,5 +148,5 @@ class SnapshotStore:
 
 
 def _age(snapshot: OffsetAndEpoch) -> tuple[int, int]:
-    """Order of snapshots: by epoch, then by offset, as Kafka's OffsetAndEpoch."""
+    """The sort key of snapshots: the epoch, then the offset, as in Kafka's OffsetAndEpoch."""
     return snapshot.epoch, snapshot.offset

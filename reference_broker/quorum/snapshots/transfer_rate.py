@@ -1,16 +1,16 @@
-"""How many bytes to ask for at once, so that a slow link delivers each piece before anybody loses patience."""
+"""Chooses how many bytes to request at once, so that even a slow link delivers each piece before the timeout."""
 
 FIRST_BYTES = 64 * 2**10
 LEAST_BYTES = 1024
 
 
 class TransferRate:
-    """Begins small, doubles while answers come fast, falls to a quarter when one does not come."""
+    """The size starts small. It doubles while answers come fast, and falls to a quarter when an answer is lost."""
 
     __slots__ = ("_most_bytes", "_patience_us", "chunk_bytes")
 
     def __init__(self, most_bytes: int, patience_us: int) -> None:
-        """``patience_us``: after it an answer counts as lost."""
+        """An answer that takes longer than ``patience_us`` counts as lost."""
         self._most_bytes = most_bytes
         self._patience_us = patience_us
         self.chunk_bytes = min(most_bytes, FIRST_BYTES)
