@@ -40,7 +40,7 @@ class OperationRow(Row):
 @table("runs", "history/runs*.parquet")
 @dataclass(slots=True)
 class RunRow(Row):
-    """Records sent or read, as runs of consecutive offsets *and* sequences of one writer; broken at any irregularity.
+    """Records sent or read, as runs of consecutive offsets *and* sequences of one writer. Any irregularity ends a run.
 
     A record value is (writer, sequence, CRC); see bench/fleet/values.py."""
 
@@ -91,7 +91,7 @@ class AssignmentRow(Row):
 @table("ends", "history/ends*.parquet")
 @dataclass(slots=True)
 class EndRow(Row):
-    """Each partition once all was quiet: the judge's idea of the log's bounds (from the final read)."""
+    """Each partition once all was quiet. The final read gives the judge the log's bounds."""
 
     topic: str
     partition: int
@@ -103,8 +103,8 @@ class EndRow(Row):
 @table("changes", "history/changes*.parquet")
 @dataclass(slots=True)
 class ChangeRow(Row):
-    """What admin requests asked, one row a topic, and what came of it. The topics of one create request are a set: they
-    are changed and deleted together, and no name is used twice."""
+    """What admin requests asked, and what came of it, with one row for each topic. The topics of one create request are
+    a set: they are changed and deleted together, and no name is used twice."""
 
     process: Annotated[str, "as in operations"]
     index: Annotated[int, "the operation it belongs to: create_topics, delete_topics or alter_configs"]
@@ -122,8 +122,8 @@ class ChangeRow(Row):
 @table("metadata_reads", "history/metadata_reads*.parquet")
 @dataclass(slots=True)
 class MetadataReadRow(Row):
-    """What Metadata answers said of the admins' topics: a row where a topic differs from the reader's last answer of
-    that node, and at the end each topic at each node once."""
+    """What Metadata answers said of the admins' topics. There is a row where a topic differs from the reader's last
+    answer from that node, and at the end one for each topic at each node."""
 
     process: Annotated[str, "as in operations"]
     index: Annotated[int, "the operation it belongs to: metadata_read or final_describe"]
@@ -142,8 +142,8 @@ class MetadataReadRow(Row):
 @table("commits", "history/commits*.parquet")
 @dataclass(slots=True)
 class CommitRow(Row):
-    """Committed offsets as a group's members wrote and read them: one row a partition of each OffsetCommit and
-    OffsetFetch answer. Without the group protocol the generation is -1 and the member ID empty."""
+    """Committed offsets as a group's members wrote and read them, with one row for each partition of each OffsetCommit
+    and OffsetFetch answer. Without the group protocol the generation is -1 and the member ID empty."""
 
     process: Annotated[str, "as in operations"]
     index: Annotated[int, "the operation it belongs to"]
@@ -164,7 +164,7 @@ class CommitRow(Row):
 @table("memberships", "history/memberships*.parquet")
 @dataclass(slots=True)
 class MembershipRow(Row):
-    """What members of groups lived through: a row a join, a row a partition that was given or taken away."""
+    """What happened to members of groups: a row for each join, and for each partition that was given or taken away."""
 
     process: Annotated[str, "as in operations"]
     group: Annotated[str, "the group's ID"]
@@ -323,8 +323,8 @@ class LoadRow(Row):
 @table("fetch_costs", "trace/fetch_costs*.parquet")
 @dataclass(frozen=True, slots=True)
 class FetchCost(Row):
-    """What each fetch cost the node that served it: one row an answer, followers' fetches too. The comparison of the
-    session's revisions lays them side by side."""
+    """What each fetch cost the node that served it, with one row for each answer, also to followers. The comparison of
+    the session's revisions reads it."""
 
     at_us: Annotated[int, Moment("when the answer was handed to the connection")]
     node: Annotated[int, "who served it"]
