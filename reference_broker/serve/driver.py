@@ -385,7 +385,7 @@ class Driver:
         self.give(SyncFailed(effect.token, str(failure)))
 
     def _note(self, note: Note) -> None:
-        """The trace recorder, which is a hook, records notes. Without it only a few notes are logged."""
+        """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""
         if note.what in NOTES_TO_LOG:
             self._log.warn(note.what, **dict(note.fields))
 
