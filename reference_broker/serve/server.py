@@ -63,7 +63,7 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``listen``, ``advertised`` and ``metrics_listen`` are HOST:PORT. ``config`` has Kafka's names and values."""
+    """``listen``, ``advertised``, ``metrics_listen`` are HOST:PORT. ``config`` has Kafka's names, values as text."""
 
     listen: str
     data: Path
