@@ -9,7 +9,7 @@ NO_CONNECTION = -1
 
 
 class LocalCall:
-    """A request that this node's broker asks of its own controller."""
+    """A request from this node's broker to its own controller."""
 
     __slots__ = ("_answer", "api_version", "client_host", "client_id", "closed", "connection")
 
@@ -34,7 +34,7 @@ class LocalCall:
 
 
 class ActiveCall:
-    """Answered at most once; after its connection closed, answering does nothing."""
+    """A client's request. It is answered at most once; after its connection closed, answering does nothing."""
 
     __slots__ = (
         "_effects",
@@ -62,7 +62,7 @@ class ActiveCall:
         self._forget: Callable[[], None] | None = None
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
-        """``api_version``: of the answer, where it is not the request's (ApiVersions for an unknown version)."""
+        """``api_version`` is the answer's if it differs from the request's (ApiVersions for an unknown version)."""
         if self.closed:
             return
         request = self._request

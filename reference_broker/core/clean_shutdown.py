@@ -1,6 +1,8 @@
-"""The mark of a clean end, Kafka's file ``.kafka_cleanshutdown``: written when everything is synced, gone with the next
-start. Without it logs are recovered by scanning, and the controller takes the broker out of the in-sync replicas, since
-it may have lost what it had acknowledged (KIP-966)."""
+"""The mark of a clean end: Kafka's file ``.kafka_cleanshutdown``.
+
+It is written when everything is synced, and the next start removes it. Without it, logs are recovered by scanning, and
+the controller removes the broker from the in-sync replicas, since it may have lost acknowledged records (KIP-966).
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +20,7 @@ UNKNOWN_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class LastEnd:
-    """``clean``: the mark was there. ``broker_epoch``: of that life, -1 if it is not told."""
+    """``clean`` says that the mark was there. ``broker_epoch`` is the epoch in it, -1 if the mark tells none."""
 
     clean: bool
     broker_epoch: int = UNKNOWN_EPOCH
@@ -55,7 +57,7 @@ class SyncedEnd:
     done: Callable[[], None]
 
     def sync(self) -> None:
-        """Again until nothing is left: what was on its way when the end began may append once more."""
+        """Syncs again until nothing is left, since work in flight when the end began may still append."""
         points: list[tuple[PartitionLog, SyncPoint]] = []
         for log in self.logs():
             log.close_cleanly()

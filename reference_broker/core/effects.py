@@ -1,6 +1,6 @@
 """What a node asks of its driver. The list is closed: see the table in reference_broker/core/README.md.
 
-A driver carries out the effects of one event in order. Named tuples, as events are.
+A driver carries out the effects of one event in order. Effects are named tuples, as events are.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from reference_broker.wire.tags import Tag
 
 
 class Reply(NamedTuple):
-    """The answer to one Request. ``body`` None: no frame is sent (produce with acks=0), the request is done."""
+    """The answer to one Request. With ``body`` None no frame is sent (produce with acks=0); the request is done."""
 
     connection: int
     correlation_id: int
@@ -22,15 +22,18 @@ class Reply(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close the connection after what was sent before. ``reason``: one line for the log."""
+    """Close the connection after what was sent before. ``reason`` is one line for the log."""
 
     connection: int
     reason: str
 
 
 class Send(NamedTuple):
-    """A request to another node, in order with the others of its channel. Answered by PeerReply with the same token, or
-    by a PeerDown of the channel: the driver breaks the connection when ``timeout_ms`` pass without the reply."""
+    """A request to another node, in order with the others of its channel.
+
+    The answer is a PeerReply with the same token or a PeerDown of the channel. The driver breaks the connection when
+    ``timeout_ms`` pass without the reply.
+    """
 
     peer: int
     channel: Channel
@@ -41,7 +44,7 @@ class Send(NamedTuple):
     tag: Tag
     timeout_ms: int
     client_id: str
-    """Of the request: what this node calls itself to others."""
+    """The request's client ID: what this node calls itself to others."""
 
 
 class SetTimer(NamedTuple):

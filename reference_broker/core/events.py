@@ -1,7 +1,7 @@
 """What can happen to a node. The list is closed: see the table in reference_broker/core/README.md.
 
-Named tuples, since they are made for every step of a node; tell them apart by their class (by content alone, two of
-different classes may be equal).
+Events are named tuples, which are cheap to make at every step. Tell them apart by their class: two events of different
+classes may be equal by content.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -20,8 +20,8 @@ class Opened(NamedTuple):
 class Request(NamedTuple):
     """One decoded request. A driver gives the next request of a connection only after the Reply to this one.
 
-    ``body``: the latest-version value of the API (wire.messages), or wire.fetch / wire.produce values.
-    ``tag``: what interceptors match; ``frame_bytes`` the size on the wire (0 in the simulator).
+    ``body`` is the latest-version value of the API (wire.messages), or a wire.fetch or wire.produce value. ``tag`` is
+    what interceptors match. ``frame_bytes`` is the size on the wire (0 in the simulator).
     """
 
     connection: int
@@ -57,8 +57,10 @@ class PeerReply(NamedTuple):
 
 
 class PeerDown(NamedTuple):
-    """A channel to another node broke, was refused or hit a Send's timeout. All its sends without a reply are lost or
-    not, nobody knows; the next Send connects anew."""
+    """A channel to another node broke, was refused or hit a Send's timeout.
+
+    Nobody knows whether its sends without a reply are lost. The next Send connects anew.
+    """
 
     peer: int
     channel: Channel

@@ -1,4 +1,4 @@
-"""Long and periodic work in slices: one slice an event, so that requests are served between them."""
+"""Long and periodic work in slices, one slice per event, so that requests are served in between."""
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.replication.partitions import Partition
 
 PARTITIONS_PER_SLICE = 64
-"""Retention of so many partitions stays well below the 5 ms that one slice may take."""
+"""Retention of this many partitions stays well below the 5 ms that one slice may take."""
 
 Slices = Generator[None, None, None]
 
 
 @dataclass(slots=True)
 class Housekeeping:
-    """Runs generators one slice an event, and starts the periodic ones anew after their interval.
+    """Runs generators one slice per event, and starts the periodic ones again after their interval.
 
-    ``other_logs``: of replicas that are not led here. Their records go when the leader's log start says so.
+    ``other_logs`` are those of replicas that are not led here. Their records go when the leader's log start says so.
     """
 
     broker: Broker
@@ -26,12 +26,12 @@ class Housekeeping:
     running: int = field(default=0)
 
     def run(self, work: Slices, then: Callable[[], None]) -> None:
-        """Runs ``work`` to its end from now on, one slice a timer event, then calls ``then``."""
+        """Runs ``work`` to its end, one slice per timer event, then calls ``then``."""
         self.running += 1
         self._slice(work, then)
 
     def start(self) -> None:
-        """Retention, age-based rolls, and forgetting idle producers, each at its interval."""
+        """Starts retention, age-based rolls and the forgetting of idle producers, each at its interval."""
         config = self.broker.config
         self._every(config.log_retention_check_interval_ms, self._retention)
         self._every(config.producer_id_expiration_check_interval_ms, self._forget_producers)
@@ -60,7 +60,7 @@ class Housekeeping:
                 yield
 
     def _retain(self, partition: Partition) -> None:
-        """A disk that fails here (a full one, say) harms no client: the next round tries again."""
+        """If the disk fails here (because it is full, say), no client is harmed: the next round tries again."""
         log, now = partition.log, self.broker.now
         start = log.log_start_offset
         for work in (log.enforce_retention, log.roll_if_due):

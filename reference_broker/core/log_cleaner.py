@@ -1,5 +1,7 @@
-"""When which log is cleaned: the dirtiest one that is due first, one at a time, in slices (Kafka's LogCleaner and
-LogCleanerManager with one thread). What is in ``log.cleaner`` says how."""
+"""Decides which log is cleaned when (Kafka's LogCleaner and LogCleanerManager with one thread).
+
+The dirtiest log that is due comes first. Logs are cleaned one at a time, in slices. ``log.cleaner`` does the cleaning.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class CompactedTopics:
-    """Their names, kept up to date with the image, so that topics of other kinds cost the cleaner nothing."""
+    """The names of compacted topics, kept up to date with the image, so that other topics cost the cleaner nothing."""
 
     default_policy: str
     image: MetadataImage = EMPTY_IMAGE
@@ -45,7 +47,7 @@ class CompactedTopics:
             self.names.pop(name, None)
 
     def partitions(self, node_id: int) -> Iterator[Key]:
-        """Those with a replica on this node. Topics may come and go meanwhile."""
+        """The partitions with a replica on this node. Topics may come and go during the walk."""
         for name in list(self.names):
             topic = self.image.topics.get(name)
             if topic is not None:
@@ -56,7 +58,7 @@ class CompactedTopics:
 
 @dataclass(slots=True)
 class CleanerMetrics:
-    """Kafka's gauges. Percent, milliseconds and seconds as their names say."""
+    """Kafka's gauges. Their names tell whether they are percent, milliseconds or seconds."""
 
     recopy_percent: Gauge
     max_buffer_utilization_percent: Gauge
@@ -94,9 +96,12 @@ class _Job:
 
 @dataclass(slots=True)
 class LogCleaner:
-    """``log_of``: the log of this node's replica, None once it has none. ``halted``: nothing is begun or finished any
-    more. ``uncleanable``: damaged logs, left alone until the next start. ``set_back``: logs whose last pass came to
-    nothing, the longest ago first: others that are due come before them."""
+    """``log_of`` returns the log of this node's replica, or None once it has none.
+
+    ``halted`` means that no pass begins or finishes any more. ``uncleanable`` holds damaged logs, which are left alone
+    until the next start. ``set_back`` holds logs whose last pass came to nothing, the oldest first; other logs that are
+    due come before them.
+    """
 
     broker: Broker
     housekeeping: Housekeeping
@@ -116,7 +121,7 @@ class LogCleaner:
         self.metrics = CleanerMetrics.of(self.broker.metrics)
 
     def start(self) -> None:
-        """From now on, unless ``log.cleaner.enable`` is false."""
+        """Cleans from now on, unless ``log.cleaner.enable`` is false."""
         if self.broker.config.log_cleaner_enable:
             self._last_run_us = self.broker.now.mono_us
             self._pause()
@@ -165,7 +170,7 @@ class LogCleaner:
             self._pause()
             return
         key, log = self._best
-        part = cleanable(log, self.broker.now)  # The look around took some events, too.
+        part = cleanable(log, self.broker.now)  # The search for it took some events, too.
         if part is None or self.log_of(key) is not log:
             self._pause()
             return
@@ -201,7 +206,7 @@ class LogCleaner:
             self._wait(step)
 
     def _wait(self, step: Step) -> None:
-        """As long as ``log.cleaner.io.max.bytes.per.second`` asks for what was read and written."""
+        """Waits until the bytes read and written fit ``log.cleaner.io.max.bytes.per.second``."""
         rate = self.broker.config.log_cleaner_io_max_bytes_per_second
         due_us = self.broker.now.mono_us + int(step.io_bytes * 1_000_000 / rate)
         outside = self.broker.outside

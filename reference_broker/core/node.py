@@ -1,7 +1,7 @@
 """One node as a deterministic state machine: ``handle(now, event) -> effects``.
 
-It reads no clock, socket, random source or thread. A driver (serve/ live, chaos/sim in virtual time) gives it events
-one at a time and carries out the effects in their order.
+It reads no clock, socket, random source or thread. A driver (serve/ live, chaos/sim in virtual time) gives it one event
+at a time and carries out the effects in order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.apis import METADATA_EPOCH_DRAFTS, ApiKey, api_name
 
 LEAVE_LIMIT_US = 5_000_000
-"""A clean end waits so long for the cluster to take over what this node led."""
+"""A clean end waits this long for the cluster to take over what this node led."""
 
 BEFORE_READY = frozenset(
     {
@@ -80,15 +80,18 @@ BEFORE_READY = frozenset(
         ApiKey.UPDATE_METADATA,
     }
 )
-"""What other nodes ask of a controller, also while its broker is not part of the cluster yet; so is a fetch of the
-metadata log. Clients begin with ApiVersions and are closed there, so that they try another node, or again."""
+"""Requests of other nodes to a controller, served also while its broker is not part of the cluster yet.
+
+A fetch of the metadata log is served then, too. Clients begin with ApiVersions, which closes their connection, so that
+they try another node or try again.
+"""
 
 FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
-"""What a replica asks of its leader."""
+"""Requests that a replica sends to its leader."""
 
 
 class _Outside:
-    """Implements ``ports.node_ports.Ports``: what handlers and the quorum ask for becomes effects."""
+    """Implements ``ports.node_ports.Ports``: turns what handlers and the quorum ask for into effects."""
 
     def __init__(
         self, effects: list[Effect], timers: Timers, syncs: Syncs, peers: Peers, now: Callable[[], Now]
@@ -105,12 +108,12 @@ class _Outside:
 
 
 class Node:
-    """A broker, and a controller where it is one of the voters. ``host`` / ``port``: what clients are told.
+    """A broker, and a controller if it is one of the voters. ``host`` and ``port`` are what clients are told.
 
-    ``listening``: it takes part in the quorum; a driver accepts connections from then on. ``ready``: it serves clients.
-    ``stopped``: shutdown has finished. ``seed``: of every random choice; live from the operating system, another one
-    at each start. ``handle`` raises NodeFailed when the node must end, StartRefused for a directory that it must not
-    use.
+    ``listening``: the node takes part in the quorum, and a driver accepts connections from then on. ``ready``: it
+    serves clients. ``stopped``: its shutdown has finished. ``seed`` determines every random choice; live it comes from
+    the operating system, a new one at each start. ``handle`` raises NodeFailed if the node must end, and StartRefused
+    for a directory that it must not use.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class Node:
         self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
         self._hosts: dict[int, str] = {}
-        """Of open connections."""
+        """The hosts of the open connections."""
         outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
         metrics = Metrics()
         partitions = Partitions()
@@ -200,20 +203,23 @@ class Node:
         return self.broker.metrics
 
     def registered_address(self, node_id: int) -> tuple[str, int] | None:
-        """Where another broker said that it listens, as far as this node knows."""
+        """The address that another broker registered, as far as this node knows."""
         image = self.broker.loader.image if self.listening else EMPTY_IMAGE
         broker = image.brokers.get(node_id)
         return None if broker is None else (broker.host, broker.port)
 
     def start(self, now: Now) -> Sequence[Effect]:
-        """Once, first: recovers the metadata log in slices, takes part in the quorum (``listening``), is registered as
-        a broker, recovers its partitions in slices, and is let into the cluster (``ready``)."""
+        """Starts the node. Called once, before anything else.
+
+        The node recovers the metadata log in slices, takes part in the quorum (``listening``), registers as a broker,
+        recovers its partitions in slices, and is let into the cluster (``ready``).
+        """
         self.broker.now = now
         self._guarded(self._start)
         return self._taken()
 
     def handle(self, now: Now, event: Event) -> Sequence[Effect]:
-        """The only other verb: one event in, the effects that it led to out."""
+        """Takes one event and returns the effects that it led to."""
         self.broker.now = now
         try:
             self._on[event.__class__](event)
@@ -226,9 +232,9 @@ class Node:
     def shutdown(self, now: Now) -> Sequence[Effect]:
         """Asks for a clean end: everything appended is synced, then marked clean; ``stopped`` tells when.
 
-        Clients' requests from now on close their connection; those that wait for a sync are answered. The broker leaves
-        the cluster and a leader its quorum first, for as long as that is answered in time. A node that has not finished
-        its start stops at once and marks nothing: some logs are not recovered yet.
+        From now on a client's request closes its connection; requests that wait for a sync are still answered. First
+        the broker leaves the cluster, and a leader leaves its quorum, if that is answered in time. A node that has not
+        finished its start stops at once and writes no mark, since some logs are not recovered yet.
         """
         self.broker.now = now
         if not self._stopping:
@@ -280,7 +286,11 @@ class Node:
             self._publisher.publish(delta, image)
 
     def _image_changed(self, image: MetadataImage) -> None:
-        """Registered: opens its partitions. Let into the cluster, and leading what it is to lead: serves."""
+        """Goes on with the start.
+
+        A registered node opens its partitions. A node that was let into the cluster and leads what it is to lead serves
+        clients.
+        """
         if self.ready or self._stopping:
             return
         lifecycle = self.broker.replica.lifecycle
@@ -302,8 +312,11 @@ class Node:
         self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
 
     def _leave(self) -> None:
-        """Then syncs everything; no longer than LEAVE_LIMIT_US later, whether the cluster has answered or not. From
-        then on nothing is begun that would change a log once more."""
+        """Leaves the cluster, then syncs everything.
+
+        The sync begins at most LEAVE_LIMIT_US later, whether the cluster has answered or not. From then on nothing
+        begins that would change a log again.
+        """
 
         def leave() -> None:
             if not self._closing:
@@ -337,7 +350,7 @@ class Node:
         self._dispatcher.dispatch(event.api_key, call, event.body)
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
-        """What the broker asks of the active controller where that is this node."""
+        """Serves what the broker asks of the active controller if that is this node."""
         call = LocalCall(self._client_id(), SERVED[api_key][1], answer)
         self._dispatcher.dispatch(api_key, call, body)
 
@@ -345,7 +358,7 @@ class Node:
         return client_id_of(self.broker.node_id, self.broker.lifecycle.incarnation_id)
 
     def _serves(self, event: Request) -> bool:
-        """ApiVersions answers an unknown version itself (KIP-511); its body is None then."""
+        """ApiVersions answers an unknown version itself (KIP-511); the request's body is then None."""
         return event.api_key == ApiKey.API_VERSIONS or (
             event.body is not None
             and serves(event.api_key, event.api_version)
@@ -363,7 +376,7 @@ class Node:
             self._timers.fired(event.timer)
 
     def _opened(self, event: Opened) -> None:
-        """Kafka tells hosts as Java writes addresses, with a slash before them."""
+        """Kafka tells hosts as Java writes addresses, with a leading slash."""
         self._hosts[event.connection] = f"/{event.peer.rpartition(':')[0] or event.peer}"
 
     def _closed(self, event: Closed) -> None:
@@ -376,10 +389,10 @@ class Node:
         raise NodeFailed(f"the disk did not sync ({event.reason}); what is durable is unknown, so the node ends")
 
     def _ignore(self, event: Event) -> None:
-        """Nothing to do: sends tell what they need to know, and there is no offloaded work."""
+        """There is nothing to do: sends have their own callbacks, and there is no offloaded work."""
 
     def logs(self) -> Iterator[PartitionLog]:
-        """Of all replicas here, that of the metadata last."""
+        """The logs of all replicas here, with the metadata log last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
         yield from self._publisher.resting_logs()
         yield self.broker.replica.log.log
@@ -398,7 +411,7 @@ def _ignore_number(_: int) -> None:
 
 
 def _is_of_a_follower(event: Request) -> bool:
-    """Replicas follow this node's logs also while it leaves, and before it knows that it was let in."""
+    """Followers are served also while this node leaves, and before it knows that it was let in."""
     return event.api_key in FOLLOWERS_ASK and getattr(event.body, "replica_id", -1) >= 0
 
 

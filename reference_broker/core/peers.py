@@ -20,9 +20,9 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Peers:
-    """``client_id``: what this node calls itself to others.
+    """``client_id`` is what this node calls itself to others.
 
-    ``asked``: by (peer, channel) the sends without an answer, by token, oldest first.
+    ``asked`` holds the sends without an answer: by (peer, channel), then by token, oldest first.
     """
 
     node_id: int
@@ -68,6 +68,6 @@ def _tag(api_key: int, api_version: int, client_id: str, body: object) -> Tag:
 
 
 def _position(body: object) -> int:
-    """Of a snapshot fetch, for the tag."""
+    """The position of a snapshot fetch, for the tag."""
     topics = getattr(body, "topics", None)
     return int(topics[0].partitions[0].position) if isinstance(topics, tuple) and topics else -1

@@ -1,14 +1,14 @@
-"""Random numbers that are repeatable for who knows the seed and unguessable for who does not."""
+"""Random numbers that anyone with the seed can repeat and nobody without it can guess."""
 
 from hashlib import sha256
 from typing import Any
 
 
 class KeyedRandom:
-    """SHA-256 in counter mode, keyed by (seed, purpose): one generator per purpose, none tells about another.
+    """SHA-256 in counter mode, keyed by (seed, purpose). Each purpose has a generator that tells nothing about others.
 
     Live, the seed comes from the operating system, so that session IDs cannot be guessed from earlier ones (F-2);
-    in the simulator it comes from the run's seed. A ``ports.chance.RandomSource``.
+    in the simulator it comes from the run's seed. It is a ``ports.chance.RandomSource``.
     """
 
     __slots__ = ("_counter", "_key")
@@ -35,13 +35,13 @@ class KeyedRandom:
         return self.randrange(a, b + 1)
 
     def shuffle(self, x: list[Any], /) -> None:
-        """Fisher and Yates: each of the last places gets one of those up to it."""
+        """Fisher-Yates: from the last place down, each place gets a random element from those up to it."""
         for last in range(len(x) - 1, 0, -1):
             chosen = self._below(last + 1)
             x[last], x[chosen] = x[chosen], x[last]
 
     def _below(self, end: int) -> int:
-        """Draws again what is too large, so that all are equally likely."""
+        """Draws again if the number is too large, so that all results are equally likely."""
         bits = end.bit_length()
         drawn = self.getrandbits(bits)
         while drawn >= end:

@@ -16,8 +16,9 @@ class _Request:
 
 @dataclass(slots=True)
 class Syncs:
-    """``in_flight``: token -> the files that its Sync covers, each in exactly one flight.
-    ``flying`` / ``waiting``: by file, the requests that its running / its next sync completes.
+    """``in_flight`` maps a token to the files that its Sync covers. Each file is in at most one of them.
+
+    ``flying`` holds, by file, the requests that the running sync completes; ``waiting`` those of the next sync.
     """
 
     effects: list[Effect]

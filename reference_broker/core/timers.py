@@ -1,7 +1,7 @@
 """Timers: callbacks by number. A cancelled timer still fires in the driver and is ignored here.
 
-A client chooses how long its fetch waits, up to weeks, and most waits are cancelled: the driver is asked for a few
-seconds at a time, so that it holds a cancelled timer no longer than that.
+A client chooses how long its fetch waits, up to weeks, and most waits are cancelled. The driver is therefore asked for
+a few seconds at a time, so that it holds a cancelled timer no longer than that.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""``flush.messages``, for what clients append and for what a follower appends and then tells its leader that it has."""
+"""Syncs that ``flush.messages`` and ``flush.ms`` ask for, on leaders and on followers.
+
+A follower syncs what it appended before it tells its leader that it has those records.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,18 +14,18 @@ from reference_broker.replication.partitions import Partition
 
 
 def must_be_durable(log: PartitionLog) -> bool:
-    """``flush.messages`` (log.flush.interval.messages): so many records may be unsynced, not one more."""
+    """Whether the log has reached ``flush.messages`` (log.flush.interval.messages) unsynced records."""
     return log.config.flush_messages < UNBOUNDED and log.appended_since_sync >= log.config.flush_messages
 
 
 def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], None]) -> None:
-    """Calls ``done`` when all that was appended so far to ``logs`` is durable."""
+    """Calls ``done`` when everything appended so far to ``logs`` is durable."""
     points = [(log, log.sync_point()) for log in logs]
     ports.sync(tuple(path for _, point in points for path in point.paths), partial(_synced, points, done))
 
 
 def plan_timed_flush(ports: Ports, partition: Partition) -> None:
-    """``flush.ms``: the first unsynced append starts the time, one timer for each partition."""
+    """Plans the sync of ``flush.ms``: the first unsynced append starts a timer, one for each partition."""
     flush_ms = partition.log.config.flush_ms
     if flush_ms >= UNBOUNDED or partition.flush_planned:
         return
@@ -42,7 +45,7 @@ def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[
 
     def synced(partition: Partition, point: SyncPoint) -> None:
         nonlocal missing
-        if not partition.deleted:  # Else its directory's name may be another topic's by now.
+        if not partition.deleted:  # After deletion the directory may belong to another topic.
             partition.log.mark_synced(point)
         missing -= 1
         if missing == 0:

@@ -1,9 +1,9 @@
 """The high watermarks of this node's replicas, kept in Kafka's file ``replication-offset-checkpoint``.
 
-A replica that starts again knows from it what was committed; what is missing or old there is learnt from the leader
-(or, as the leader, from the followers) soon. The file is written every
-``replica.high.watermark.checkpoint.interval.ms`` if a high watermark moved, and at a clean end: a node at rest writes
-nothing. Partitions with one replica need none: all that is in their log is committed.
+A restarted replica learns from the file what was committed. If the file is old or misses an entry, a follower soon
+learns the high watermark from its leader, and a leader from its followers. The file is written every
+``replica.high.watermark.checkpoint.interval.ms`` if a high watermark moved, and at a clean end, so a node at rest
+writes nothing. Partitions with one replica need no entry: everything in their log is committed.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ from reference_broker.ports.node_ports import Ports
 FILE_NAME = "replication-offset-checkpoint"
 
 FORGETTING_MS = 100
-"""Rows of deleted partitions leave the file so soon."""
+"""Rows of deleted partitions are removed from the file after this time."""
 
 
 def read_high_watermarks(disk: Disk) -> Mapping[tuple[str, int], int]:
-    """By (topic, partition index), as last written; empty where there is no readable file."""
+    """The last written high watermarks by (topic, partition index); empty if there is no readable file."""
     found = {}
     for row in Checkpoint(disk, FILE_NAME).read(disk.list("")) or ():
         fields = row.split(" ")
@@ -30,7 +30,10 @@ def read_high_watermarks(disk: Disk) -> Mapping[tuple[str, int], int]:
 
 
 class HighWatermarks:
-    """Writes the file. ``moved`` and ``forget`` cost one look-up; writing costs what moved and one join of all rows."""
+    """Writes the file.
+
+    ``moved`` and ``forget`` cost one look-up. A write costs what moved plus one join of all rows.
+    """
 
     __slots__ = ("_file", "_interval_ms", "_is_stale", "_moved", "_ports", "_rows", "_timer")
 
@@ -44,23 +47,23 @@ class HighWatermarks:
         }
         self._moved: dict[PartitionLog, None] = {}
         self._is_stale = False
-        """The file has a row that is to go: a topic of the same name must not find it."""
+        """The file has a row that must be removed, since a new topic of the same name must not find it."""
         self._timer: int | None = None
 
     def moved(self, log: PartitionLog) -> None:
-        """Its high watermark is another one now: the next file tells it."""
+        """The log's high watermark changed. The next write of the file will tell it."""
         self._moved[log] = None
         if self._timer is None:
             self._plan(self._interval_ms)
 
     def forget(self, log: PartitionLog) -> None:
-        """Its partition is deleted, or no longer has a replica here."""
+        """The log's partition is deleted, or no longer has a replica here."""
         self._moved.pop(log, None)
         if self._rows.pop(log.directory, None) is not None:
             self._rewrite_soon()
 
     def keep_only(self, is_here: Callable[[str, int], bool]) -> None:
-        """Drops what the file says of partitions that went while this node was away, by (topic, index)."""
+        """Drops the rows of partitions that left while this node was away. ``is_here`` takes (topic, index)."""
         rows, self._rows = self._rows, {}
         for directory, row in rows.items():
             topic, index, _ = row.split(" ")
@@ -70,7 +73,7 @@ class HighWatermarks:
             self._rewrite_soon()
 
     def write(self) -> None:
-        """Now, if anything moved or went since the last time. Raises DiskError."""
+        """Writes the file now if anything moved or was removed since the last write. Raises DiskError."""
         if not self._moved and not self._is_stale:
             return
         for log in self._moved:
@@ -82,7 +85,7 @@ class HighWatermarks:
         self._is_stale = False
 
     def _rewrite_soon(self) -> None:
-        """Partitions go in numbers: one file for those of one moment."""
+        """Plans one write for all partitions that are removed at about the same time."""
         if self._is_stale:
             return
         self._is_stale = True
@@ -95,7 +98,7 @@ class HighWatermarks:
         self._timer = self._ports.set_timer(deadline_us, self._write_in_time)
 
     def _write_in_time(self) -> None:
-        """A disk that fails here loses nothing that matters: the next round tries again."""
+        """If the disk fails here, nothing important is lost: the next round tries again."""
         self._timer = None
         try:
             self.write()

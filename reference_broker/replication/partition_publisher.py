@@ -1,12 +1,13 @@
 """Makes the node's partitions follow the metadata image: opens, leads, follows, rests, reconfigures and deletes them.
 
-A replica whose leader is not this node is no ``Partition``: its log is open, and ``PartitionRoles`` is told whom it
-follows. Publications are carried out in their order, large ones in slices.
+Only a replica that this node leads is a ``Partition``. For any other replica the log is open, and ``PartitionRoles`` is
+told whom it follows. Publications are carried out in order, large ones in slices.
 
-A partition's directory is ``<topic>-<index>``. Deletion renames it to ``<topic>-<index>.<topic ID>-delete``, of a large
-topic in slices but before its name is used again, and deletes the files later, one directory an event (some
-milliseconds on a busy disk). At start all partitions are recovered in slices, and directories that no topic claims, by
-name and ID, are deleted.
+A partition's directory is ``<topic>-<index>``. Deletion first renames it to ``<topic>-<index>.<topic ID>-delete``. A
+large topic is renamed in slices, but always before its name is used again. The files are deleted later, one directory
+per event (some milliseconds on a busy disk).
+
+At start all partitions are recovered in slices. Directories that no topic claims, by name and ID, are deleted.
 """
 
 import re
@@ -30,14 +31,16 @@ from reference_broker.replication.partitions import Partition, Partitions
 
 DELETED_SUFFIX = "-delete"
 CHANGES_PER_SLICE = 64
-"""Partitions opened (without files; those with files yield while they are scanned), closed or given another role in one
-event: some 3 ms."""
+"""How many partitions are opened, closed or given another role in one event; that takes some 3 ms.
+
+This holds for partitions without files. Those with files yield while they are scanned.
+"""
 
 RECOVERED_PER_SLICE = 16
-"""Partitions with files opened at start in one event: some 3 ms."""
+"""How many partitions with files are opened in one event at start; that takes some 3 ms."""
 
 RENAMES_PER_SLICE = 32
-"""Of directories of deleted partitions in one event: some 2 ms."""
+"""How many directories of deleted partitions are renamed in one event; that takes some 2 ms."""
 
 _MAX_NAME_BYTES = 255
 _DELETED_DIRECTORY = re.compile(r".+-\d+\.[0-9a-f]{32}" + DELETED_SUFFIX)
@@ -51,7 +54,7 @@ def directory_of(topic: str, index: int) -> str:
 
 
 def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
-    """At most 255 bytes, as file systems ask; the topic's name is cut where needed."""
+    """The name has at most 255 bytes, the limit of file systems; the topic's name is cut if needed."""
     ending = f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}"
     return topic[: _MAX_NAME_BYTES - len(ending)] + ending
 
@@ -62,7 +65,7 @@ NONE_KNOWN: Mapping[tuple[str, int], int] = {}
 
 @dataclass(slots=True)
 class PartitionPublisher:
-    """``later(step)`` runs ``step`` in an event of its own, soon. ``now()``: the instant of the event being handled."""
+    """``later(step)`` runs ``step`` soon, in a separate event. ``now()`` is the time of the event being handled."""
 
     node_id: int
     config: BrokerConfig
@@ -72,18 +75,18 @@ class PartitionPublisher:
     now: Callable[[], Now]
     later: Callable[[Callable[[], None]], None]
     on_caught_up: Callable[[], None] = lambda: None
-    """Called each time when the last publication was carried out."""
+    """Called each time the last pending publication was carried out."""
     replica_count: Gauge = field(default_factory=Gauge)
-    """Of this node, led or not."""
+    """Counts this node's replicas, led or not."""
     _resting: dict[tuple[bytes, int], PartitionLog] = field(default_factory=dict)
-    """Logs of replicas that are not led here."""
+    """The logs of replicas that this node does not lead."""
     _published: deque[tuple[MetadataDelta, MetadataImage]] = field(default_factory=deque)
-    """Not carried out yet."""
+    """Publications that were not carried out yet."""
     _work: Slices | None = None
-    """The start, or what carries publications out; others wait for it."""
+    """The running start or publication. Later publications wait for it."""
     _changes: int = 0
     _leaving: dict[str, str] = field(default_factory=dict)
-    """Directories of deleted partitions, which may not exist, and the names that they get."""
+    """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
     _doomed: deque[str] = field(default_factory=deque)
     _deleting: bool = False
     _topic_defaults: LogConfig = field(init=False)
@@ -94,8 +97,10 @@ class PartitionPublisher:
     def start(
         self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int] = NONE_KNOWN
     ) -> Slices:
-        """Recovers every replica of this node, in slices. ``clean``: the last stop was a clean one.
-        ``high_watermarks``: by topic and index, as they were known then."""
+        """Recovers every replica of this node, in slices.
+
+        ``clean`` says whether the last stop was clean. ``high_watermarks`` are those known then, by topic and index.
+        """
         self._work = self._start(image, clean, high_watermarks)
         return self._work
 
@@ -111,7 +116,7 @@ class PartitionPublisher:
                     log.topic_id = topic.topic_id
                     known = high_watermarks.get((topic.name, index), 0)
                     log.advance_high_watermark(known)
-                    if known > log.log_end_offset:  # Of another topic of this name, or of a tail that is lost.
+                    if known > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
                         self.roles.forgets(log)
                     self._resting[topic.topic_id, index] = log
                     self.replica_count.value += 1
@@ -122,8 +127,11 @@ class PartitionPublisher:
         yield from self._follow_all()
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """A listener of the loader. Costs what changed: new partitions have no files yet, deletion is a rename. What
-        does not fit one event follows in others, and so do later publications."""
+        """Carries out a publication of the metadata loader.
+
+        The cost is proportional to what changed: new partitions have no files yet, and a deletion is a rename. Work
+        that does not fit one event continues in later ones, and later publications wait behind it.
+        """
         self._published.append((delta, image))
         if self._work is None:
             self._work = self._follow_all()
@@ -131,11 +139,11 @@ class PartitionPublisher:
 
     @property
     def is_behind(self) -> bool:
-        """Publications wait to be carried out."""
+        """Whether publications wait to be carried out."""
         return self._work is not None
 
     def resting_logs(self) -> Iterable[PartitionLog]:
-        """Logs of replicas that this node holds and does not lead."""
+        """The logs of replicas that this node holds but does not lead."""
         return self._resting.values()
 
     def _go_on(self) -> None:
@@ -162,12 +170,12 @@ class PartitionPublisher:
                 yield from self._reconfigure(image.topics[name], image)
 
     def _is_enough(self) -> bool:
-        """For one event, after one more change."""
+        """Counts one more change. True when one event has done enough."""
         self._changes = (self._changes + 1) % CHANGES_PER_SLICE
         return self._changes == 0
 
     def _update(self, change: TopicChange, topic: TopicImage, image: MetadataImage) -> Slices:
-        log_config: LogConfig | None = None  # Only nodes that hold a replica need it.
+        log_config: LogConfig | None = None  # Made only if this node holds a replica.
         for index in change.partitions:
             key = (topic.topic_id, index)
             log = self.log_of(key)
@@ -186,7 +194,7 @@ class PartitionPublisher:
                 yield
 
     def log_of(self, key: tuple[bytes, int]) -> PartitionLog | None:
-        """Of this node's replica, by topic ID and index; None if it has none."""
+        """The log of this node's replica, by topic ID and index; None if it has none."""
         partition = self.partitions.by_id.get(key)
         return self._resting.get(key) if partition is None else partition.log
 
@@ -196,7 +204,7 @@ class PartitionPublisher:
         return log
 
     def _assume(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """The role that the image gives this node's replica."""
+        """Gives this node's replica the role that the image says."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         if state.leader == self.node_id:
@@ -212,7 +220,7 @@ class PartitionPublisher:
             self.roles.follows(topic, index, state, log)
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """With one replica all that is in the log is committed."""
+        """This node leads the replica. With one replica, everything in the log is committed."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:
@@ -233,7 +241,10 @@ class PartitionPublisher:
             partition.changed()
 
     def _directory(self, topic: TopicImage, index: int) -> str:
-        """Free of what an earlier topic of that name left, also one that went while this node was away."""
+        """The partition's directory, cleared of what an earlier topic of that name left.
+
+        That topic may have been deleted while this node was away.
+        """
         directory = directory_of(topic.name, index)
         if directory in self._leaving:
             self._move(directory)
@@ -267,7 +278,7 @@ class PartitionPublisher:
         self._doom(())
 
     def _give_up(self, topic: TopicImage, index: int) -> None:
-        """Its topic is deleted, or it has no replica here any more."""
+        """Closes a partition whose topic is deleted or that no longer has a replica here."""
         key = (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         self.replica_count.value -= 1
@@ -291,8 +302,11 @@ class PartitionPublisher:
             self._doomed.append(target)
 
     def _delete_strays(self, image: MetadataImage) -> Slices:
-        """Directories that an earlier life left. Half-done deletions have names of their own and go later; partitions
-        that no topic has, or that moved to other nodes meanwhile, go now: before one of their name comes here."""
+        """Deletes directories that an earlier run of this node left behind.
+
+        Partitions that no topic has, or that moved to other nodes meanwhile, are deleted now, before a partition of
+        the same name comes here. Half-done deletions have names of their own and are finished later.
+        """
         names = self.disk.list("")
         for name in self._strays(names, image):
             self.disk.delete(name)
@@ -313,7 +327,7 @@ class PartitionPublisher:
         return topic is not None and index < len(topic.partitions) and self.node_id in topic.partitions[index].replicas
 
     def _is_log(self, directory: str) -> bool:
-        """Somebody else's folder may have such a name, too: only one with a partition's files is ours to delete."""
+        """A foreign folder may have such a name, too. Only one with a partition's files is ours to delete."""
         return any(_SEGMENT.fullmatch(name) or name == PARTITION_METADATA_FILE for name in self.disk.list(directory))
 
     def _doom(self, directories: Iterable[str]) -> None:
@@ -325,7 +339,7 @@ class PartitionPublisher:
     def _delete_slice(self) -> None:
         if self._leaving:
             self._move_slice()
-        elif self._doomed:  # A new topic may have taken the last name that was to be freed.
+        elif self._doomed:  # It may be empty: a new topic may have freed the last name itself.
             self.disk.delete(self._doomed.popleft())
         self._deleting = False
         self._doom(())

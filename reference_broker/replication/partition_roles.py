@@ -1,4 +1,4 @@
-"""What the metadata makes of this node's replicas: who is told, partition by partition."""
+"""The interface through which the publisher tells, partition by partition, which role a replica has now."""
 
 from typing import Protocol
 
@@ -8,35 +8,42 @@ from reference_broker.replication.partitions import Partition
 
 
 class PartitionRoles(Protocol):
-    """Told by the publisher (``replication.partition_publisher``); replication carries it out.
+    """The publisher (``replication.partition_publisher``) makes these calls; replication carries them out.
 
-    A replica is led here, follows another node or rests (no leader is known). Each call says what is so from now on;
-    it is repeated with a newer ``state`` (epochs, in-sync replicas) for as long as the role lasts.
+    A replica is led here, follows another node, or rests because no leader is known. Each call says what holds from
+    now on. It is repeated with each newer ``state`` (epochs, in-sync replicas) for as long as the role lasts.
     """
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
-        """``partition`` is in ``Partitions`` and has ``state``'s leader epoch already."""
+        """This node leads ``partition``, which is already in ``Partitions`` and has ``state``'s leader epoch."""
         ...
 
     def resigns(self, partition: Partition) -> None:
-        """It is no longer led here: already out of ``Partitions``; its log lives on unless ``partition.deleted_topic``
-        says otherwise."""
+        """This node no longer leads ``partition``, which is already out of ``Partitions``.
+
+        The log stays unless ``partition.deleted_topic`` is set.
+        """
         ...
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
-        """``state.leader`` is another node."""
+        """The replica follows ``state.leader``, which is another node."""
         ...
 
     def rests(self, topic_id: bytes, index: int) -> None:
-        """It follows nobody: no leader, led here from now on, deleted or no longer a replica. Unknown ones are no
-        error."""
+        """The replica follows nobody from now on. An unknown replica is no error.
+
+        There is no leader, this node leads it now, it was deleted, or this node no longer has a replica.
+        """
         ...
 
     def reconfigured(self, partition: Partition) -> None:
-        """Led here; its log has other settings now."""
+        """This node leads ``partition``, and the settings of its log changed."""
         ...
 
     def forgets(self, log: PartitionLog) -> None:
-        """What was known of this log's high watermark does not hold: its replica, not led here, is gone, files and all
-        (``rests`` was called before), or it was opened shorter than that."""
+        """The high watermark that was known for this log does not hold any more.
+
+        Either the replica, which is not led here, is gone with its files (``rests`` was called before), or the log was
+        found shorter than that high watermark when it was opened.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The partitions that this node leads, and who wants to know when one changes."""
+"""The partitions that this node leads, and the watchers that are told when one changes."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -8,15 +8,18 @@ from reference_broker.replication.leader.replicas import Followers
 
 
 class Watcher(Protocol):
-    """Told once at a partition's next change; it registers again when it wants to be told again."""
+    """A watcher is told once, at a partition's next change. It registers again if it wants to hear of the next one."""
 
     def partition_changed(self, partition: "Partition") -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One led partition. ``changed()`` is called after every append, truncation, change of log start, high
-    watermark or leader epoch, and when it is deleted."""
+    """One partition that this node leads.
+
+    ``changed()`` is called after every append, every truncation, every change of log start, high watermark or leader
+    epoch, and when the partition is removed.
+    """
 
     topic: str
     topic_id: bytes
@@ -24,17 +27,17 @@ class Partition:
     leader_epoch: int
     log: PartitionLog
     deleted: bool = False
-    """No longer led here."""
+    """True once this node no longer leads it."""
     deleted_topic: bool = False
-    """Its topic is gone, and its log with it."""
+    """True once its topic is deleted, and its log with it."""
     partition_epoch: int = 0
-    """Of the newest state that this leader knows: as published, or as the controller answered."""
+    """The epoch of the newest state that this leader knows, from the metadata or from a controller's answer."""
     followers: Followers | None = None
-    """The other replicas; None with one replica, and then nothing of replication is done for it."""
+    """The other replicas. None if there is only one replica: then the partition pays nothing for replication."""
     standing: int = 0
-    """As what the metrics of replication count it (``replication.leader.replica_metrics``)."""
+    """The state in which the replication metrics count it (``replication.leader.replica_metrics``)."""
     flush_planned: bool = False
-    """A timer will sync what is appended (flush.ms)."""
+    """True while a timer is set that will sync the appended records (flush.ms)."""
     watchers: dict[Watcher, None] = field(default_factory=dict)
 
     def watch(self, watcher: Watcher) -> None:
@@ -61,9 +64,9 @@ class Partitions:
     topic_names: dict[bytes, str] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     counts: dict[bytes, int] = field(default_factory=dict)
-    """How many partitions of each topic are here, by topic ID: a name goes with the last of them."""
+    """The number of each topic's partitions here, by topic ID. A topic's name is dropped with its last partition."""
     arrivals: dict[Watcher, None] = field(default_factory=dict)
-    """Told (once) when a partition is added: those who named one that is not there."""
+    """Watchers that named a partition which is not here. They are told once, when a partition is added."""
 
     def add(self, partition: Partition) -> None:
         self.by_name[partition.topic, partition.index] = partition
@@ -76,7 +79,7 @@ class Partitions:
             watcher.partition_changed(partition)
 
     def remove(self, partition: Partition) -> None:
-        """Takes it out, then tells its watchers (who find it ``deleted``). Costs O(1) and its watchers."""
+        """Removes the partition, then tells its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""
         del self.by_id[partition.topic_id, partition.index]
         if self.by_name.get((partition.topic, partition.index)) is partition:
             del self.by_name[partition.topic, partition.index]

@@ -24,11 +24,11 @@ class Replication:
     fetchers: Fetchers
 
     def start(self) -> None:
-        """This node is registered: what it leads and follows from now on is replicated."""
+        """Called once this node is registered. What it leads and follows from now on is replicated."""
         self.leaders.start()
 
     def halt(self) -> None:
-        """The node ends in good order: nothing is fetched or appended any more. Raises DiskError."""
+        """Called at a clean end. Nothing is fetched or appended after it. Raises DiskError."""
         self.fetchers.halt()
         self.leaders.halt()
 

@@ -8,16 +8,16 @@ from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
 
 READ_AHEAD_BYTES = 1 << 20
-"""Bytes that a connection may have waiting behind the request in flight before its socket is no longer read."""
+"""How many bytes may wait behind the request in flight before the socket is no longer read."""
 WRITE_BEHIND_BYTES = 1 << 20
-"""Bytes that a slow reader may leave unread before its next request waits."""
+"""How many bytes a slow reader may leave unread before its next request waits."""
 
 
 class Serves(Protocol):
     """What a connection needs of the driver."""
 
     def opened(self, connection: "Connection") -> bool:
-        """Gives the connection its number; False: there are too many, it is closed at once."""
+        """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
         ...
 
     def decoded(self, connection: "Connection", frame: memoryview) -> Request:
@@ -40,11 +40,11 @@ class Serves(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """``busy``: a request is with the node; the next is decoded after its reply. ``read_ahead_bytes`` bounds the
-    bytes buffered meanwhile (beyond a frame that is still arriving, whose bytes are bounded by the frame limit).
+    """``busy`` means that a request is with the node; the next one is decoded after its reply.
 
-    ``closing``: it ends once the peer has read what was sent. ``discarding``: nothing is sent any more (a fault that
-    loses answers).
+    READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
+    bounds it. ``closing`` means that the connection ends once the peer has read what was sent. ``discarding`` means
+    that nothing is sent any more (a fault that loses answers).
     """
 
     __slots__ = (

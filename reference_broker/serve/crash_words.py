@@ -6,7 +6,7 @@ PLACES = 6
 
 
 def told(bug: Exception) -> str:
-    """The exception and the last places that it came through."""
+    """The exception, and the last places that it passed."""
     places = []
     trace = bug.__traceback__
     while trace is not None:
@@ -16,9 +16,11 @@ def told(bug: Exception) -> str:
 
 
 def _said(bug: Exception) -> str:
-    """Objects by their class only: a KeyError holds the key itself, and to spell out a cached partition means its
-    session, the session's partitions, their logs and whoever watches them: hundreds of megabytes, made by a node that
-    should end at once."""
+    """The exception's arguments, with objects shown by their class only.
+
+    A KeyError holds the key itself. Spelling out a cached partition would spell out its session, the session's
+    partitions, their logs and their watchers: hundreds of megabytes, made by a node that should end at once.
+    """
     if isinstance(bug, OSError):
         return str(bug)[:MAX_SAID]
     return ", ".join(str(one)[:MAX_SAID] if isinstance(one, str | int) else type(one).__name__ for one in bug.args)

@@ -13,12 +13,14 @@ FindAddress: TypeAlias = Callable[[int], Address | None]
 """By node ID, asked at each dial; None: unknown."""
 
 REPLY_OVERHEAD_BYTES = 16 << 20
-"""Of a reply of another node, beside records: what is told of some 200,000 partitions."""
+"""What another node's reply may hold beside records: enough to tell of some 200,000 partitions."""
 
 
 def largest_reply_bytes(config: BrokerConfig) -> int:
-    """Of another node of the cluster: what was asked for or, if that is more, one batch, which came there in a request.
-    ``socket.request.max.bytes`` alone may be less than a follower asks for, and it would ask for ever."""
+    """The limit for a reply of another node: what was asked for or, if larger, one batch, which came in a request.
+
+    ``socket.request.max.bytes`` alone may be less than a follower asks for, and then it would ask for ever.
+    """
     return max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes) + REPLY_OVERHEAD_BYTES
 
 

@@ -17,7 +17,7 @@ _BUFFERS_PER_WRITE = 512  # Below Linux's IOV_MAX of 1024.
 
 
 class Durable(Protocol):
-    """What a driver needs of a disk beyond the port: ``synchronise`` blocks and runs in a thread."""
+    """What a driver needs of a disk beyond the port. ``synchronise`` blocks and runs in a thread."""
 
     def open_for_sync(self, paths: Sequence[str]) -> Descriptors: ...
 
@@ -27,11 +27,13 @@ class Durable(Protocol):
 class FileDisk:
     """``reference_broker.ports.disk.Disk`` over files; one thread calls the port's methods.
 
-    Appends go straight to the page cache. Descriptors are kept in a least-recently-used table of
-    ``max_open_files``. A cut-short append is undone. The names of files made or renamed become durable with the
-    next sync of a file in their folder; a rename of a file is made durable at once, since order matters there
-    (a new snapshot's name before the truncation that relies on it), and so is the deletion of a file in the root
-    (the mark of a clean shutdown, which a power loss must not bring back).
+    Appends go straight to the page cache, and a cut-short append is undone. Descriptors are kept in a
+    least-recently-used table of ``max_open_files``. The names of new files become durable with the next sync of a file
+    in their folder.
+
+    Two changes are made durable at once. One is the rename of a file, since order matters there: a new snapshot's name
+    must precede the truncation that relies on it. The other is the deletion of a file in the root: a power loss must
+    not bring back the mark of a clean shutdown.
     """
 
     def __init__(self, root: str | Path, max_open_files: int) -> None:
@@ -136,7 +138,7 @@ class FileDisk:
             raise _failed("delete", path, failure) from failure
 
     def open_for_sync(self, paths: Sequence[str]) -> Descriptors:
-        """Descriptors of the files and of the folders whose new names they need; ``synchronise`` closes them.
+        """Opens the files and the folders whose new names must be synced. ``synchronise`` closes the descriptors.
 
         A file that is gone has nothing to make durable. Called by the thread that calls the port.
         """
@@ -186,7 +188,7 @@ class FileDisk:
             raise _failed("open", path, failure) from failure
 
     def _make_folder(self, folder: str) -> None:
-        """Makes the folder and its parents, down from the root; each new name is owed a sync of its parent."""
+        """Makes the folder and its parents, from the root down. Each new name needs a later sync of its parent."""
         if os.path.isdir(folder):
             return
         parent = os.path.dirname(folder)
@@ -195,7 +197,7 @@ class FileDisk:
         self._unsynced_folders[parent] = None
 
     def _drop_empty(self, folder: str) -> None:
-        """A folder exists while something is in it, as in the simulated disk."""
+        """Drops empty folders: a folder exists only while something is in it, as in the simulated disk."""
         while len(folder) > len(self._root):
             try:
                 os.rmdir(folder)

@@ -1,6 +1,7 @@
 """Drives one ``core.Node`` over TCP connections and real files: events in, effects carried out in order.
 
-Everything runs in the event loop's thread; only syncs and offloaded tasks run in threads, and come back as events.
+Everything runs in the event loop's thread. Only syncs and offloaded tasks run in other threads; their results come back
+as events.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.messages import encode_response
 
 FILES_PER_SYNC = 256
-"""Descriptors that one sync holds at a time; a sync of more files goes in pieces."""
+"""How many descriptors one sync holds at a time. A sync of more files runs in pieces."""
 
 
 def nobody(_: int) -> None:
@@ -46,7 +47,7 @@ def nobody(_: int) -> None:
 
 
 NOTES_TO_LOG = frozenset({"truncated_below_high_watermark"})
-"""What an operator has to see, not the trace alone."""
+"""Notes that an operator must see, so they are logged and not only traced."""
 
 
 class Drivable(Protocol):
@@ -69,25 +70,25 @@ class Drivable(Protocol):
 
 
 class Watcher(Protocol):
-    """Is shown effects that no event led to: those of the node's start and of its shutdown."""
+    """A watcher is shown the effects that no event led to: those of the node's start and shutdown."""
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None: ...
 
 
 class Meter(Protocol):
-    """Is told where the driver's own work for a request begins and ends, beside what hooks see of the node's."""
+    """A meter is told where the driver's own work for a request begins and ends. Hooks see only the node's work."""
 
     def decoding(self) -> None:
-        """A request's frame is about to be decoded; the node is given it at once."""
+        """A request's frame is about to be decoded. The node gets the request right after that."""
         ...
 
     def sent(self, reply: Reply, frame_bytes: int) -> None:
-        """The reply was encoded and handed to its connection; ``frame_bytes`` with its length."""
+        """The reply was encoded and handed to its connection. ``frame_bytes`` includes the length field."""
         ...
 
 
 class Driver:
-    """``failed(reason)`` is called once if the node must end: a disk that cannot sync, or a bug of ours."""
+    """``failed(reason)`` is called once if the node must end: the disk cannot sync, or there is a bug of ours."""
 
     def __init__(
         self,
@@ -105,10 +106,12 @@ class Driver:
         find_address: FindAddress = nobody,
         max_reply_bytes: int = 0,
     ) -> None:
-        """``versions``: least and greatest version served, by API key; ``find_address``: of other nodes, whose replies
-        may have ``max_reply_bytes`` where that is more than ``max_frame_bytes``.
-        ``changed`` is called after each event while the node starts or stops; ``refused`` if it must not use its data
-        directory."""
+        """``versions`` holds the least and greatest version served, by API key.
+
+        ``find_address`` finds other nodes. Their replies may have ``max_reply_bytes`` if that is more than
+        ``max_frame_bytes``. ``changed`` is called after each event while the node starts or stops. ``refused`` is
+        called if the node must not use its data directory.
+        """
         self.connections: dict[int, Connection] = {}
         self.clock = clock
         self.hooks: tuple[Hooks, ...] = ()
@@ -154,17 +157,17 @@ class Driver:
         self._guarded(lambda: self._outside_events(self._node.start))
 
     def shut_down(self) -> None:
-        """The node finishes what it must; ``changed`` sees when it has stopped."""
+        """Lets the node finish what it must. ``changed`` sees when it has stopped."""
         self.watched = True
         self._guarded(lambda: self._outside_events(self._node.shutdown))
 
     def give(self, event: Event) -> None:
-        """One event from outside, then what it made possible."""
+        """Gives the node one event from outside, then handles what that made possible."""
         self._guarded(lambda: self._step(event))
         self.resume()
 
     def end(self) -> None:
-        """Gives no event any more and lets go of threads and timers."""
+        """Gives no more events and releases threads and timers."""
         self._ended = True
         self._deadlines.close()
         self._hang_ups.close()
@@ -175,8 +178,10 @@ class Driver:
         self._task_threads.shutdown(wait=False, cancel_futures=True)
 
     def close_idle(self, limit_ms: int) -> None:
-        """Ends connections that have been silent longer than ``limit_ms`` since their last request was answered. What
-        such a peer has not read by then, it never will."""
+        """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
+
+        A peer that has not read its answers by then never will.
+        """
         if limit_ms < 0:
             return
         now_us = self.clock.now().mono_us
@@ -289,7 +294,7 @@ class Driver:
             self._stumble(bug)
 
     def _stumble(self, bug: Exception) -> None:
-        """A failed disk, or a bug of ours: the state may be wrong, so the node ends rather than serve from it."""
+        """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
         if isinstance(bug, StartRefused):
             self._refused(str(bug))
             return
@@ -327,7 +332,7 @@ class Driver:
     def _reply(self, reply: Reply) -> None:
         connection = self.connections.get(reply.connection)
         if connection is None:
-            return  # Closed meanwhile, or a hook's own connection that nobody listens to.
+            return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
         connection.busy = False
         if reply.body is not None and not connection.discarding:
             buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
@@ -380,7 +385,7 @@ class Driver:
         self.give(SyncFailed(effect.token, str(failure)))
 
     def _note(self, note: Note) -> None:
-        """The trace recorder, a hook, writes notes down; without it nobody does."""
+        """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""
         if note.what in NOTES_TO_LOG:
             self._log.warn(note.what, **dict(note.fields))
 

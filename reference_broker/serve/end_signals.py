@@ -11,9 +11,11 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def end_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Iterator[None]:
-    """Calls ``end`` in the loop for each of them, inside the block. After the block they are ignored for good: a loop's
-    own handlers would give way to the system's when it closes, and a second SIGTERM would kill a node that has ended
-    cleanly."""
+    """Calls ``end`` in the loop for each of these signals, inside the block. After the block they are ignored for good.
+
+    Otherwise the system's handlers would return when the loop closes, and a second SIGTERM would kill a node that has
+    ended cleanly.
+    """
 
     def told(_number: int, _frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(end)
@@ -28,7 +30,7 @@ def end_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Ite
 
 
 def ignore_end_signals() -> None:
-    """Blocked first: what came until now is handled, and nothing comes between a handler and its removal."""
+    """Blocks the signals first, so that earlier ones are handled and none comes between a handler and its removal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     for number in END_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -33,9 +33,11 @@ def collect_nothing() -> None:
 
 
 def collect_seldom() -> None:
-    """From then on. A full collection walks the whole metadata image, tens of milliseconds for 100,000 partitions, and
-    finds next to nothing: what the node holds now is never looked at again, and what comes later less often than by
-    default."""
+    """Collects less often once the node is loaded.
+
+    A full collection walks the whole metadata image, which takes tens of milliseconds for 100,000 partitions, and finds
+    next to nothing. So what the node holds now is never looked at again, and later objects less often than by default.
+    """
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()

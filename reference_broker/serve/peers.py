@@ -1,7 +1,7 @@
 """Connections to other nodes: one for each (peer, channel), made when a Send asks for it, requests pipelined in order.
 
-No task and no future for a request; one short task for each dial. What the node is told is in core.events: PeerUp when
-a connection was accepted, PeerReply for each reply, one PeerDown that ends whatever has no reply.
+A request needs no task and no future; each dial needs one short task. The node is told (core.events): PeerUp when a
+connection was accepted, PeerReply for each reply, and one PeerDown that ends everything without a reply.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.messages import decode_response, encode_request
 
 MAX_OUTSTANDING = 1024
-"""Requests of a channel without a reply; one more breaks the connection."""
+"""How many requests of a channel may be without a reply; one more breaks the connection."""
 MAX_UNSENT_BYTES = 16 << 20
-"""Bytes of requests that a peer does not read; more breaks the connection."""
+"""How many bytes of requests a peer may leave unread; more breaks the connection."""
 SHORTEST_LIFE_S = 0.02
-"""From a dial to its PeerDown: a peer that refuses, and a node that asks again at once, must not spin."""
+"""The least time from a dial to its PeerDown, so that a node that asks a refusing peer again at once does not spin."""
 
 
 class _Outstanding(NamedTuple):
@@ -34,12 +34,14 @@ class _Outstanding(NamedTuple):
     api_key: int
     api_version: int
     deadline_s: float
-    """On the event loop's clock."""
+    """Measured on the event loop's clock."""
 
 
 class Peers:
-    """``find_address``: where a node is dialled, None if that is not known. ``give`` takes events one at a time; it is
-    never called while ``send`` runs."""
+    """``find_address`` returns where a node is dialled, or None if that is not known.
+
+    ``give`` takes events one at a time and is never called while ``send`` runs.
+    """
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class Peers:
         self._channels: dict[tuple[int, Channel], PeerChannel] = {}
 
     def send(self, effect: Send) -> None:
-        """Connects first if need be. A peer without an address is down."""
+        """Sends a request, after connecting if needed. A peer without an address is down."""
         key = (effect.peer, effect.channel)
         channel = self._channels.get(key)
         if channel is None:
@@ -65,17 +67,17 @@ class Peers:
         channel.send(effect)
 
     def close(self) -> None:
-        """Ends all connections; no event is given any more."""
+        """Ends all connections. No event is given after it."""
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
 
 
 class PeerChannel:
-    """``outstanding``: sends without a reply, oldest first, of the connection that is up, being made or just broken.
+    """``outstanding`` holds the sends without a reply, oldest first, of a connection that is up, being made or broken.
 
-    At most one of ``_dialling`` (a connection is being made), ``_link`` (it stands) and ``_resting`` (it broke, and
-    PeerDown is on its way) is set; none of them: the next send dials.
+    At most one of these is set: ``_dialling`` (a connection is being made), ``_link`` (it is up) and ``_resting`` (it
+    broke, and PeerDown is on its way). If none is set, the next send dials.
     """
 
     __slots__ = (
@@ -110,9 +112,9 @@ class PeerChannel:
         self._resting: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._refusals: dict[int, Error | None] = {}
-        """By API key, what stands in the log."""
+        """The refusals that were logged, by API key."""
         self._told_down = False
-        """Its failure stands in the log; the next line follows the next reply."""
+        """True once its failure is logged. The next line follows the next reply."""
         self._closed = False
 
     def send(self, effect: Send) -> None:
@@ -122,7 +124,7 @@ class PeerChannel:
             _Outstanding(effect.token, self._correlation_id, effect.api_key, effect.api_version, deadline_s)
         )
         if self._resting is not None:
-            return  # The PeerDown that is on its way ends this one too.
+            return  # The PeerDown that is on its way ends this send, too.
         frame = b"".join(
             encode_request(effect.api_key, effect.api_version, self._correlation_id, effect.client_id, effect.body)
         )
@@ -192,7 +194,7 @@ class PeerChannel:
         self._owner.give(PeerReply(self._peer, self._channel, asked.token, body))
 
     def _tell_refusal(self, error: Error | None, api_key: int) -> None:
-        """One line, until something else is refused or it was accepted."""
+        """Logs one line, and no other until the request is accepted or refused for another reason."""
         known = self._refusals.get(api_key)
         if error is known:
             return
@@ -223,7 +225,7 @@ class PeerChannel:
     # The end of a connection
 
     def broke(self, reason: str) -> None:
-        """The connection is given up, whatever its state; PeerDown follows in an event of its own."""
+        """Gives up the connection, whatever its state. PeerDown follows in a separate event."""
         if self._closed or self._resting is not None:
             return
         if not self._told_down:
@@ -263,7 +265,7 @@ def _decoded(asked: _Outstanding, frame: memoryview) -> tuple[int, object]:
 
 
 class _Link(asyncio.Protocol):
-    """One connection of a channel. What it brings counts for as long as the channel has not given it up."""
+    """One connection of a channel. What it receives counts until the channel gives it up."""
 
     __slots__ = ("_channel", "_reader", "transport")
 

@@ -19,12 +19,12 @@ class DriverPowers:
         self.driver: Driver | None = None
 
     def kill(self) -> None:
-        """SIGKILL: appended bytes stay in the page cache."""
+        """Sends SIGKILL to this process. Appended bytes stay in the page cache."""
         self._log.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def power_off(self) -> None:
-        """A process cannot take the machine's page cache with it: this is ``kill``."""
+        """The same as ``kill``, since a process cannot take the machine's page cache with it."""
         self.kill()
 
     def pause(self, for_us: int) -> None:
@@ -37,12 +37,12 @@ class DriverPowers:
         self._clock.wall_offset_ms += by_ms
 
     def slow_syncs(self, by_ms: int) -> None:
-        """Each sync from now on takes so much longer."""
+        """Makes each sync from now on take ``by_ms`` longer."""
         self._running().sync_delay_s = by_ms / 1000
 
     @property
     def syncs_delayed(self) -> int:
-        """So far."""
+        """How many syncs were delayed so far."""
         return self._running().syncs_delayed
 
     def discard_connection(self, connection: int) -> None:

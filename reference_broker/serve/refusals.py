@@ -1,4 +1,4 @@
-"""For the log: what others answer that only a person can put right, and what a node that is not ready waits for."""
+"""Log texts for refusals that only a person can put right, and for what a node that is not ready waits for."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def _code(part: Any) -> int:
 
 
 def waits_for(node: "Node") -> str:
-    """Why it does not serve clients yet, and who can change that."""
+    """Why the node does not serve clients yet, and who can change that."""
     if not node.listening:
         return "its logs are being recovered"
     quorum = node.broker.quorum

@@ -15,7 +15,7 @@ class RequestLog:
     def __init__(self, log: LogLines) -> None:
         self._log = log
         self._arrived_us: dict[int, int] = {}
-        """Of the request that is with the node, by connection."""
+        """The arrival time of the request that is with the node, by connection."""
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:
         if isinstance(event, Request):

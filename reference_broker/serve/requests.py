@@ -17,10 +17,10 @@ _FETCH_SNAPSHOT = int(ApiKey.FETCH_SNAPSHOT)
 
 
 def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Request:
-    """``versions``: least and greatest version served, by API key; private drafts of these APIs are served, too. Raises
-    ProtocolError.
+    """Decodes one request. Raises ProtocolError.
 
-    An ApiVersions request in an unknown version has the body None: it must be answered, in version 0 (KIP-511).
+    ``versions`` holds the least and greatest version served, by API key. Private drafts of these APIs are served, too.
+    An ApiVersions request in an unknown version gets the body None: it must be answered, in version 0 (KIP-511).
     """
     header, offset = read_request_header(frame)
     key, version, client_id = header.api_key, header.api_version, header.client_id or ""
@@ -44,6 +44,6 @@ def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int,
 
 
 def _position(body: object) -> int:
-    """Of a snapshot fetch; -1 if it names no partition."""
+    """The position of a snapshot fetch, or -1 if it names no partition."""
     topics = getattr(body, "topics", ())
     return int(topics[0].partitions[0].position) if topics and topics[0].partitions else -1

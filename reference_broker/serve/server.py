@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from reference_broker.serve.powers import DriverPowers
 
 SHUTDOWN_LIMIT_S = 30.0
-"""A clean shutdown that takes longer ends anyway; the next start recovers."""
+"""A clean shutdown that takes longer than this is cut short; the next start recovers."""
 IDLE_CHECK_EVERY_S = 5.0
 PATIENCE_S = 5.0
-"""A start that takes longer says what it waits for, at twice the time again and again."""
+"""A start that takes longer says what it waits for, and says it again each time twice as long has passed."""
 
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
@@ -42,8 +42,10 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a wrapper adds: hooks in their order, and the disk that the node is given. ``watchers``, ``meter``: see
-    Driver."""
+    """What a wrapper adds: hooks in their order, and the disk that the node is given.
+
+    Driver explains ``watchers`` and ``meter``.
+    """
 
     hooks: Sequence[Hooks]
     disk: Disk
@@ -53,7 +55,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """``attach(powers, disk)`` before the node is built; ``built(node)`` after that, before it starts."""
+    """``attach(powers, disk)`` is called before the node is built, ``built(node)`` after that, before it starts."""
 
     attach: "Callable[[DriverPowers, Disk], Attached]"
     built: "Callable[[Node], None]"
@@ -61,7 +63,7 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``listen``, ``advertised``, ``metrics_listen``: HOST:PORT. ``config``: Kafka's names, values as text."""
+    """``listen``, ``advertised``, ``metrics_listen`` are HOST:PORT. ``config`` has Kafka's names, values as text."""
 
     listen: str
     data: Path
@@ -93,7 +95,7 @@ class Server:
         self._ended: asyncio.Event
 
     def run(self) -> int:
-        """Serves until SIGTERM or SIGINT; the exit code. Raises StartError."""
+        """Serves until SIGTERM or SIGINT and returns the exit code. Raises StartError."""
         host, port = parse_address(self._options.listen, "--listen")
         if self._options.advertised is not None:
             parse_address(self._options.advertised, "--advertise")
@@ -186,7 +188,7 @@ class Server:
         powers.driver = self._driver
 
     async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
-        """To other nodes: a quorum forms before any of them is ready. The node turns clients away until it is."""
+        """Lets nodes in, since a quorum forms before any node is ready. Clients are turned away until then."""
         collect_seldom()
         self._listening = await loop.create_server(self._driver.protocol, sock=sockets[0], backlog=1024)
         if len(sockets) > 1:
@@ -221,7 +223,7 @@ class Server:
         return prometheus_text(self._node.metrics)
 
     def _progress(self) -> None:
-        """After each event while the node starts or stops."""
+        """Called after each event while the node starts or stops."""
         if self._node.listening:
             self._listens.set()
         if self._node.ready:
@@ -260,7 +262,7 @@ class Server:
         self._ended.set()
 
     def _let_through(self) -> None:
-        """Nobody need wait any more: the end has come first."""
+        """Ends the waiting for the start, since the end came first."""
         self._listens.set()
         self._is_ready.set()
 

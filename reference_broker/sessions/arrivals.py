@@ -1,4 +1,4 @@
-"""Cached partitions of fetch sessions that no partition led here answers to, by the name or ID that they wait for."""
+"""Cached partitions of fetch sessions that this node does not lead, by the name or ID that they wait for."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -7,7 +7,7 @@ from reference_broker.replication.partitions import Partition, Partitions, Watch
 
 
 class Expecting(Watcher, Protocol):
-    """Told when a partition of its topic name or ID, and of its index, arrives."""
+    """It is told when a partition with its topic name or ID and with its index arrives."""
 
     @property
     def topic(self) -> str: ...
@@ -21,14 +21,14 @@ class Expecting(Watcher, Protocol):
 
 @dataclass(slots=True, eq=False)
 class Arrivals:
-    """One watcher for all of them, so that an arrival costs what waits for it, not what waits."""
+    """One watcher for all of them, so that an arrival costs only what waits for it, not all that waits."""
 
     expected: dict[tuple[str | bytes, int], dict[Expecting, None]] = field(default_factory=dict)
     keys: dict[Expecting, tuple[tuple[str | bytes, int], ...]] = field(default_factory=dict)
     partitions: Partitions | None = None
 
     def expect(self, partitions: Partitions, cached: Expecting) -> None:
-        """Tells ``cached`` once when its partition is added; expecting twice is no error."""
+        """Tells ``cached`` once, when its partition is added. Expecting it twice is no error."""
         if cached not in self.keys:
             self.keys[cached] = ((cached.topic_id, cached.index), (cached.topic, cached.index))
             for key in self.keys[cached]:

@@ -17,10 +17,12 @@ PartitionKey: TypeAlias = tuple[str | bytes, int]
 class CachedPartition:
     """One partition of a session. The request's fields are those of the latest request that named it.
 
-    ``sent_*``: as last sent, -1 (0 for the error, None for the divergence) before the first answer.
-    ``order``: place in the session's list. ``available_bytes``: readable from ``fetch_offset`` at the last look,
-    at most ``max_bytes``; above 0 exactly while it has data to send, and then it is ``queued``. ``there_bytes``: the
-    same without that limit.
+    - ``sent_*`` are the values last sent. Before the first answer they are -1, 0 for the error and None for the
+      divergence.
+    - ``order`` is the place in the session's list.
+    - ``available_bytes`` were readable from ``fetch_offset`` at the last look, at most ``max_bytes``. It is above 0
+      exactly while the partition has data to send, and then the partition is ``queued``. ``there_bytes`` is the same
+      without the limit.
     """
 
     session: "FetchSession"
@@ -46,18 +48,20 @@ class CachedPartition:
     """False once it left its session."""
     partition: Partition | None = None
     is_of_partition: bool = True
-    """``fetch_offset`` was told of ``partition``, or with a leader epoch that says so: not of another leadership, or of
-    an earlier topic of that name."""
+    """Whether ``fetch_offset`` was told for ``partition``, or with a leader epoch that can prove it.
+
+    False if it may stem from another leadership or from an earlier topic of that name.
+    """
 
     @property
     def named(self) -> bool:
-        """Named by the session's latest request."""
+        """Whether the session's latest request named it."""
         return self.named_number == self.session.number
 
     def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
-        """Overwrites all that a request says about a partition."""
+        """Overwrites everything that a request says about a partition."""
         if topic_id != self.topic_id:
-            self._unbind()  # In a session by name: another topic of that name.
+            self._unbind()  # In a session by name this is another topic of that name.
             self.topic_id = topic_id
         self.max_bytes = max(wanted.partition_max_bytes, 0)
         self.fetch_offset = wanted.fetch_offset
@@ -67,14 +71,14 @@ class CachedPartition:
         self.is_of_partition = True
 
     def remember_sent(self, sent: PartitionData) -> None:
-        """What an answer said about it."""
+        """Notes what an answer said about the partition."""
         self.sent_high_watermark = sent.high_watermark
         self.sent_log_start_offset = sent.log_start_offset
         self.sent_error = sent.error_code
         self.sent_divergence = divergence(sent)
 
     def may_be(self, topic_id: bytes) -> bool:
-        """Its request said this topic ID, or none."""
+        """Whether its request named this topic ID, or none."""
         return self.topic_id in (NO_TOPIC_ID, topic_id)
 
     def _unbind(self) -> None:
@@ -83,7 +87,7 @@ class CachedPartition:
             self.partition = None
 
     def bind(self, partitions: Partitions) -> Partition | None:
-        """The partition led here that this one names now; a deleted and recreated one is found by its name only."""
+        """Finds the led partition that this one names now. A deleted and recreated one is found only by its name."""
         partition = self.partition
         if partition is None or partition.deleted:
             if self.session.uses_topic_ids:
@@ -98,7 +102,7 @@ class CachedPartition:
         return partition
 
     def watch(self, partitions: Partitions) -> None:
-        """Marks itself at the partition's next change or, where none is led here, at its arrival."""
+        """Marks itself at the partition's next change or, if it is not led here, at its arrival."""
         if self.partition is not None:
             self.partition.watch(self)
         else:
@@ -119,6 +123,6 @@ class CachedPartition:
 
 
 def divergence(data: PartitionData) -> tuple[int, int] | None:
-    """(epoch, end offset) of its diverging epoch."""
+    """The diverging epoch as (epoch, end offset), if there is one."""
     diverging = data.diverging_epoch
     return None if diverging is None else (diverging.epoch, diverging.end_offset)

@@ -1,8 +1,8 @@
-"""Which incremental fetch session may be taken by a new one while all slots are taken (KIP-227).
+"""Which incremental fetch session a new one may replace while all slots are taken (KIP-227).
 
-Judged on the sessions' current values, and by the minimum time of the old session's revision. Deliberately unlike
-Kafka, which sorts sessions by what they were when last used, and lets equal or larger consumers' sessions live only if
-they are younger than the limit.
+The rules use the sessions' current values and the minimum time of the old session's revision. This is deliberately
+unlike Kafka, which sorts sessions by what they were when last used, and which lets equal or larger consumers' sessions
+live only if they are younger than the limit.
 """
 
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from reference_broker.sessions.fetch_session import FetchSession
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """``rule``: a, b or c, as below."""
+    """``rule`` is a, b or c, as below."""
 
     session: FetchSession
     rule: str
 
 
 def idle_ms(session: FetchSession, wall_ms: int) -> int:
-    """Negative after the wall clock stepped back, which is no reason to evict."""
+    """It is negative after the wall clock stepped back, which is no reason to evict."""
     return wall_ms - session.last_used_ms
 
 
@@ -45,14 +45,14 @@ def outgrown_by(session: FetchSession, newcomer: FetchSession, wall_ms: int) -> 
 
 
 def first_to_go(session: FetchSession) -> tuple[bool, int, int]:
-    """Order among those that rules (a) and (c) allow: consumers, then the smallest, then the lowest ID."""
+    """The order among sessions that rules (a) and (c) allow: consumers, then the smallest, then the lowest ID."""
     return (session.privileged, len(session.partitions), session.session_id)
 
 
 def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Victim | None:
-    """The longest idle by (b), else the first to go by (a) and (c); None: the newcomer gets no session.
+    """The session that is idle longest by (b), else the first to go by (a) and (c). Costs one walk over all sessions.
 
-    One walk over all sessions.
+    None means that the newcomer gets no session.
     """
     longest_idle: FetchSession | None = None
     first: FetchSession | None = None
@@ -77,9 +77,10 @@ def _used_before(session: FetchSession, other: FetchSession) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A newcomer found no victim. While no session leaves, joins, changes size or goes back in time, neither does
+    """A newcomer found no victim, from ``from_ms`` until just before ``until_ms``.
 
-    another one that is not larger and not more privileged, from ``from_ms`` until just before ``until_ms``.
+    Until then a newcomer that is not larger and not more privileged finds none either, as long as no session leaves,
+    joins, changes size or goes back in time.
     """
 
     privileged: bool
@@ -96,7 +97,7 @@ class Refusal:
 
 
 def refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Refusal:
-    """What a newcomer without a victim tells about the next ones. One walk over all sessions."""
+    """What a newcomer without a victim tells about the next ones. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
         min_ms = session.revision.min_eviction_ms

@@ -1,12 +1,12 @@
 """One incremental fetch session (KIP-227): the partitions a fetcher wants, and what it has been told of each.
 
-The price of a fetch depends on what changed, never on what is cached. Each cached partition is either marked (in
-``FetchSession.changed``: it must be looked at before the next answer) or registered on its Partition, which marks
-it at its next change. Partitions that have data to send stand in a heap in list order, from which an answer takes
-only as many as fit. A fetch that names no partition and finds nothing marked touches no partition at all.
+The cost of a fetch depends on what changed, never on what is cached. Each cached partition is in one of two states. A
+marked one is in ``FetchSession.changed`` and must be looked at before the next answer. Any other is registered on its
+Partition, which marks it at its next change. Partitions that have data to send wait in a queue in list order, from
+which an answer takes only as many as fit. A fetch that names no partition and finds none marked touches no partition.
 
-Marks are change numbers (the upcoming request's number, as in the KIP's first revision); the final revision reads
-them as a bit: marked or not. What differs between revisions is behind ``fetch_revision``.
+Marks are change numbers: the upcoming request's number, as in the KIP's first revision. The final revision reads them
+as a bit, marked or not. What differs between the revisions is behind ``sessions.revision``.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Waiter(Protocol):
         ...
 
     def abandon(self, error_code: int) -> None:
-        """Answer now, with this top-level error: the session has no place for this fetch any more."""
+        """Answers now with this top-level error, since the session can no longer serve this fetch."""
         ...
 
 
@@ -37,12 +37,15 @@ class Waiter(Protocol):
 class FetchSession:
     """A session, or the draft of one: every full fetch is answered from a draft, which the cache may then admit.
 
-    ``session_id`` 0: a draft. ``epoch``: that of the next request. ``number``: accepted incremental requests so far
-    (64 bits; the first revision's sequence number); ``answered_number``: the last of them that was answered (-1: not
-    even the full fetch). ``created_ms`` / ``last_used_ms``: wall clock. ``contact_us``: monotonic time of the last
-    accepted request, which counts for every cached partition. ``reader``: who reads how far, as of the last request.
-    ``answers_full``: the request to be answered is a full one. ``denied``: no incremental fetches, nothing is cached.
-    ``last_told``: what the answer to ``number`` held, where it may have to be told again.
+    - ``session_id`` is 0 for a draft. ``epoch`` is that of the next request.
+    - ``number`` counts the accepted incremental requests (64 bits); it is the first revision's sequence number.
+      ``answered_number`` is the last of them that was answered, -1 before even the full fetch was.
+    - ``created_ms`` and ``last_used_ms`` are wall-clock times. ``contact_us`` is the monotonic time of the last
+      accepted request, which counts for every cached partition.
+    - ``reader`` says who reads how far, as of the last request.
+    - ``answers_full`` says that the request to be answered is a full one.
+    - ``denied`` says that the session accepts no incremental fetches and caches nothing.
+    - ``last_told`` is what the answer to ``number`` held, if it may have to be told again.
     """
 
     arrivals: Arrivals
@@ -63,9 +66,9 @@ class FetchSession:
     denied: bool = False
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
     changed: dict[CachedPartition, None] = field(default_factory=dict)
-    """Marked: to be looked at before the next answer. All others are registered on their partitions."""
+    """The marked partitions, to be looked at before the next answer. All others are registered on their Partition."""
     available_bytes: int = 0
-    """Sum over the partitions that have data."""
+    """The sum over all partitions that have data."""
     waiter: Waiter | None = None
     last_told: dict[CachedPartition, None] = field(default_factory=dict)
     _with_data: DataQueue = field(init=False)
@@ -76,28 +79,28 @@ class FetchSession:
 
     @property
     def made_by(self) -> str:
-        """For people: who created it."""
+        """Who created it, for people to read."""
         return f"follower {self.replica_id}" if self.privileged else f"consumer {self.client_id!r}"
 
     def accept_epoch(self, request_epoch: int) -> bool:
-        """``request_epoch``: in the first revision the sequence number."""
+        """``request_epoch`` is the sequence number in the first revision."""
         return self.revision.accepts(self, request_epoch)
 
     def accept(self, request_epoch: int, now: Now) -> None:
-        """One incremental request more. The epoch advances here, whatever becomes of the answer."""
+        """Accepts one more incremental request. The epoch advances here, whatever becomes of the answer."""
         self.answers_full = False
         self.revision.advance(self, request_epoch)
         self.touch(now)
 
     def accept_full(self, now: Now) -> None:
-        """A full request replaces all partitions, and keeps ID and number (first revision)."""
+        """Accepts a full request, which replaces all partitions and keeps ID and number (first revision)."""
         self._empty()
         self.answers_full, self.denied = True, False
         self.answered_number = self.number - 1
         self.touch(now)
 
     def deny(self) -> None:
-        """Keeps nothing but the ID: only full requests are answered (first revision)."""
+        """Keeps only the ID. From now on only full requests are answered (first revision)."""
         self._empty()
         self.denied = True
 
@@ -111,14 +114,14 @@ class FetchSession:
         self.last_used_ms = now.wall_ms
 
     def upcoming_number(self) -> int:
-        """Of the answer that will tell what changes now."""
+        """The number of the answer that will tell what changes now."""
         return self.number if self.answered_number < self.number else self.number + 1
 
     def key(self, topic: str, topic_id: bytes, index: int) -> PartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
 
     def name(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
-        """A request names this partition: adds it at the end of the list, or overwrites what it holds."""
+        """A request names this partition: adds it at the end of the list, or overwrites the cached values."""
         key = self.key(topic, topic_id, wanted.partition)
         cached = self.partitions.get(key)
         if cached is None:
@@ -131,7 +134,7 @@ class FetchSession:
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
-        """Drops partitions; those that it does not hold are no error."""
+        """Drops partitions. A partition that the session does not hold is no error."""
         for index in indexes:
             cached = self.partitions.pop(self.key(topic, topic_id, index), None)
             if cached is not None:
@@ -143,18 +146,19 @@ class FetchSession:
         self.assess(cached, 0)
 
     def mark(self, cached: CachedPartition) -> None:
-        """There may be something to send about it: in the answer that is due, or else in the next one."""
+        """Marks a partition that may have something to send, in the answer that is due or in the next one."""
         cached.change_number = self.upcoming_number()
         self.changed[cached] = None
 
     def look_at(self, cached: CachedPartition) -> None:
-        """The next answer looks at it, though nothing has changed."""
+        """Makes the next answer look at the partition although nothing has changed."""
         self.changed[cached] = None
 
     def read_as(self, reader: object) -> None:
-        """Another isolation level, or follower instead of consumer, reads to another end: all must be looked at.
+        """Sets who reads. Another isolation level, or a follower instead of a consumer, reads to another end.
 
-        The one walk over all cached partitions; no client changes it within a session.
+        Then all partitions must be looked at. This is the only walk over all cached partitions, and no client makes
+        such a change within a session.
         """
         if self.reader != reader:
             self.reader = reader
@@ -162,7 +166,7 @@ class FetchSession:
                 self.mark(cached)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
-        """Notes how much can be read of it, as found by a look."""
+        """Notes how many bytes a look at the partition found readable."""
         self.revision.assessed(self, cached, available_bytes)
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
@@ -170,12 +174,15 @@ class FetchSession:
             self.queue(cached)
 
     def queue(self, cached: CachedPartition) -> None:
-        """Puts it among those with data, at its place in the list."""
+        """Puts it into the queue of partitions with data, at its place in the list."""
         cached.queued = True
         self._with_data.push(cached)
 
     def take_with_data(self) -> CachedPartition | None:
-        """The next in the answer's order that has data. Out of the queue: ``settle`` or ``queue`` puts it back."""
+        """Takes the next partition with data out of the queue, in the answer's order.
+
+        ``settle`` or ``queue`` puts it back.
+        """
         start = self.revision.start(self)
         while (cached := self._with_data.take(start)) is not None:
             if not cached.live:
@@ -202,10 +209,10 @@ class FetchSession:
         cached.order = self._last_order
 
     def settle(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
-        """After an answer that held ``sent`` about it (None: it was looked at and left out).
+        """Called after an answer that held ``sent`` about it, or None if it was looked at and left out.
 
-        It is registered on its partition again unless the next answer must look at it anyway. The cached fetch
-        offset stays the requested one: what the fetcher does not say it has processed is sent again.
+        The partition is registered on its Partition again unless the next answer must look at it anyway. The cached
+        fetch offset stays the requested one, so what the fetcher does not confirm is sent again.
         """
         if sent is None:
             self.revision.left_out(self, cached)
@@ -224,7 +231,7 @@ class FetchSession:
     def answered(self) -> Iterable[CachedPartition]:
         """The answer to the latest request is complete. Returns all that were marked, which must be settled next.
 
-        A new dict, since walking over one from which 10,000 entries were popped still passes their places.
+        ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
         """
         self.answered_number = self.number
         self.last_told = {}
@@ -232,7 +239,7 @@ class FetchSession:
         return marked
 
     def settled(self) -> None:
-        """All that the answer told, and all that was marked, has been settled."""
+        """Everything that the answer told and everything that was marked has been settled."""
         if self.answers_full:
             self.revision.full_answered(self)
 

@@ -1,10 +1,12 @@
-"""All incremental fetch sessions of a node: a bounded number of slots, and who may take whose (KIP-227).
+"""All incremental fetch sessions of a node: a bounded number of slots, and which session may take which (KIP-227).
 
-Finding, accepting and closing a session cost the same however many there are. Creating one while all slots are
-taken walks over the slots once (1,000 by default: about a tenth of a millisecond), on current values, and a
-refusal is remembered: until something changes that could make a session evictable, no newcomer that is not larger
-costs another walk. How many partitions a session caches is bounded by MAX_SESSION_PARTITIONS, and all
-together by MAX_PARTITIONS; how many one request adds, by the frame size (``socket.request.max.bytes``).
+Finding, accepting and closing a session cost the same however many sessions there are. Creating one while all slots
+are taken walks over the slots once, on current values (1,000 slots by default: about a tenth of a millisecond). A
+refusal is remembered: until something changes that could make a session evictable, a newcomer that is not larger costs
+no further walk.
+
+MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and MAX_PARTITIONS those of all sessions. The
+frame size (``socket.request.max.bytes``) bounds how many one request adds.
 """
 
 from dataclasses import dataclass, field
@@ -25,8 +27,10 @@ MAX_SESSION_PARTITIONS = 250_000
 """A session that would cache more is closed, and none of that size is created."""
 
 MAX_PARTITIONS = 4_000_000
-"""Of all sessions together (about 1 GB). A newcomer beyond it is treated as if all slots were taken; a session that
-grows beyond it is closed."""
+"""The limit for all sessions together (about 1 GB).
+
+A newcomer beyond it is treated as if all slots were taken. A session that grows beyond it is closed.
+"""
 
 
 class Noter(Protocol):
@@ -37,9 +41,10 @@ class Noter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FetchSessionCache:
-    """``sessions``: of both revisions, by ID, in order of creation; never more than ``slots``.
+    """``sessions`` holds the sessions of both revisions by ID, in order of creation, and never more than ``slots``.
 
-    ``first_min_eviction_ms``: ``min.incremental.fetch.session.eviction.ms``, a constant in the final revision.
+    ``first_min_eviction_ms`` is ``min.incremental.fetch.session.eviction.ms``, which is a constant in the final
+    revision.
     """
 
     slots: int
@@ -69,25 +74,25 @@ class FetchSessionCache:
     def draft(
         self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
     ) -> FetchSession:
-        """The session that a full fetch works on; it becomes one of the cache's when admitted. Final by default."""
+        """The draft that a full fetch works on. The cache may admit it. Its revision is the final one by default."""
         return FetchSession(
             self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
         )
 
     def new_id(self, largest_id: int) -> int:
-        """RandomSource, so that nobody can guess it; unused here."""
+        """An unused ID from the RandomSource, so that nobody can guess it."""
         while True:
             session_id = self.random.randint(1, largest_id)
             if session_id not in self.sessions:
                 return session_id
 
     def find(self, session_id: int, revision: Revision) -> FetchSession | None:
-        """The session of this ID, if it is of this revision."""
+        """The session with this ID, if it is of this revision."""
         session = self.sessions.get(session_id)
         return session if session is not None and session.revision.name == revision.name else None
 
     def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
-        """The session of an incremental request, or the top-level error. A refused request changes nothing."""
+        """The session of an incremental request, or a top-level error. A refused request changes nothing."""
         session = self._numbered(session_id, request_epoch, self.final)
         if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.fetch_session_topic_id_error
@@ -107,7 +112,7 @@ class FetchSessionCache:
         return session if session.accept_epoch(number) else revision.wrong_number
 
     def admit(self, draft: FetchSession, now: Now) -> bool:
-        """Makes the draft a session, if there is a slot or one that it may take; says whether it is one now."""
+        """Makes the draft a session if a slot is free or may be taken. Returns whether it is one now."""
         if len(draft.partitions) > MAX_SESSION_PARTITIONS:
             return False
         while not self._has_room(draft):
@@ -130,8 +135,11 @@ class FetchSessionCache:
         return True
 
     def admit_or_deny(self, draft: FetchSession, now: Now) -> bool:
-        """As ``admit``; where only its partitions are too many, a session that caches nothing and denies incremental
-        fetches (first revision)."""
+        """Admits the draft as ``admit`` does (first revision).
+
+        If only the number of its partitions is too large, it becomes a session that caches nothing and denies
+        incremental fetches.
+        """
         if self.admit(draft, now):
             return True
         if len(self.sessions) >= self.slots:
@@ -140,7 +148,7 @@ class FetchSessionCache:
         return self.admit(draft, now)
 
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
-        """An incremental request is valid: one that still waits on this session can no longer be answered from it."""
+        """Accepts a valid incremental request. An older one that still waits can no longer be answered from it."""
         self._overtaken(session, now)
         session.accept(request_epoch, now)
 
@@ -150,7 +158,7 @@ class FetchSessionCache:
         session.accept_full(now)
 
     def deny(self, session: FetchSession) -> None:
-        """It would cache too much; it caches nothing any more."""
+        """Empties a session that would cache too much."""
         before = len(session.partitions)
         session.deny()
         self.resized(session, before)
@@ -162,7 +170,7 @@ class FetchSessionCache:
             self._refusal = None
 
     def resized(self, session: FetchSession, before: int) -> None:
-        """An incremental request changed what the session caches: ``before`` so many partitions."""
+        """An incremental request changed what the session caches. It cached ``before`` partitions until now."""
         if len(session.partitions) != before:
             self._recount(len(session.partitions) - before)
 
@@ -178,11 +186,11 @@ class FetchSessionCache:
             self._remove(session)
 
     def count_not_found(self) -> None:
-        """One more answer FETCH_SESSION_ID_NOT_FOUND, or in the first revision InvalidFetchSession for an ID."""
+        """Counts an answer FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
         self._ids_not_found.value += 1
 
     def victim(self, newcomer: FetchSession, wall_ms: int) -> Victim | None:
-        """The session that ``newcomer`` may take the slot of, and by which rule."""
+        """The session whose slot ``newcomer`` may take, and by which rule."""
         return find_victim(self.sessions.values(), newcomer, wall_ms)
 
     def _has_room(self, newcomer: FetchSession) -> bool:

@@ -1,4 +1,4 @@
-"""Fetch sessions as accepted and shipped: 32-bit IDs and epochs, news by comparison with what was last sent."""
+"""Fetch sessions as accepted and shipped: 32-bit IDs and epochs; news is what differs from what was last sent."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from reference_broker.wire.fetch import PartitionData
 MIN_EVICTION_MS = 120_000
 """A constant in this revision."""
 FULL_EPOCH = 0
-"""In a request: a full fetch that shall create a session."""
+"""In a request, it means a full fetch that asks for a new session."""
 FINAL_EPOCH = -1
-"""In a request: a full fetch without a session."""
+"""In a request, it means a full fetch without a session."""
 LARGEST_EPOCH = 0x7FFFFFFF
 
 
@@ -25,8 +25,11 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FinalRevision:
-    """The answer holds news, and an error or divergence for as long as it lasts. A request that comes again is refused;
-    a partition that returned records moves to the end of the list. Marks are read as a bit: marked or not."""
+    """An answer holds news, and errors or divergence for as long as they last.
+
+    A repeated request is refused. A partition that returned records moves to the end of the list. Marks are read as a
+    bit: marked or not.
+    """
 
     min_eviction_ms: int = MIN_EVICTION_MS
 
@@ -69,7 +72,7 @@ class FinalRevision:
         session.mark(cached)
 
     def assessed(self, session: FetchSession, cached: CachedPartition, available_bytes: int) -> None:
-        """Data is told whenever it is there."""
+        """Nothing to note: data is sent whenever it is there."""
 
     def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:  # noqa: ARG002
         return (
@@ -85,10 +88,10 @@ class FinalRevision:
             session.move_to_end(cached)
 
     def left_out(self, session: FetchSession, cached: CachedPartition) -> None:
-        """It had no news."""
+        """Nothing to note: the partition had no news."""
 
     def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:  # noqa: ARG002
         return False
 
     def full_answered(self, session: FetchSession) -> None:
-        """The list stays as the request had it."""
+        """The list keeps the order of the request."""

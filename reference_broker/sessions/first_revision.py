@@ -1,9 +1,9 @@
-"""Fetch sessions in the page's first text: 64-bit IDs and sequence numbers, dirty numbers instead of comparison.
+"""Fetch sessions of the first text of the KIP's page: 64-bit IDs, sequence numbers, dirty numbers for comparison.
 
 ``CachedPartition.change_number`` is the partition's last dirty sequence number. Answer N holds the partitions whose
-number is N or more. A partition that waits in the queue for its data to be sent counts as dirty for whatever number is
-answered next; its number is written down when it is looked at, so that a limit that leaves 10,000 partitions out does
-not touch them.
+number is N or more. A partition that waits in the queue with data counts as dirty for whatever number is answered next.
+Its number is written only when it is looked at, so that an answer whose limit leaves 10,000 partitions out does not
+touch them.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,12 @@ from reference_broker.wire.fetch import PartitionData
 
 @dataclass(frozen=True, slots=True)
 class FirstRevision:
-    """Request N+1 proves that answer N was processed; request N again gets at least the partitions of its first answer.
+    """Request N+1 proves that answer N was processed. A repeated request N gets at least the partitions that its first
+    answer held.
+
     Partitions are ordered by name and index, and answer N begins at N modulo their count. Errors are told as in the
-    final revision, since the page does not say."""
+    final revision, since the page does not say.
+    """
 
     min_eviction_ms: int
 
@@ -52,7 +55,7 @@ class FirstRevision:
                 session.look_at(cached)
             return
         if session.answered_number < session.number:
-            # The request before never got its answer, so what it would have told is told now.
+            # The previous request never got its answer, so what that would have told is told now.
             for cached in session.changed:
                 cached.change_number = number
         session.number, session.epoch = number, number + 1
@@ -65,26 +68,30 @@ class FirstRevision:
         return 0 if session.answers_full or not session.partitions else session.number % len(session.partitions)
 
     def place(self, session: FetchSession, cached: CachedPartition) -> int:
-        """As a full request names them; else from the start on, and around."""
+        """A full answer keeps the request's order. Any other begins at ``start`` and wraps around."""
         if session.answers_full:
             return cached.order
         return (cached.order - self.start(session)) % len(session.partitions)
 
     def named(self, session: FetchSession, cached: CachedPartition) -> None:
-        """Being named is no change; an offset with data behind it is (``assessed``)."""
+        """Being named is no change. An offset with data behind it is one (``assessed``)."""
         session.look_at(cached)
 
     def assessed(self, session: FetchSession, cached: CachedPartition, available_bytes: int) -> None:
-        """It had data that no answer had room for: dirty for the number behind the last answer's, which may have been
-        this number's first one."""
+        """A partition with data that no answer had room for is dirty for the number after the last answer's.
+
+        That last answer may have been the first one to the present number.
+        """
         if cached.available_bytes:
             cached.change_number = max(cached.change_number, session.upcoming_number())
         elif available_bytes and cached.named:
             cached.change_number = max(cached.change_number, session.number)
 
     def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:
-        """What has data and comes here found no room for it: it is left for the next answer, unless this one comes
-        again and held the partition before."""
+        """A partition with data comes here only if the answer had no room for it, so it is left for the next answer.
+
+        The exception is an answer that is repeated and that held the partition before.
+        """
         if session.answers_full or is_lasting(data) or cached in session.last_told:
             return True
         return cached.change_number >= session.number and not cached.available_bytes
@@ -94,7 +101,7 @@ class FirstRevision:
         if more:
             cached.change_number = max(cached.change_number, session.number + 1)
             return
-        # What a full answer told is settled, also for a number that comes again after it.
+        # What a full answer told is settled, also if its number is repeated.
         dirty = 0 if session.answers_full else max(cached.change_number, session.number)
         session.assess(cached, 0)  # It is not sent again before something changes.
         cached.change_number = dirty
@@ -107,6 +114,6 @@ class FirstRevision:
         return cached.change_number > session.number and not cached.available_bytes
 
     def full_answered(self, session: FetchSession) -> None:
-        """From here on they are ordered by name and index. An answer that comes again is told from their numbers."""
+        """From now on partitions are ordered by name and index. A repeated answer is built from their numbers."""
         session.last_told = {}
         session.rank(sorted(session.partitions.values(), key=lambda cached: (cached.topic, cached.index)))

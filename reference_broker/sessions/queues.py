@@ -1,4 +1,4 @@
-"""Cached partitions that have data to send, in the order in which answers take them; an answer takes what fits."""
+"""Cached partitions that have data to send, in the order in which answers take them. An answer takes what fits."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from reference_broker.sessions.cached_partition import CachedPartition
 
 @dataclass(slots=True)
 class ListQueue:
-    """By ``order``, lowest first; an entry of a partition that left or moved on is dropped when it is met."""
+    """By ``order``, lowest first. An entry of a partition that left or moved on is dropped when it is met."""
 
     _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
 
@@ -25,8 +25,10 @@ class ListQueue:
 
 @dataclass(slots=True)
 class RingQueue:
-    """By ``order`` from ``start`` on, and from the lowest again. Orders are unique. Taking and putting move the places
-    behind in memory: about a microsecond for 10,000 partitions with data."""
+    """Ordered by ``order`` from ``start`` on, then from the lowest again. Orders are unique.
+
+    Taking and putting move the later places in memory: about a microsecond for 10,000 partitions with data.
+    """
 
     _orders: list[int] = field(default_factory=list)
     _by_order: dict[int, CachedPartition] = field(default_factory=dict)

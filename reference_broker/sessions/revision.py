@@ -1,7 +1,7 @@
 """What differs between the revisions of incremental fetch sessions: one small policy object each (KIP-227).
 
-Both work on the same ``FetchSession``: its cached partitions, marks and waiting. ``fetch_final_revision`` is what was
-accepted and shipped, ``fetch_first_revision`` the page's first text.
+Both work on the same ``FetchSession`` with its cached partitions, marks and waiting. ``final_revision`` is what was
+accepted and shipped; ``first_revision`` is the first text of the KIP's page.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,10 @@ class DataQueue(Protocol):
     def push(self, cached: "CachedPartition") -> None: ...
 
     def take(self, start: int) -> "CachedPartition | None":
-        """The next that is due, out of the queue; None: empty. ``start``: the place from which an answer begins."""
+        """Takes the next partition that is due out of the queue; None if it is empty.
+
+        ``start`` is the place at which the answer begins.
+        """
         ...
 
 
@@ -39,12 +42,12 @@ class Revision(Protocol):
 
     @property
     def min_eviction_ms(self) -> int:
-        """A session may be taken when idle longer than this, or older than this and smaller than the newcomer."""
+        """A session may be taken if it is idle longer than this, or older than this and smaller than the newcomer."""
         ...
 
     @property
     def unknown_id(self) -> Error:
-        """Top-level error for a session that is not there (any more)."""
+        """Top-level error for a session that does not exist (any more)."""
         ...
 
     @property
@@ -73,7 +76,7 @@ class Revision(Protocol):
         ...
 
     def place(self, session: "FetchSession", cached: "CachedPartition") -> int:
-        """Its place in the answer to the latest request; places order an answer, and need not be dense."""
+        """The partition's place in the answer to the latest request. Places order an answer and need not be dense."""
         ...
 
     def named(self, session: "FetchSession", cached: "CachedPartition") -> None:
@@ -81,23 +84,23 @@ class Revision(Protocol):
         ...
 
     def assessed(self, session: "FetchSession", cached: "CachedPartition", available_bytes: int) -> None:
-        """A look found this much to read of it; ``cached.available_bytes`` is still what the look before found."""
+        """A look found ``available_bytes`` to read; ``cached.available_bytes`` is still that of the previous look."""
         ...
 
     def reports(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData) -> bool:
-        """Whether ``data``, what there is to say without records, belongs into an incremental answer."""
+        """Whether ``data``, which is what there is to say without records, belongs in an incremental answer."""
         ...
 
     def sent(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData, more: bool) -> None:
-        """The answer held ``data``; ``more``: there are bytes beyond its records."""
+        """The answer held ``data``. ``more`` says that there are bytes beyond its records."""
         ...
 
     def left_out(self, session: "FetchSession", cached: "CachedPartition") -> None:
-        """It was looked at, and the answer did not hold it."""
+        """The partition was looked at, but the answer did not hold it."""
         ...
 
     def stays_marked(self, session: "FetchSession", cached: "CachedPartition") -> bool:
-        """Whether the next answer must look at it though nothing changes, and it has no data left to send."""
+        """Whether the next answer must look at it although nothing changes and it has no data left to send."""
         ...
 
     def full_answered(self, session: "FetchSession") -> None:

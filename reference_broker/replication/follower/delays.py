@@ -1,4 +1,4 @@
-"""Partitions that are left alone for a while: one timer for all that come back at the same time."""
+"""Partitions that are left alone for a while. All that come back at the same time share one timer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,17 +7,19 @@ from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.followed import Followed
 
 FIRST_BACKOFF_MS = 20
-"""Doubled with each further error up to ``replica.fetch.backoff.ms``: after a failover the new leader is a leader in a
-moment."""
+"""Doubled with each further error, up to ``replica.fetch.backoff.ms``.
+
+The first pause is short because after a failover the new leader is ready in a moment.
+"""
 
 
 def backoff_ms(errors: int, longest_ms: int) -> int:
-    """``errors``: in a row, before this one."""
+    """``errors`` counts the errors in a row before this one."""
     return min(FIRST_BACKOFF_MS << min(errors, 16), longest_ms)
 
 
 class Delays:
-    """``back`` is given each partition whose time has come, ``done()`` follows the last of them."""
+    """``back`` gets each partition whose pause is over. ``done()`` is called after the last of them."""
 
     __slots__ = ("_back", "_done", "_groups", "_longest_ms", "_ports")
 
@@ -29,10 +31,10 @@ class Delays:
         self._back = back
         self._done = done
         self._groups: dict[int, list[Followed]] = {}
-        """By the time from which they are fetched again."""
+        """Keyed by the time from which the partitions are fetched again."""
 
     def put(self, one: Followed) -> None:
-        """After an error: longer with each in a row."""
+        """Pauses a partition after an error, longer with each error in a row."""
         one.resumes_us = self._ports.now().mono_us + backoff_ms(one.errors, self._longest_ms) * 1000 + 1
         one.errors += 1
         group = self._groups.get(one.resumes_us)
@@ -42,14 +44,14 @@ class Delays:
         group.append(one)
 
     def shortened(self, wait_ms: int) -> int:
-        """``wait_ms``, or less where some come back before."""
+        """``wait_ms``, or less if a partition comes back before that."""
         if not self._groups:
             return wait_ms
         return min(wait_ms, max(0, (min(self._groups) - self._ports.now().mono_us) // 1000 + 1))
 
     def _release(self, resumes_us: int) -> None:
         for one in self._groups.pop(resumes_us):
-            if one.resumes_us == resumes_us:  # Else it has come back before, or was put off once more.
+            if one.resumes_us == resumes_us:  # Otherwise it came back earlier, or was put off again.
                 one.resumes_us = 0
                 self._back(one)
         self._done()

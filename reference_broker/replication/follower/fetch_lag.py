@@ -1,4 +1,4 @@
-"""How many committed records the followed partition that is furthest behind has not fetched: Kafka's MaxLag."""
+"""Kafka's MaxLag: how many committed records the followed partition that is furthest behind has not fetched."""
 
 from heapq import heapify, heappop, heappush
 
@@ -9,7 +9,10 @@ _COMPACT_FROM = 64
 
 
 class FetchLag:
-    """By each partition's latest answer. Only those that are behind are kept: one that is not costs a look-up."""
+    """Takes the lag from each partition's latest answer.
+
+    Only partitions that are behind are kept. Any other partition costs one look-up per answer.
+    """
 
     __slots__ = ("_furthest", "_gauge", "_lags", "_last")
 
@@ -17,15 +20,15 @@ class FetchLag:
         self._gauge = gauge
         self._lags: dict[Followed, int] = {}
         self._furthest: list[tuple[int, int, Followed]] = []
-        """A heap of (-lag, number, partition); an entry whose lag is not the partition's any more counts nothing."""
+        """A heap of (-lag, number, partition). An entry with an outdated lag is ignored."""
         self._last = 0
 
     def answered(self, one: Followed, high_watermark: int) -> None:
-        """``high_watermark``: the leader's, as the answer tells it; what came with it is in the log."""
+        """Called when the records of an answer are in the log. ``high_watermark`` is the leader's in that answer."""
         self._set(one, max(0, high_watermark - one.log.log_end_offset))
 
     def drop(self, one: Followed) -> None:
-        """It is followed no more."""
+        """The partition is no longer followed."""
         self._set(one, 0)
 
     def _set(self, one: Followed, lag: int) -> None:

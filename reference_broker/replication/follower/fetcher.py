@@ -1,7 +1,7 @@
-"""One leader's follower: one connection, one fetch session for all partitions, one request in flight.
+"""Fetches from one leader: one connection, one fetch session for all partitions, one request in flight.
 
-A fetch names only what changed since the one before (an append here, a new partition, another epoch): 10,000 followed
-partitions at rest cost one empty request and one empty answer each ``replica.fetch.wait.max.ms``.
+A fetch names only what changed since the previous one: an append here, a new partition, another epoch. So 10,000
+followed partitions at rest cost one empty request and one empty answer every ``replica.fetch.wait.max.ms``.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,22 +26,24 @@ from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 
 NAMED_PER_FETCH = 300
-"""More partitions that are new or changed wait for the next fetch, which follows at once: it bounds one event here and,
-at some 10 us each where all of them may join, at the leader."""
+"""A fetch names at most this many new or changed partitions; the others go with the next fetch, which follows at once.
+
+This bounds one event here and one at the leader, where each partition costs some 10 us if all of them may join.
+"""
 PARTITIONS_PER_SLICE = 256
 BYTES_PER_SLICE = 1 << 20
-"""Of an answer, taken in one event."""
+"""One event takes at most this many partitions, or about this many bytes, of an answer."""
 GATHER_US = 1000
-"""Partitions come in numbers: the first of them waits so long for the others."""
+"""Partitions usually come many at a time. The first of them waits this long for the others."""
 NEWCOMERS_WAIT_MS = 50
-"""A fetch that names a partition for the first time waits no longer for data, since others may be on their way."""
+"""A fetch that names a partition for the first time waits at most this long for data, since others may soon follow."""
 
 FINAL, FIRST = "final", "first"
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSetting:
-    """What all fetchers of a node share. ``broker_epoch()``: of this node's registration, -1 before."""
+    """What all fetchers of a node share. ``broker_epoch()`` is that of this node's registration, -1 before it."""
 
     node_id: int
     config: BrokerConfig
@@ -52,8 +54,11 @@ class FetcherSetting:
 
 
 class Fetcher:
-    """``followed``: its partitions, by name. One of these is so: a request is in flight or its answer is being taken
-    (``_busy``), the next request waits for ``_timer``, or there is nothing to ask for."""
+    """``followed`` holds its partitions by name.
+
+    A fetcher is in one of three states. It is ``_busy`` while a request is in flight or its answer is being taken. It
+    waits for ``_timer`` to send the next request. Or it has nothing to ask for.
+    """
 
     __slots__ = (
         "_asks_revision",
@@ -79,12 +84,12 @@ class Fetcher:
         self._asks_revision = setting.config.fetch_session_revision == FIRST
         self._handler: SessionHandler = make_session_handler(FINAL)
         self._unsaid: dict[TopicPartition, None] = {}
-        """What the leader has to be told of: wanted otherwise than it knows, or not wanted any more."""
+        """Partitions that the leader must be told of: their fetch changed, or they are not wanted any more."""
         self._lookups = Lookups(
             setting.node_id, setting.config.replica_socket_timeout_ms, setting.intake, self._settled, self._delay
         )
         self._undurable: list[PartitionLog] = []
-        """Appended to and, by ``flush.messages``, to be synced before the next fetch."""
+        """Logs that ``flush.messages`` requires to be synced before the next fetch."""
         backoff_max_ms = setting.config.replica_fetch_backoff_ms
         self._delays = Delays(setting.ports, backoff_max_ms, self._resume, lambda: self._wake(0))
         self._busy = False
@@ -96,7 +101,7 @@ class Fetcher:
     # What is followed
 
     def follow(self, one: Followed) -> None:
-        """From now on, or from now on under another epoch: whatever held it up is over."""
+        """Follows ``one`` from now on, or from now on under another epoch. Any pause of it ends."""
         self.followed[one.name] = one
         one.resumes_us = one.errors = 0
         self._begin(one)
@@ -111,13 +116,13 @@ class Fetcher:
             self._wake(GATHER_US)
 
     def end(self) -> None:
-        """The node ends: nothing is asked or taken any more."""
+        """The node ends: no request is sent and no answer is taken any more."""
         self._ended = True
 
     # What is asked
 
     def _wake(self, after_us: int) -> None:
-        """Asks soon; sooner than planned where a failure was being waited out."""
+        """Plans the next request. An earlier planned time stays, and so does the pause after a failure."""
         if self._busy or self._ended:
             return
         ports = self._setting.ports
@@ -160,7 +165,7 @@ class Fetcher:
         )
 
     def _failed(self) -> None:
-        """No answer: the leader may have acted on the request or not."""
+        """The request got no answer. The leader may or may not have acted on it."""
         self._busy = False
         if self._handler.in_flight is not None:
             self._handler.handle_lost()
@@ -168,7 +173,7 @@ class Fetcher:
         self._pause()
 
     def _pause(self) -> None:
-        """Nothing is asked for a while; of a leader that nothing is wanted of, nothing at all."""
+        """Asks nothing for a while. A leader from which nothing is followed any more is not asked again."""
         if not self.followed:
             self._handler = make_session_handler(self._handler.revision)
             self._unsaid.clear()
@@ -216,13 +221,16 @@ class Fetcher:
         self._send(ApiKey.FETCH, version, request, self._answered)
 
     def _news(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
-        """What the next fetch says: partitions that are wanted otherwise, those that are not wanted any more, and
-        whether one is named for the first time."""
+        """What the next fetch says.
+
+        Returns the partitions whose fetch changed, those that are not wanted any more, and whether a partition is named
+        for the first time.
+        """
         changed: dict[TopicPartition, Wanted] = {}
         forgotten: list[TopicPartition] = []
         newcomers = False
         max_bytes, held = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
-        # The first revision names all partitions once more when one comes or goes: better all at once.
+        # The first revision names all partitions again when one comes or goes, so it sends all changes at once.
         limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._unsaid)
         for name in list(islice(self._unsaid, limit)):
             del self._unsaid[name]
@@ -249,7 +257,7 @@ class Fetcher:
         self._take(iter(handled.partitions))
 
     def _take(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
-        """In slices of one event each."""
+        """Takes an answer in slices, one slice per event."""
         if self._ended:
             return
         taken_bytes = 0
@@ -265,7 +273,7 @@ class Fetcher:
     def _take_one(self, name: TopicPartition, data: PartitionData) -> None:
         one = self.followed.get(name)
         if one is None or not one.answers_present():
-            return  # Followed otherwise by now: the next request says so.
+            return  # The partition is followed differently by now: the next request says so.
         outcome = self._setting.intake.take(one, data)
         if outcome is Outcome.TAKEN:
             one.errors = 0
@@ -293,7 +301,7 @@ class Fetcher:
         self._ask()
 
     def _delay(self, one: Followed) -> None:
-        """It is left out of the session for a while, so that the fetches of the others wait for data again."""
+        """Leaves ``one`` out of the session for a while, so that the fetches of the others wait for data again."""
         self._delays.put(one)
         self._unsaid[one.name] = None
 

@@ -1,4 +1,4 @@
-"""What this node follows: one fetcher for each leader, made when the first partition of it comes."""
+"""The partitions that this node follows, with one fetcher for each leader, made for the first partition of it."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,11 @@ from reference_broker.replication.follower.intake import Intake
 
 
 class Fetchers:
-    """``broker_epoch()``: of this node's registration, -1 before it. ``high_watermark_moved`` is told of each log whose
-    high watermark followed its leader's. Nothing is asked of other nodes before ``start`` and after ``halt``."""
+    """``broker_epoch()`` is that of this node's registration, -1 before it.
+
+    ``high_watermark_moved`` is told of each log whose high watermark followed its leader's. Nothing is asked of other
+    nodes before ``start`` and after ``halt``.
+    """
 
     __slots__ = ("_fetchers", "_followed", "_halted", "_setting")
 
@@ -31,13 +34,13 @@ class Fetchers:
         intake = Intake(ports, high_watermark_moved)
         self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag)
         self._fetchers: dict[int, Fetcher] = {}
-        """By leader; one that nothing is fetched from any more stays, and costs nothing."""
+        """By leader. A fetcher without partitions stays and costs nothing."""
         self._followed: dict[tuple[bytes, int], Followed] = {}
         self._halted = False
 
     @property
     def followed(self) -> int:
-        """How many partitions."""
+        """The number of followed partitions."""
         return len(self._followed)
 
     def halt(self) -> None:
@@ -47,7 +50,7 @@ class Fetchers:
             fetcher.end()
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
-        """From now on ``state.leader``; repeated with each newer ``state``."""
+        """The partition follows ``state.leader`` from now on. The call is repeated with each newer ``state``."""
         key = (topic.topic_id, index)
         known = self._followed.get(key)
         if known is not None and known.leader_id == state.leader:
@@ -64,7 +67,7 @@ class Fetchers:
         self._fetcher(state.leader).follow(one)
 
     def rests(self, topic_id: bytes, index: int) -> None:
-        """It follows nobody from now on. Unknown ones are no error."""
+        """The partition follows nobody from now on. An unknown partition is no error."""
         one = self._followed.pop((topic_id, index), None)
         if one is not None:
             self._fetchers[one.leader_id].drop(one)

@@ -11,9 +11,11 @@ NEVER = 2**63 - 1
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """``asked``: what the leader was told of it last; None: nothing since it is followed. ``resumes_us``: until then it
-    is left out of the session (monotonic time; 0: it is fetched; NEVER: until newer
-    metadata). ``errors``: in a row."""
+    """``asked`` is what the leader was last told of it, or None if nothing since it is followed.
+
+    ``resumes_us`` is the monotonic time until which it is left out of the session. 0 means that it is fetched, and
+    NEVER that it waits for newer metadata. ``errors`` counts errors in a row.
+    """
 
     name: TopicPartition
     topic_id: bytes
@@ -25,7 +27,7 @@ class Followed:
     errors: int = 0
 
     def wanted(self, max_bytes: int) -> Wanted:
-        """The next fetch of it. A log without a record has nothing that could diverge: it names no epoch."""
+        """What the next fetch asks for. A log without records cannot diverge, so it names no epoch."""
         log = self.log
         return Wanted(
             self.topic_id,
@@ -41,7 +43,7 @@ class Followed:
         return f"{self.name.topic}-{self.name.partition}"
 
     def answers_present(self) -> bool:
-        """An answer that comes now is to what it would ask now: same leadership, same end of the log."""
+        """Whether an answer that comes now fits what it would ask now: same leadership, same end of the log."""
         asked = self.asked
         return (
             asked is not None

@@ -15,24 +15,24 @@ from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 class Outcome(Enum):
     TAKEN = 0
-    """It goes on where the log ends now."""
+    """Fetching continues where the log ends now."""
     OUT_OF_RANGE = 1
-    """The leader's log has to be asked where it begins and ends."""
+    """The follower must ask where the leader's log begins and ends."""
     RETRY = 2
-    """Later, by the same metadata or newer."""
+    """The follower tries again later, by the same metadata or newer."""
     FENCED = 3
-    """The leadership that it follows is over: newer metadata is on its way."""
+    """The leadership that the follower knows is over: it waits for newer metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """``high_watermark_moved`` is told of each log whose high watermark is another one now."""
+    """``high_watermark_moved`` is told of each log whose high watermark changed."""
 
     ports: Ports
     high_watermark_moved: Callable[[PartitionLog], None]
 
     def take(self, one: Followed, data: PartitionData) -> Outcome:
-        """An answer to what ``one`` asks now."""
+        """Takes an answer to what ``one`` asks now."""
         if data.error_code != ErrorCode.none:
             return self._refused(one, data.error_code)
         if data.diverging_epoch is not None:
@@ -43,8 +43,10 @@ class Intake:
         return self.settle(one, lambda: self._take_all(one, data))
 
     def diverged(self, one: Followed, leader: EpochEndOffset | None) -> None:
-        """Truncates to the last offset that both logs may share. Raises DiskError, and RecordsRefused where that
-        changes nothing: the next fetch would find the same."""
+        """Truncates to the last offset that both logs may share. Raises DiskError.
+
+        Raises RecordsRefused if that changes nothing, since the next fetch would find the same divergence.
+        """
         assert leader is not None
         log = one.log
         before = (log.log_end_offset, log.latest_epoch)
@@ -58,8 +60,10 @@ class Intake:
                 )
 
     def truncate(self, one: Followed, offset: int) -> None:
-        """Raises DiskError. Below the high watermark only where the cluster has lost what it had committed; that is
-        told."""
+        """Truncates the log to ``offset``. Raises DiskError.
+
+        A truncation below the high watermark happens only if the cluster lost committed records, and leaves a note.
+        """
         log = one.log
         where = ("partition", one.trace_name)
         if offset < log.high_watermark:
@@ -73,13 +77,13 @@ class Intake:
                 self.high_watermark_moved(log)
 
     def start_anew(self, one: Followed, offset: int) -> None:
-        """Nothing of the log is in the leader's any more. Raises DiskError."""
+        """Begins the log anew at ``offset``, since the leader no longer has any of it. Raises DiskError."""
         one.log.truncate_fully_and_start_at(offset, self.ports.now())
         self.high_watermark_moved(one.log)
         self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
 
     def _take_all(self, one: Followed, data: PartitionData) -> None:
-        """The high watermark and the log start go along with the leader's, as far as the log reaches."""
+        """Appends the records. High watermark and log start follow the leader's, as far as the log reaches."""
         log = one.log
         if data.records:
             self._append(one, data.records)
@@ -88,7 +92,11 @@ class Intake:
             log.delete_records_before(min(data.log_start_offset, log.high_watermark))
 
     def _append(self, one: Followed, records: Buffer) -> None:
-        """A leader's log may start inside a batch (DeleteRecords): a log without records begins with all of it."""
+        """Appends the leader's batches.
+
+        After DeleteRecords a leader's log may start inside a batch. A follower's empty log then begins with that whole
+        batch.
+        """
         log, now = one.log, self.ports.now()
         try:
             log.append_replicated(now, records)
@@ -112,7 +120,7 @@ class Intake:
         return Outcome.FENCED if code == ErrorCode.fenced_leader_epoch else Outcome.RETRY
 
     def settle(self, one: Followed, work: Callable[[], None]) -> Outcome:
-        """Damaged records and a disk that fails harm no client: the replica falls behind and tries again."""
+        """Runs ``work``. Damaged records or a failing disk harm no client: the replica falls behind and tries again."""
         try:
             work()
         except (RecordsRefused, DiskError) as failure:

@@ -1,5 +1,4 @@
-"""What a follower asks its leader beside fetches, for a partition that was out of range: where the leader's log ends,
-and where it begins (ListOffsets as a replica)."""
+"""Asks the leader where its log ends and begins (ListOffsets as a replica), for a partition that was out of range."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -28,19 +27,21 @@ EARLIEST = -2
 PARTITIONS_PER_REQUEST = 200
 
 Asked: TypeAlias = list[tuple[Followed, int]]
-"""Partitions and the leader epochs under which they were asked about."""
+"""Pairs of a partition and the leader epoch under which it was asked about."""
 
 
 class Question(NamedTuple):
-    """``told(answer)`` does what the answer means."""
+    """``told(answer)`` carries out the answer."""
 
     body: "request_schema.ListOffsetsRequest"
     told: Callable[[object], None]
 
 
 class Lookups:
-    """``settled`` is given each partition that can be fetched now, ``put_off`` each that found no answer. A partition
-    stands in one of the two, until its answer has come."""
+    """``settled`` gets each partition that can be fetched now, and ``put_off`` each that found no answer.
+
+    Until its answer comes, a partition is in ``_ends`` or in ``_starts``.
+    """
 
     __slots__ = ("_ends", "_intake", "_node_id", "_put_off", "_settled", "_starts", "_timeout_ms")
 
@@ -68,7 +69,7 @@ class Lookups:
             waiting.pop(one.name, None)
 
     def next(self) -> Question | None:
-        """Asks nothing itself; the same again until it was told an answer."""
+        """The next question to send. It stays the same until its answer was told."""
         for waiting, timestamp, told in (
             (self._ends, LATEST, self._end_told),
             (self._starts, EARLIEST, self._start_told),
@@ -102,8 +103,10 @@ class Lookups:
         )
 
     def _end_told(self, asked: Asked, answer: object) -> None:
-        """A leader whose log ends before the follower's has lost records (an unclean election): so does the follower.
-        One whose log does not holds later ones only."""
+        """Truncates if the leader's log ends before the follower's: the leader lost records in an unclean election.
+
+        Otherwise the leader's log holds only later records, and the next question asks where it starts.
+        """
         for one, end_offset in self._current(self._ends, asked, _offsets(answer)):
             if end_offset >= one.log.log_end_offset:
                 self._starts[one.name] = one
@@ -115,7 +118,7 @@ class Lookups:
             if start_offset > one.log.log_end_offset:
                 self._settle(one, partial(self._intake.start_anew, one, start_offset))
             else:
-                self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds out where they part.
+                self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
 
     def _settle(self, one: Followed, change: Callable[[], None]) -> None:
         outcome = self._intake.settle(one, change)
@@ -124,7 +127,7 @@ class Lookups:
     def _current(
         self, waiting: dict[TopicPartition, Followed], asked: Asked, found: Mapping[TopicPartition, int]
     ) -> Iterator[tuple[Followed, int]]:
-        """Those that still wait as they did when they were asked about. Without an answer: later."""
+        """The partitions that still wait as they did when asked about. Those without an answer are put off."""
         for one, epoch in asked:
             if waiting.get(one.name) is not one or one.leader_epoch != epoch:
                 continue
@@ -148,7 +151,7 @@ def _by_topic(asked: Asked) -> Iterable[tuple[str, Asked]]:
 
 
 def _offsets(answer: object) -> Mapping[TopicPartition, int]:
-    """Without those that answered with an error or with nothing."""
+    """The offsets by partition, without partitions whose answer is an error or has no offset."""
     assert isinstance(answer, response_schema.ListOffsetsResponse), (
         f"ListOffsets was answered by {type(answer).__name__}"
     )

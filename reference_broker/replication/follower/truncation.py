@@ -1,4 +1,4 @@
-"""How far a follower's log goes back when it and its leader's parted (KIP-101, KIP-279, KIP-595's DivergingEpoch)."""
+"""How far a follower truncates a log that diverged from its leader's (KIP-101, KIP-279, KIP-595's DivergingEpoch)."""
 
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.wire.fetch import EpochEndOffset
@@ -7,11 +7,11 @@ UNDEFINED = -1
 
 
 def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
-    """Where ``log`` has to end, at most. ``leader``: the largest epoch of the leader's log that is not above the one
-    that the follower named, and where it ended there.
+    """The offset at which ``log`` must end, at most.
 
-    Where the follower does not know that epoch it goes back to the end of the largest that it knows below it, and
-    asks once more. A leader that knows no such epoch leaves what is committed.
+    ``leader`` is the largest epoch of the leader's log that is not above the one that the follower named, with its end
+    in that log. A follower that does not know this epoch truncates to the end of the largest epoch below it that it
+    knows, and asks again. If the leader knows no such epoch, the follower keeps what is committed.
     """
     if leader.end_offset == UNDEFINED:
         return log.high_watermark

@@ -1,7 +1,8 @@
 """Requests that wait for a partition's high watermark (acks=all) or low watermark (DeleteRecords).
 
-Each partition keeps its waiting requests in a heap by offset, so that completing costs what is completed. One timer
-serves all of them: the earliest deadline, found in a heap from which answered requests drop out.
+Each partition keeps its waiting requests in a heap by offset, so the cost of completing is proportional to what
+completes. One timer serves all requests. It is set to the earliest deadline, which a second heap finds; answered
+requests drop out of that heap.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
 Offsets: TypeAlias = list[tuple[Partition, int]]
-"""(partition, watermark that it must reach)."""
+"""Pairs of (partition, the watermark that it must reach)."""
 
 Answered: TypeAlias = Callable[[dict[Partition, Error]], None]
-"""Given the partitions that failed, and how; the others have reached their offset."""
+"""Called with the partitions that failed and their errors. All others have reached their offset."""
 
 Abandon: TypeAlias = Callable[[], None]
-"""Nobody waits for the answer any more: it is forgotten."""
+"""Called when nobody waits for the answer any more, to forget the request."""
 
 Heap: TypeAlias = list[tuple[int, int, object]]
 
@@ -30,14 +31,14 @@ LONGEST_TIMEOUT_MS = 0x7FFFFFFF
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One request. ``pending``: partitions that have not reached their offset; empty once it is answered."""
+    """One request. ``pending`` holds the partitions below their offset; it is empty once the request is answered."""
 
     pending: dict[Partition, int]
     answered: Answered
     errors: dict[Partition, Error] = field(default_factory=dict)
 
     def settle(self, partition: Partition, error: Error) -> None:
-        """That partition's part is decided; the last one answers. An answered request ignores it."""
+        """Decides one partition's part; the last one answers the request. An answered request ignores the call."""
         pending = self.pending
         if pending.pop(partition, None) is None:
             return
@@ -48,7 +49,7 @@ class Waiting:
 
 
 class Acknowledgements:
-    """``heap_of``: where a partition keeps the requests that wait for it."""
+    """``heap_of`` returns the heap in which a partition keeps the requests that wait for it."""
 
     __slots__ = ("_compact_at", "_deadlines", "_heap_of", "_last", "_ports", "_timer", "_timer_us")
 
@@ -62,7 +63,10 @@ class Acknowledgements:
         self._timer_us = 0
 
     def wait(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon:
-        """None of ``offsets`` is reached yet. REQUEST_TIMED_OUT for those that are not in ``timeout_ms``."""
+        """Waits for ``offsets``, none of which is reached yet.
+
+        Partitions that do not reach theirs within ``timeout_ms`` fail with REQUEST_TIMED_OUT.
+        """
         pending = dict(offsets)
         if len(pending) < len(offsets):
             for partition, offset in offsets:
@@ -79,7 +83,7 @@ class Acknowledgements:
         return partial(self._abandon, waiting)
 
     def _abandon(self, waiting: Waiting) -> None:
-        """Costs what waits for the same partitions, as a connection that closes is rare."""
+        """Costs one step for each request that waits for the same partitions; closing connections are rare."""
         stale, waiting.pending = waiting.pending, {}
         for partition in stale:
             self._forget_settled(partition)
@@ -91,18 +95,21 @@ class Acknowledgements:
         heapify(heap)
 
     def reached(self, partition: Partition, heap: Heap, offset: int, error: Error) -> None:
-        """The watermark is ``offset`` now. ``error``: for all that it completes."""
+        """The watermark is now ``offset``. All requests that this completes get ``error``."""
         while heap and heap[0][0] <= offset:
             waiting = heappop(heap)[2]
             assert isinstance(waiting, Waiting), "only this class fills the heap"
             waiting.settle(partition, error)
 
     def fail(self, partition: Partition, heap: Heap, error: Error) -> None:
-        """Nobody need wait for this partition any more."""
+        """Ends all waiting for this partition with ``error``."""
         self.reached(partition, heap, 1 << 63, error)
 
     def _forget_answered(self) -> None:
-        """Those in front for nothing; those behind one that still waits, when they are the most."""
+        """Drops answered requests from the deadlines.
+
+        Those at the front go at once. Those behind a request that still waits go once they are the majority.
+        """
         deadlines = self._deadlines
         while deadlines and not deadlines[0][2].pending:
             heappop(deadlines)

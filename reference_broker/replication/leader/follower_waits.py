@@ -1,9 +1,9 @@
-"""Fetches of followers that wait here, and when they are answered before their time.
+"""Followers' fetches that wait on this leader, and when they are answered early.
 
-A follower names a partition that it follows anew when its fetch in flight is answered: with nothing else to tell that
-takes ``replica.fetch.wait.max.ms``, and acks=all as long. So a leader that takes up partitions answers the waiting
-fetches of their replicas at once, and lets them wait shortly only for a moment, since a replica may hear of its new
-leader later than that leader does.
+A follower can name a newly followed partition only after its fetch in flight is answered. If the leader has nothing
+to tell, that takes ``replica.fetch.wait.max.ms``, and acks=all takes as long. So a leader that takes up partitions
+answers the waiting fetches of their replicas at once. For a moment afterwards it lets their fetches wait only shortly,
+since a replica may hear of its new leader later than that leader does.
 """
 
 from collections.abc import Iterable
@@ -12,20 +12,20 @@ from typing import Protocol
 from reference_broker.ports.node_ports import Ports
 
 GATHER_US = 1000
-"""Partitions are taken up in numbers: one answer for all of them."""
+"""Partitions are usually taken up many at a time. The leader waits this long, so that one answer serves them all."""
 EXPECTED_MS = 1000
-"""So long after a partition was taken up, a fetch of one of its replicas waits no longer than SHORT_WAIT_MS."""
+"""For this long after a partition was taken up, fetches of its replicas wait no longer than SHORT_WAIT_MS."""
 SHORT_WAIT_MS = 20
 
 
 class WaitingFetch(Protocol):
     def respond(self) -> None:
-        """Now, with what there is."""
+        """Answers the fetch now, with what there is."""
         ...
 
 
 class FollowerWaits:
-    """One waiting fetch is known of each follower, the latest: a follower has one in flight."""
+    """Knows each follower's latest waiting fetch. A follower has only one in flight."""
 
     __slots__ = ("_expected_until_us", "_is_planned", "_ports", "_waiting")
 
@@ -33,11 +33,11 @@ class FollowerWaits:
         self._ports = ports
         self._waiting: dict[int, WaitingFetch] = {}
         self._expected_until_us: dict[int, int] = {}
-        """By replica. A replica that names what it has to is not told from one that does not: that ends by itself."""
+        """By replica. Nobody checks whether a replica has named its partitions: the time runs out."""
         self._is_planned = False
 
     def begin(self, replica_id: int, fetch: WaitingFetch, max_wait_ms: int) -> int:
-        """It waits; returns for how long at most, in ms."""
+        """Registers a fetch that waits. Returns how long it may wait at most, in ms."""
         self._waiting[replica_id] = fetch
         return min(max_wait_ms, SHORT_WAIT_MS) if self._is_expected(replica_id) else max_wait_ms
 
@@ -46,7 +46,7 @@ class FollowerWaits:
             del self._waiting[replica_id]
 
     def expect(self, replica_ids: Iterable[int]) -> None:
-        """They have to name a partition that this node leads from now on."""
+        """These replicas will have to name a partition that this node now leads."""
         now_us = self._ports.now().mono_us
         for replica_id in replica_ids:
             self._expected_until_us[replica_id] = now_us + EXPECTED_MS * 1000

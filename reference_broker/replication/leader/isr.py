@@ -1,7 +1,7 @@
-"""Changes of in-sync replicas, asked of the active controller: AlterPartition (KIP-497, KIP-903).
+"""Asks the active controller to change the in-sync replicas: AlterPartition (KIP-497, KIP-903).
 
-One request is on its way at a time; what is proposed meanwhile goes with the next. A proposal counts until the
-metadata or an answer settles it, so it is asked again for as long as nobody has said what became of it.
+One request is in flight at a time; what is proposed meanwhile goes with the next. A proposal counts until the metadata
+or an answer settles it, so the leader repeats it until then.
 """
 
 from collections.abc import Callable
@@ -29,16 +29,16 @@ else:
     response_schema = LazySchema("alter_partition.v3.response")
 
 RETRY_MS = 50
-"""After a request that failed as a whole, as in Kafka."""
+"""The pause after a request that failed as a whole, as in Kafka."""
 
 PARTITIONS_PER_REQUEST = 200
-"""Putting them together, writing them as metadata and taking the answer are events below 5 ms each."""
+"""With this limit, building the request, writing it as metadata and taking the answer each stay below 5 ms."""
 
 _RECOVERED = 0
-"""An unclean leader serves what it has: with its first proposal it says that it has recovered, as Kafka's does."""
+"""A leader elected uncleanly serves what it has. Its first proposal says that it has recovered, as Kafka's does."""
 
 _REFUSED = frozenset({ErrorCode.operation_not_attempted, ErrorCode.ineligible_replica})
-"""The proposal was not applied, and the partition is as this leader knows it: what was committed holds."""
+"""The proposal was not applied and this leader's knowledge is current: the committed set still holds."""
 
 _WAIT_FOR_METADATA = frozenset(
     {
@@ -50,15 +50,18 @@ _WAIT_FOR_METADATA = frozenset(
         ErrorCode.new_leader_elected,
     }
 )
-"""This leader's knowledge is old: newer metadata settles the proposal."""
+"""This leader's knowledge is out of date: newer metadata will settle the proposal."""
 
 Committed: TypeAlias = Callable[[Partition, tuple[int, ...], int], None]
 """(partition, in-sync replicas, partition epoch)."""
 
 
 class IsrProposals:
-    """``committed``: an answer says that the proposal is applied. ``refused``: that it is not. Each is called only
-    while the proposal is still the partition's. ``failures`` counts what was not applied, each time."""
+    """Calls ``committed`` when an answer says that a proposal is applied, and ``refused`` when it is not.
+
+    Each is called only while the proposal is still the partition's current one. ``failures`` counts each proposal that
+    was not applied, once per attempt.
+    """
 
     __slots__ = (
         "_asking",
@@ -92,12 +95,12 @@ class IsrProposals:
         self._retry_planned = False
 
     def propose(self, partition: Partition, proposal: Proposal) -> None:
-        """Asks for ``proposal``, which ``partition.followers`` holds already."""
+        """Asks the controller for ``proposal``, which ``partition.followers`` already holds."""
         self._pending[partition] = proposal
         self._ask_soon(0)
 
     def _ask_soon(self, pause_ms: int) -> None:
-        """In an event of its own, so that what one request or one tick proposes goes together."""
+        """Asks in a separate event, so that all that one request or one tick proposes goes in one AlterPartition."""
         if not self._asking and not self._retry_planned and self._pending:
             self._retry_planned = True
             self._ports.set_timer(self._ports.now().mono_us + pause_ms * 1000, self._ask)
@@ -113,7 +116,7 @@ class IsrProposals:
         channel.ask(ApiKey.ALTER_PARTITION, version, self._request(sent), answered, self._failed)
 
     def _still_wanted(self) -> dict[Partition, Proposal]:
-        """The oldest of those that no metadata has settled meanwhile."""
+        """The oldest proposals that no metadata has settled meanwhile."""
         sent: dict[Partition, Proposal] = {}
         for partition, proposal in list(self._pending.items()):
             if not _holds(partition, proposal):
@@ -144,7 +147,7 @@ class IsrProposals:
         )
 
     def _failed(self) -> None:
-        """It may have been applied: asking again is harmless, since the partition epoch then is old."""
+        """The request may have been applied. Asking again is harmless, since its partition epoch is then too old."""
         self._asking = False
         self._ask_soon(RETRY_MS)
 
@@ -167,7 +170,7 @@ class IsrProposals:
     def _settled(
         self, partition: Partition, proposal: Proposal, answer: "response_schema.PartitionData | None"
     ) -> bool:
-        """False: it must be asked again."""
+        """Handles one partition's answer. Returns False if the proposal must be asked again."""
         if self._pending.get(partition) is not proposal:
             return True
         if not _holds(partition, proposal):  # Newer metadata was first.

@@ -1,7 +1,7 @@
-"""Looks at partitions that have a replica behind, twice in ``replica.lag.time.max.ms`` and when the metadata changes.
+"""Looks at partitions that have a replica behind, twice in ``replica.lag.time.max.ms`` and when brokers change.
 
-A partition is watched from its first append (or proposal) until everybody is in sync and at the leader's end again, so
-that one at rest is not visited. A round goes in slices, one an event.
+A partition is watched from its first append (or proposal) until all replicas are in sync and at the leader's end again.
+A partition at rest is therefore not visited. A round runs in slices, one slice per event.
 """
 
 from collections.abc import Callable, Generator
@@ -12,14 +12,14 @@ from reference_broker.replication.leader.replicas import Followers
 from reference_broker.replication.partitions import Partition
 
 PARTITIONS_PER_SLICE = 256
-"""Looked at in one event: below 2 ms."""
+"""How many partitions one event looks at; that takes less than 2 ms."""
 
 Look: TypeAlias = Callable[[Partition, Followers, bool], None]
-"""(partition, its followers, whether those that lag may be proposed to leave)."""
+"""(partition, its followers, whether the leader may propose to remove those that lag)."""
 
 
 class LagCheck:
-    """``watched``: in the order in which they came to be behind."""
+    """``watched`` holds partitions in the order in which they fell behind."""
 
     __slots__ = ("_again", "_is_running", "_look", "_max_lag_ms", "_ports", "_shrinks_again", "watched")
 
@@ -43,7 +43,7 @@ class LagCheck:
         self.watched.pop(partition, None)
 
     def begin(self, *, shrinks: bool) -> None:
-        """A round from now on. What comes while one runs has one more follow it, since that may have passed already."""
+        """Starts a round. If one is running, another follows it, since the running one may have passed the change."""
         if self._is_running:
             self._again = True
             self._shrinks_again = self._shrinks_again or shrinks

@@ -1,9 +1,11 @@
 """The leader's half of replication: high watermarks, in-sync replicas, and requests that wait for them.
 
-Works on partitions with several replicas (``partition.followers``). One with a single replica pays nothing: its high
-watermark is its log's end, which whoever appends moves. Rules as in Kafka's Partition and ReplicaManager; cost is that
-of the event: an append and a fetch cost the number of followers, the lag check walks over partitions that have somebody
-behind, and a partition at rest is not visited at all.
+This module handles partitions with several replicas (``partition.followers``). A partition with a single replica pays
+nothing: its high watermark is its log's end, and the code that appends moves it. The rules are those of Kafka's
+Partition and ReplicaManager.
+
+An append or a fetch costs the number of followers. The lag check visits only partitions in which some replica is
+behind. A partition at rest is not visited at all.
 """
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -25,7 +27,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class Leaders:
-    """``high_watermarks``: the file that remembers them; followers' are noted there by whoever moves them."""
+    """``high_watermarks`` is the file that remembers them. Followed partitions are noted there by the fetchers."""
 
     __slots__ = (
         "_acks",
@@ -67,19 +69,21 @@ class Leaders:
         self.waits = FollowerWaits(ports)
 
     def start(self) -> None:
-        """Once, when the node is registered and its partitions are open: lag is looked at from now on."""
+        """Starts the lag check. Called once, when the node is registered and its partitions are open."""
         self.high_watermarks.keep_only(self._brokers.has_replica_here)
         self._lag_check.start()
 
     def halt(self) -> None:
-        """The node ends in good order: the file has the last word. Raises DiskError."""
+        """Writes the file for the last time, at a clean end. Raises DiskError."""
         self.high_watermarks.write()
 
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
-        """This node leads ``partition`` as ``state`` says; repeated with each newer state. An older one than an answer
-        of the controller has told already changes nothing."""
+        """This node leads ``partition`` as ``state`` says. The call is repeated with each newer state.
+
+        A state that is older than what the controller has already answered changes nothing.
+        """
         if len(state.replicas) == 1 and partition.followers is None:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
@@ -96,7 +100,7 @@ class Leaders:
             self._commit(partition, followers, state.isr)
 
     def resigns(self, partition: Partition) -> None:
-        """It is led here no more: who waits for it learns that at once."""
+        """This node no longer leads the partition. Requests that wait for it are answered at once."""
         followers, partition.followers = partition.followers, None
         self._metrics.discount(partition)
         self._lag_check.unwatch(partition)
@@ -109,24 +113,30 @@ class Leaders:
         self._deletions.fail(partition, followers.deletions, error)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
-        """A broker that came back may join; a dead follower holds no deletion up. Costs the partitions that have
-        somebody behind, in slices."""
+        """Starts a round of the lag check if a broker changed.
+
+        A broker that came back may join, and a dead follower must not hold up a deletion. The round visits, in slices,
+        the partitions in which some replica is behind.
+        """
         if delta.brokers:
             self._lag_check.begin(shrinks=False)
 
     def reconfigured(self, partition: Partition) -> None:
-        """Its log has other settings: a lower min.insync.replicas may let the high watermark move."""
+        """The log's settings changed: a lower min.insync.replicas may let the high watermark move."""
         self._metrics.count(partition)
         if partition.followers is not None and self._advance(partition, partition.followers):
             partition.changed()
 
     def _own_all(self, partition: Partition) -> None:
-        """One replica: all that is in the log is committed."""
+        """With one replica, everything in the log is committed."""
         if partition.log.advance_high_watermark(partition.log.log_end_offset):
             partition.changed()
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
-        """A new epoch: this leader's first, or a later one, in which the followers' progress stays known."""
+        """Begins a leader epoch. If it is not this leader's first, it keeps what it knows of the followers' progress.
+
+        ``Followers.begin_epoch`` says when that knowledge is dropped after all.
+        """
         log, now_us = partition.log, self._now_us()
         end = log.log_end_offset
         followers = partition.followers
@@ -150,8 +160,11 @@ class Leaders:
         return followers
 
     def _forget_restarted(self, followers: Followers) -> None:
-        """A follower of a new life may have lost what its old one had. Until the metadata's news of that life are
-        carried out here, ``is_eligible`` keeps the old progress from counting."""
+        """Drops the progress of restarted followers, which may have lost what they had before.
+
+        Until this node has applied the metadata that tells of the restart, ``is_eligible`` keeps the old progress from
+        counting.
+        """
         for state in followers.states.values():
             if self._brokers.is_stale(state.replica_id, state.broker_epoch):
                 state.forget()
@@ -159,8 +172,10 @@ class Leaders:
     # --- progress ---------------------------------------------------------------------------------------------------
 
     def appended(self, partition: Partition) -> None:
-        """Its log grew by a client's records. Without anybody else in sync they are committed; whoever appended calls
-        ``partition.changed()``."""
+        """A client's records were appended. If no other replica is in sync, they are committed at once.
+
+        The code that appended calls ``partition.changed()``.
+        """
         followers, end = partition.followers, partition.log.log_end_offset
         if followers is None:
             partition.log.advance_high_watermark(end)
@@ -172,11 +187,14 @@ class Leaders:
             self._advance(partition, followers)
 
     def fetched(self, partition: Partition, cached: Cached, replica_id: int, replica_epoch: int) -> Error:
-        """An accepted request of a follower asks for ``cached.fetch_offset`` on, which is in the log and on its line.
+        """Notes that a follower's accepted request asks for records from ``cached.fetch_offset`` on.
 
-        ``replica_epoch``: its broker epoch, -1 if it does not say. Nothing counts where a later incarnation of it is
-        known (NOT_LEADER_OR_FOLLOWER) or where it has no replica: UNKNOWN_LEADER_EPOCH if it tells the leader epoch, of
-        which this leader may not know all yet, else NOT_LEADER_OR_FOLLOWER. ``tell`` must follow.
+        The caller has checked that this offset is in the log and that the logs have not diverged before it.
+        ``replica_epoch`` is the follower's broker epoch, -1 if the request does not tell it. ``tell`` must follow.
+
+        The request does not count in two cases. If a later incarnation of the follower is known, the answer is
+        NOT_LEADER_OR_FOLLOWER. If the follower has no replica, the answer is UNKNOWN_LEADER_EPOCH when it tells a
+        leader epoch, since this leader may not know all of that epoch yet, and NOT_LEADER_OR_FOLLOWER otherwise.
         """
         followers = partition.followers
         if followers is None:
@@ -192,7 +210,7 @@ class Leaders:
         before, log_start = state.log_end_offset, state.log_start_offset
         state.fetched(cached, partition.log.log_end_offset)
         if not followers.is_watched and state.log_end_offset < partition.log.log_end_offset:
-            self._lag_check.watch(partition, followers)  # It was there already and went back: it may stay behind.
+            self._lag_check.watch(partition, followers)  # It had reached the end and went back: it may stay behind.
         if followers.outside and state in followers.outside:
             self._let_join(partition, followers, state)
         if state.log_end_offset != before and self._advance(partition, followers):
@@ -202,20 +220,28 @@ class Leaders:
         return ErrorCode.none
 
     def tell(self) -> None:
-        """Tells the watchers of partitions whose high watermark ``fetched`` moved: a fetch that waits is answered,
-        which may make and evict sessions, so not while one is being walked over."""
+        """Tells the watchers of the partitions whose high watermark ``fetched`` moved.
+
+        This is a step of its own because it answers waiting fetches. That may create and evict sessions, which must
+        not happen while the caller walks over one.
+        """
         if self._moved:
             moved, self._moved = self._moved, []
             for partition in moved:
                 partition.changed()
 
     def acknowledge(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon | None:
-        """acks=all: calls ``answered`` when every partition's high watermark is at its offset (one past the last record
-        written), with the partitions that failed: NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT,
-        NOT_LEADER_OR_FOLLOWER. At once where nothing is left to wait for.
+        """Waits for acks=all: calls ``answered`` when every partition's high watermark has reached its offset.
 
-        One that was resigned since the append (while it was being synced) may hold another leader's records by now,
-        whatever its high watermark. Returns how to end the waiting unanswered; None: it is answered."""
+        An offset is one past the last record written. ``answered`` gets the partitions that failed, with
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. It is called at once if there is
+        nothing to wait for.
+
+        A partition that this node stopped leading since the append (while the append was being synced) fails whatever
+        its high watermark is, since it may hold another leader's records by now.
+
+        Returns a function that ends the waiting without an answer, or None if the answer was already given.
+        """
         missing = []
         errors: dict[Partition, Error] = {}
         for partition, offset in offsets:
@@ -235,8 +261,10 @@ class Leaders:
         return self._acks.wait(missing, timeout_ms, answered)
 
     def deleted(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon | None:
-        """DeleteRecords: calls ``answered`` when the log start of every live replica is at its offset, or at once.
-        Returns as ``acknowledge`` does."""
+        """Waits for DeleteRecords: calls ``answered`` when the log start of every live replica has reached its offset.
+
+        It is called at once if that is already so. Returns the same as ``acknowledge``.
+        """
         missing = [(partition, offset) for partition, offset in offsets if self.low_watermark(partition) < offset]
         if not missing:
             answered({})
@@ -244,19 +272,21 @@ class Leaders:
         abandon = self._deletions.wait(missing, timeout_ms, answered)
         for partition, _ in missing:
             if partition.followers is not None:
-                self._lag_check.watch(partition, partition.followers)  # A follower that dies holds it up no more.
+                self._lag_check.watch(partition, partition.followers)  # A follower that dies must not hold it up.
         return abandon
 
     def low_watermark(self, partition: Partition) -> int:
-        """The smallest log start offset of its live replicas."""
+        """The smallest log start offset among the partition's live replicas."""
         start, followers = partition.log.log_start_offset, partition.followers
         return start if followers is None else followers.low_watermark(start, self._brokers.is_alive)
 
     # --- high watermark ---------------------------------------------------------------------------------------------
 
     def _advance(self, partition: Partition, followers: Followers) -> bool:
-        """Moves the high watermark as far as it may go, and answers who waited for it. Not below min.insync.replicas
-        (KIP-966)."""
+        """Moves the high watermark as far as it may go, and answers the requests that waited for it.
+
+        It does not move while there are fewer in-sync replicas than min.insync.replicas (KIP-966).
+        """
         log = partition.log
         if followers.is_under_min_isr(log.config.min_insync_replicas):
             return False
@@ -271,7 +301,7 @@ class Leaders:
         return True
 
     def _verdict(self, partition: Partition, followers: Followers) -> Error:
-        """For what is committed now: there may be too few replicas since it was appended."""
+        """The answer to requests that are committed now: there may be too few replicas since their append."""
         wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
         return ErrorCode.none if len(followers.maximal_isr) >= wanted else ErrorCode.not_enough_replicas_after_append
 
@@ -301,7 +331,7 @@ class Leaders:
         self._proposals.propose(partition, proposal)
 
     def _isr_committed(self, partition: Partition, isr: tuple[int, ...], partition_epoch: int) -> None:
-        """The controller's answer came before the metadata, which would have settled the proposal."""
+        """The controller's answer came before the metadata, which would also have settled the proposal."""
         followers = partition.followers
         if followers is not None:
             partition.partition_epoch = partition_epoch
@@ -335,15 +365,21 @@ class Leaders:
             self._let_next_join(partition, followers)
 
     def _let_next_join(self, partition: Partition, followers: Followers) -> None:
-        """One joins at a time. Who was ready meanwhile names a partition at rest no more: it need not wait for the lag
-        check."""
+        """Proposes the next replica that may join, since only one joins at a time.
+
+        A follower that became ready meanwhile does not name a partition at rest again. Without this step it would wait
+        for the lag check.
+        """
         end, now_us = partition.log.log_end_offset, self._now_us()
         for state in followers.outside:
             if state.log_end_offset == end and state.was_here(now_us, self._max_lag_ms):
                 self._let_join(partition, followers, state)
 
     def _look(self, partition: Partition, followers: Followers, shrinks: bool) -> None:
-        """It has somebody behind: what time alone may have changed, or other brokers' lives."""
+        """The lag check's look at a partition in which some replica is behind.
+
+        It finds what changed without a fetch: time passed, or other brokers came or went.
+        """
         self._forget_restarted(followers)
         for state in tuple(followers.outside):
             if state.was_here(self._now_us(), self._max_lag_ms):
@@ -364,7 +400,7 @@ def _resigned(partition: Partition) -> Error:
 
 
 def _acks_of(partition: Partition) -> Heap:
-    """Of a partition that is led here no more: an empty one, since resigning has settled all."""
+    """The heap is empty for a partition that is no longer led here, since resigning has settled all requests."""
     return [] if partition.followers is None else partition.followers.acks
 
 

@@ -1,5 +1,7 @@
-"""What is measured of led partitions, under Kafka's names (ReplicaManager): kept by counting at each change, not by
-walking over the partitions when somebody asks."""
+"""Metrics of led partitions, under Kafka's names (ReplicaManager).
+
+They are counted at each change, so that reading them does not walk over the partitions.
+"""
 
 from reference_broker.metrics.metrics import Gauge, Metrics
 from reference_broker.replication.partitions import Partition
@@ -10,8 +12,11 @@ _LED, _UNDER_REPLICATED, _UNDER_MIN_ISR, _AT_MIN_ISR = 1, 2, 4, 8
 
 
 class ReplicaMetrics:
-    """``isr_shrinks`` and ``isr_expands``: proposals of this node's that were applied, whether its answer or the
-    metadata told it first. ``failed_isr_updates``: refusals, one for each partition and attempt."""
+    """``isr_shrinks`` and ``isr_expands`` count this node's proposals that were applied.
+
+    It does not matter whether the answer or the metadata told that first. ``failed_isr_updates`` counts refusals, one
+    for each partition and attempt.
+    """
 
     __slots__ = ("_gauges", "failed_isr_updates", "isr_expands", "isr_shrinks")
 
@@ -24,17 +29,17 @@ class ReplicaMetrics:
         }
         self._gauges: dict[int, Gauge] = {bit: metrics.gauge(DOMAIN, KIND, name) for bit, name in names.items()}
         metrics.gauge(DOMAIN, KIND, "OfflineReplicaCount")
-        # It stays 0: without its only directory a node ends.
+        # It stays 0: a node that loses its only directory ends.
         self.isr_shrinks = metrics.counter(DOMAIN, KIND, "IsrShrinksPerSec")
         self.isr_expands = metrics.counter(DOMAIN, KIND, "IsrExpandsPerSec")
         self.failed_isr_updates = metrics.counter(DOMAIN, KIND, "FailedIsrUpdatesPerSec")
 
     def count(self, partition: Partition) -> None:
-        """It is led here; its in-sync replicas, its replicas or ``min.insync.replicas`` may be others now."""
+        """Counts a led partition whose in-sync replicas, replicas or ``min.insync.replicas`` may have changed."""
         self._change(partition, _standing(partition))
 
     def discount(self, partition: Partition) -> None:
-        """It is led here no more."""
+        """This node no longer leads the partition."""
         self._change(partition, 0)
 
     def _change(self, partition: Partition, standing: int) -> None:
@@ -47,7 +52,7 @@ class ReplicaMetrics:
 
 
 def _standing(partition: Partition) -> int:
-    """By the committed in-sync replicas. No more of them can be asked for than there are replicas."""
+    """Judges the committed in-sync replicas. The wanted minimum is capped at the number of replicas."""
     followers = partition.followers
     replicas, isr = (1, 1) if followers is None else (len(followers.states) + 1, len(followers.isr))
     wanted = min(partition.log.config.min_insync_replicas, replicas)

@@ -1,12 +1,12 @@
 """A leader's view of the other replicas of one partition: how far each has read, and who counts as in sync.
 
-Pure values and arithmetic; offsets and monotonic microseconds come from the caller. Words as in KIP-497 and KIP-966:
-the *committed* in-sync replicas are those of the metadata, the *maximal* ones add a replica that is being proposed.
-The rules are those of Kafka's Partition and Replica.
+These are pure values and arithmetic; offsets and monotonic microseconds come from the caller. The terms are those of
+KIP-497 and KIP-966: the *committed* in-sync replicas are those of the metadata, and the *maximal* ones also include a
+replica that is being proposed. The rules are those of Kafka's Partition and Replica.
 
-Progress is what a follower has requested (F-22), never what was sent. A partition that an incremental request does not
-name counts as fetched at its cached offset: the session's contact time tells when, and is looked at only before an
-append moves the leader's end and when somebody asks who lags.
+A follower's progress is what it has requested (F-22), never what was sent to it. A partition that an incremental
+request does not name counts as fetched at its cached offset, at the session's contact time. That time is read only
+before an append moves the leader's end, and when the lag check asks which replicas lag.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from typing import Protocol
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -2
-"""No fetch has told a broker epoch yet; -1 is a follower that does not tell it."""
+"""No fetch has told a broker epoch yet. A follower that does not tell its epoch has -1."""
 
 _NEVER_US = -(1 << 62)
-"""Before any time, also on a clock that begins at zero."""
+"""A time before any other, also on a clock that begins at zero."""
 
 
 class Contact(Protocol):
@@ -49,8 +49,11 @@ class Cached(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FollowerState:
-    """``last_caught_up_us``: when it last held all that the leader held at that time. ``leader_end_at_fetch``: the
-    leader's end at its latest named fetch, which was at ``last_fetch_us``."""
+    """``last_caught_up_us`` is the last time at which the follower held all that the leader held then.
+
+    ``last_fetch_us`` is the time of the latest fetch that named the partition; ``leader_end_at_fetch`` is the leader's
+    end at that time.
+    """
 
     replica_id: int
     last_caught_up_us: int
@@ -62,7 +65,7 @@ class FollowerState:
     cached: Cached | None = None
 
     def fetched(self, cached: Cached, leader_end: int) -> None:
-        """An accepted request at ``cached.session.contact_us`` asks for ``cached.fetch_offset`` on."""
+        """Notes an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
         offset, now_us = cached.fetch_offset, cached.session.contact_us
         if offset >= leader_end:
             self.last_caught_up_us = max(self.last_caught_up_us, now_us)
@@ -75,7 +78,10 @@ class FollowerState:
         self.cached = cached
 
     def settle(self, leader_end: int) -> None:
-        """Requests that did not name the partition fetched it at its cached offset: up to date if that is the end."""
+        """Counts the requests that did not name the partition: each fetched it at its cached offset.
+
+        The follower is up to date if that offset is the leader's end.
+        """
         cached = self.cached
         if (
             cached is not None
@@ -86,7 +92,10 @@ class FollowerState:
             self.last_caught_up_us = max(self.last_caught_up_us, cached.session.contact_us)
 
     def was_here(self, now_us: int, max_lag_ms: int) -> bool:
-        """It has fetched the partition lately, named or not: a dead one may hold everything, and must not join."""
+        """Whether the follower has fetched lately, naming the partition or not.
+
+        A dead follower may hold every record and still must not join.
+        """
         cached = self.cached
         contact_us = self.last_fetch_us
         if cached is not None and cached.live and cached.fetch_offset == self.log_end_offset:
@@ -97,14 +106,14 @@ class FollowerState:
         return self.log_end_offset == leader_end or now_us - self.last_caught_up_us <= max_lag_ms * 1000
 
     def begin_epoch(self, leader_end: int, now_us: int, in_sync: bool) -> None:
-        """The same leader in a new epoch: it counts from now, and is not brought back by what it fetched before."""
+        """The same leader begins a new epoch. Lag counts from now; earlier fetches do not bring the follower back."""
         self.last_caught_up_us = now_us if in_sync else _NEVER_US
         self.leader_end_at_fetch = leader_end
         self.last_fetch_us = now_us if in_sync else _NEVER_US
         self.cached = None
 
     def forget(self) -> None:
-        """It has a new life: what it had told, and when, was of another one, which may have had more than it has."""
+        """The follower restarted: forgets what its earlier life had told, since that one may have had more records."""
         self.last_caught_up_us = self.last_fetch_us = _NEVER_US
         self.log_end_offset = self.log_start_offset = self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
@@ -113,9 +122,12 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """In-sync replicas asked for, not committed yet. ``joining``: the replica that it adds; None: it only takes away.
-    Epochs as of the time when it was made: however often it is asked for, it means the incarnations of
-    ``broker_epochs`` (one for each of ``isr``), and none that came later (KIP-903)."""
+    """In-sync replicas that this leader asks for and that are not committed yet.
+
+    ``joining`` is the replica that the proposal adds, or None if it only removes replicas. The epochs are those at the
+    time of the proposal. However often it is sent, it means the incarnations of ``broker_epochs`` (one for each of
+    ``isr``) and no later ones (KIP-903).
+    """
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
@@ -126,12 +138,12 @@ class Proposal:
 
 @dataclass(slots=True, eq=False)
 class Followers:
-    """Of one partition with several replicas, on its leader.
+    """The followers of one partition with several replicas, as its leader sees them.
 
-    ``isr``: committed, in the order of the metadata. ``states``: all other replicas, by broker ID. ``in_sync`` and
-    ``outside`` split them by the maximal in-sync set. ``leader_end``: the leader's log end when last told.
-    ``acks`` and ``deletions``: heaps of (offset, number, waiting) of requests to be answered at that high or low
-    watermark. ``is_watched``: its leader's lag check visits it.
+    ``isr`` is the committed set, in the order of the metadata. ``states`` holds all other replicas by broker ID;
+    ``in_sync`` and ``outside`` split them by the maximal in-sync set. ``leader_end`` is the leader's log end when last
+    told. ``acks`` and ``deletions`` are heaps of (offset, number, waiting) for requests to be answered when the high or
+    low watermark reaches that offset. ``is_watched`` says whether the leader's lag check visits the partition.
     """
 
     leader_id: int
@@ -149,12 +161,12 @@ class Followers:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """With the replica that a proposal adds: stricter than the committed set, and so safe (KIP-497)."""
+        """The committed set plus the replica that a proposal adds: stricter, and therefore safe (KIP-497)."""
         proposal = self.proposal
         return self.isr if proposal is None or proposal.joining is None else proposal.isr
 
     def assign(self, replicas: tuple[int, ...], now_us: int) -> None:
-        """Who has a replica, the leader included; states of those who stay are kept. ``commit`` must follow."""
+        """Sets the replicas, leader included, and keeps the states of those that stay. ``commit`` must follow."""
         states = {}
         for replica_id in replicas:
             if replica_id != self.leader_id:
@@ -162,7 +174,7 @@ class Followers:
         self.states = states
 
     def commit(self, isr: tuple[int, ...]) -> None:
-        """The metadata has these in-sync replicas; what was proposed is settled by it."""
+        """The metadata has these in-sync replicas. This settles what was proposed."""
         self.isr = isr
         self.proposal = None
         self._split()
@@ -177,8 +189,11 @@ class Followers:
         self._split()
 
     def begin_epoch(self, leader_epoch: int, leader_end: int, isr: tuple[int, ...], now_us: int) -> None:
-        """This leader goes on in a new epoch. If it is not the next one another may have led between, and followers
-        may have lost what they had of this one: nothing of them is known."""
+        """This leader goes on in a new epoch.
+
+        If that is not the epoch after its last one, another leader may have led in between, and followers may have
+        lost what they had fetched from this one. Then nothing is known of them.
+        """
         is_next, self.leader_epoch = leader_epoch == self.leader_epoch + 1, leader_epoch
         self.epoch_start_offset = self.leader_end = leader_end
         for state in self.states.values():
@@ -187,13 +202,13 @@ class Followers:
             state.begin_epoch(leader_end, now_us, state.replica_id in isr)
 
     def begin_leadership(self, isr: tuple[int, ...]) -> None:
-        """A new leader knows nothing of the others: those out of sync shall not hold the high watermark back."""
+        """A new leader knows nothing of the others. Those out of sync must not hold the high watermark back."""
         for state in self.states.values():
             if state.replica_id not in isr:
                 state.last_caught_up_us = _NEVER_US
 
     def appended(self, leader_end: int) -> None:
-        """The leader's log grew: settles first who was up to date until now. Costs the number of followers."""
+        """The leader's log grew. First settles which followers were up to date until now. Costs one step for each."""
         before = self.leader_end
         for state in self.in_sync:
             if state.log_end_offset == before:
@@ -206,7 +221,7 @@ class Followers:
     def high_watermark(
         self, leader_end: int, now_us: int, max_lag_ms: int, is_eligible: Callable[[FollowerState], bool]
     ) -> int:
-        """The smallest end among the maximal in-sync replicas and those that are caught up and may join."""
+        """The smallest log end among the maximal in-sync replicas and the replicas that are caught up and may join."""
         lowest = leader_end
         for state in self.in_sync:
             if state.log_end_offset < lowest:
@@ -229,8 +244,10 @@ class Followers:
         return lowest
 
     def is_even(self, leader_end: int) -> bool:
-        """Everybody is in sync, and at the leader's end, and nobody waits for a log start: nothing to watch until the
-        next append."""
+        """Whether there is nothing to watch until the next append.
+
+        That is so if all replicas are in sync and at the leader's end and no request waits for a log start.
+        """
         if self.outside or self.proposal is not None or self.deletions:
             return False
         return all(state.log_end_offset == leader_end for state in self.in_sync)
@@ -246,7 +263,10 @@ class Followers:
         return tuple(lagging)
 
     def may_join(self, state: FollowerState, high_watermark: int) -> bool:
-        """It holds everything committed, and reached this epoch's start, beyond which all may be committed already."""
+        """Whether the follower holds all that is committed and has reached this epoch's start.
+
+        Everything below that start may be committed already.
+        """
         return (
             self.proposal is None
             and state.replica_id not in self.isr
@@ -255,7 +275,7 @@ class Followers:
         )
 
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """By the committed set. More than there are replicas cannot be asked for."""
+        """Counts the committed set. The minimum is capped at the number of replicas."""
         isr = len(self.isr)
         return isr < min_insync_replicas and isr <= len(self.states)
 

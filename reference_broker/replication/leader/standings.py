@@ -1,11 +1,11 @@
-"""What the metadata says of the brokers that have a replica of something led here: judged anew each time."""
+"""What the metadata says of the brokers that have a replica of a partition led here. Nothing is cached."""
 
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.replication.leader.replicas import UNKNOWN_EPOCH, FollowerState
 
 
 class Standings:
-    """Of other brokers, and of this node's own replicas."""
+    """Answers questions about other brokers, and about this node's own replicas."""
 
     __slots__ = ("_node_id", "_replica")
 
@@ -14,19 +14,21 @@ class Standings:
         self._replica = replica
 
     def is_eligible(self, state: FollowerState) -> bool:
-        """To join: not fenced, not leaving, and the incarnation that the metadata has (KIP-903)."""
+        """Whether it may join: it is not fenced, not leaving, and of the incarnation in the metadata (KIP-903)."""
         broker = self._replica.controller.image.brokers.get(state.replica_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
         return state.broker_epoch == broker.broker_epoch
 
     def is_stale(self, replica_id: int, replica_epoch: int) -> bool:
-        """A later incarnation is known. False for an epoch below 0: it has not told which one it is."""
+        """Whether a later incarnation is known. False for an epoch below 0, which does not tell the incarnation."""
         return 0 <= replica_epoch < self.epoch_of(replica_id)
 
     def epoch_of(self, replica_id: int) -> int:
-        """Of the incarnation that the metadata has; this node knows its own before that. UNKNOWN_EPOCH: none is
-        registered."""
+        """The epoch of the incarnation in the metadata, or UNKNOWN_EPOCH if none is registered.
+
+        This node knows its own epoch before the metadata tells it.
+        """
         if replica_id == self._node_id:
             return self._replica.lifecycle.registered_epoch
         broker = self._replica.controller.image.brokers.get(replica_id)
