@@ -1,4 +1,4 @@
-"""``total`` of a rule, counted over all nodes and all their incarnations: each hit must be claimed first."""
+"""Counts a rule's hits over all nodes and all their incarnations, for its ``total``. Each hit must be claimed first."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,8 @@ class Claims(Protocol):
     """Shared by all interceptors of a run."""
 
     def claim(self, rule: str, total: int) -> int:
-        """The number of this hit of the rule, from 1 on; 0: ``total`` are taken already. ``total`` 0: no bound."""
+        """Returns the number of this hit of the rule, from 1 on, or 0 if ``total`` hits are taken already. A ``total``
+        of 0 means no bound."""
         ...
 
 
@@ -28,8 +29,11 @@ class SharedClaims:
 
 
 class FileClaims:
-    """Implements Claims between processes, each of which may be killed at any moment: hit n is whoever creates file n
-    of the rule. ``folder``: one for the run; made if missing. Without a bound hits are numbered by process."""
+    """Implements Claims between processes, each of which may be killed at any moment.
+
+    Hit n belongs to the process that creates file n of the rule. A run has one ``folder``, which is made if missing.
+    Without a bound each process numbers its own hits.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

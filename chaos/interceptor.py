@@ -1,8 +1,8 @@
-"""Faults at protocol states: watches what goes into and comes out of a node, and strikes where a rule matches.
+"""Faults at protocol states: the interceptor watches what enters and leaves a node, and strikes where a rule matches.
 
-The same object works in both worlds. It changes events and effects itself (hooks of the driver), and asks the driver,
-through ``Powers``, for what only a driver can do. Each hit is reported *before* its action, so that a SIGKILL leaves
-its evidence.
+The same object works in both worlds. It is a hook of the driver, so it changes events and effects itself. Through
+``Powers`` it asks the driver for what only a driver can do. It reports each hit *before* its action, so that the
+evidence survives a SIGKILL.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +23,16 @@ from reports.rows import FaultRow
 from scenarios.model import PLACES
 
 FIRST_PHANTOM = -2
-"""Phantom connections count down from here; drivers number theirs upward from 0 or 1, -1 means none."""
+"""Phantom connections count down from here. Drivers number theirs upward from 0 or 1, and -1 means none."""
 
 __all__ = ["Interceptor", "Powers"]
 
 
 class Interceptor:
-    """Implements core.hooks.Hooks. ``claims``: shared by all nodes of the run; ``role``: what this node is now
-    (``chaos.roles.role_of``)."""
+    """Implements core.hooks.Hooks.
+
+    All nodes of the run share ``claims``. ``role`` says what this node is now (``chaos.roles.role_of``).
+    """
 
     def __init__(
         self,
@@ -99,15 +101,16 @@ class Interceptor:
         return kept
 
     def load_from(self, at_us: int) -> None:
-        """The rules' own times count from here (since the run's start); nothing hits before it."""
+        """The rules' times count from ``at_us``, microseconds since the run's start. Before it only rules with ``boot``
+        hit."""
         self._load_from_us = at_us
 
     def disarm(self) -> None:
-        """No rule hits any more; what is under way (late and doubled requests) still ends as planned."""
+        """No rule hits from now on. Late and doubled requests that are under way still end as planned."""
         self._armed = False
 
     def watch(self, disk: Disk) -> Disk:
-        """The disk to give to the node: the same, unless a rule looks at disk writes."""
+        """Returns the disk to give to the node: the same one, unless a rule looks at disk writes."""
         return WatchedDisk(disk, self._before_write) if self._on_write else disk
 
     # Requests
@@ -147,7 +150,7 @@ class Interceptor:
         return (event,)
 
     def _arrived_late(self, event: Request) -> Sequence[Event]:
-        """A held request arrives, even if its client has left meanwhile; then nobody hears the answer."""
+        """Delivers a held request. If its client has left meanwhile, nobody hears the answer."""
         del self._held[event.connection]
         rule = self._late.pop(event.connection)
         if event.connection not in self._left:

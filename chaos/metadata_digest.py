@@ -1,8 +1,8 @@
-"""A number for the content of a node's metadata: equal for equal content, whatever way the node came by it.
+"""A number for the content of a node's metadata. Equal content gives an equal number, however the node came by it.
 
 The digest is the sum, modulo 2^64, of a hash for each live entity (topic, partition, broker, set of configs, feature,
-the next producer ID, the metadata epoch). So it moves with a delta at the cost of what changed, and a node that
-replayed the log, one that loaded a snapshot and one that did both must agree at each offset.
+the next producer ID, the metadata epoch). So following a delta costs only what changed. A node that replayed the log,
+one that loaded a snapshot and one that did both must agree at each offset.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 MODULUS = 1 << 64
 REMEMBERED = 2048
 ROW = "metadata_image"
-"""Name of the trace row."""
+"""The name of the trace row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publication. ``offset`` / ``epoch``: of the last record in the image; ``partitions``: of all topics."""
+    """One publication. ``offset`` and ``epoch`` are those of the last record in the image. ``partitions`` counts those
+    of all topics."""
 
     offset: int
     epoch: int
@@ -38,7 +39,8 @@ class Published:
     digest: int
 
     def fields(self) -> dict[str, int | str]:
-        """Of the trace row. The digest is text: readers of JSON keep only 53 bits of a number."""
+        """Returns the fields of the trace row. The digest is text, because readers of JSON keep only 53 bits of a
+        number."""
         return {
             "offset": self.offset,
             "epoch": self.epoch,
@@ -52,7 +54,8 @@ Emit: TypeAlias = Callable[[Published], None]
 
 
 class Digest:
-    """``value`` of the image last taken, with its number of ``partitions``."""
+    """Follows a node's images. ``value`` is the digest of the latest one, and ``partitions`` is its number of
+    partitions."""
 
     __slots__ = ("_image", "partitions", "value")
 
@@ -62,7 +65,8 @@ class Digest:
         self.partitions = sum(len(topic.partitions) for topic in image.topics.values())
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> Published:
-        """After one publication. A delta on another image than the last one (a test's, a mutant's) is not trusted."""
+        """Follows one publication. A delta on another image than the last one (a test's or a mutant's) is not trusted:
+        the whole image is hashed anew."""
         if delta.image is self._image:
             self.value = (self.value + _change(delta, image)) % MODULUS
             self.partitions += sum(_count(change.after) - _count(change.before) for change in delta.topics)
@@ -76,12 +80,12 @@ class Digest:
         return Published(provenance.offset, provenance.epoch, len(self._image.topics), self.partitions, self.value)
 
     def thorough(self) -> int:
-        """The digest again, from the whole image."""
+        """Computes the digest again from the whole image."""
         return digest_of(self._image)
 
 
 class Watch:
-    """Implements core.hooks.Hooks and changes nothing: joins the loader once the node's log is recovered."""
+    """Implements core.hooks.Hooks and changes nothing. It joins the loader once the node's log is recovered."""
 
     __slots__ = ("_emit", "_node", "digest")
 
@@ -99,7 +103,7 @@ class Watch:
         return effects
 
     def attach(self) -> bool:
-        """Says whether it is joined to the loader now; the image that the loader already has is emitted."""
+        """Returns whether it is joined to the loader now. The image that the loader already has is emitted."""
         if self.digest is None:
             if not self._node.listening:
                 return False
@@ -116,12 +120,12 @@ class Watch:
 
 
 def watch(node: "Node", emit: Emit) -> Watch:
-    """Put the answer among the node's hooks (or call its ``attach`` after each event until it says yes)."""
+    """Returns a hook to put among the node's hooks. Or call its ``attach`` after each event until it returns True."""
     return Watch(node, emit)
 
 
 def digest_of(image: MetadataImage) -> int:
-    """The whole image's, at a cost of the whole image."""
+    """Returns the digest of an image, at the cost of the whole image."""
     return sum(_hashes(image)) % MODULUS
 
 
@@ -135,7 +139,7 @@ def _hashes(image: MetadataImage) -> Iterator[int]:
 
 
 def _change(delta: MetadataDelta, after: MetadataImage) -> int:
-    """What the digest grows by."""
+    """Returns what the delta adds to the digest."""
     before = delta.image
     grown = 0
     for change in delta.topics:
@@ -214,11 +218,11 @@ def _producer_id(number: int) -> str:
 
 
 def _of_epoch(metadata_epoch: int) -> int:
-    """A cluster that never had one differs from none that knows of no such thing."""
+    """Returns 0 while there is no metadata epoch, so that such a cluster equals one that knows none."""
     return _hash(f"metadata epoch {metadata_epoch}") if metadata_epoch else 0
 
 
-# Nodes of a simulated cluster ask for the same ones.
+# Cached because all nodes of a simulated cluster hash the same texts.
 
 
 @lru_cache(REMEMBERED)

@@ -1,4 +1,4 @@
-"""Answers of other nodes on their way to a node: what they answer, those held back, and those that come twice."""
+"""Answers of other nodes on their way to a node: which request each answers, and which are held back or doubled."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,13 +12,13 @@ _Channel = tuple[int, Channel]
 
 
 class Later(Protocol):
-    """``chaos.interceptor.Powers``, as far as it is needed here."""
+    """The part of ``chaos.powers.Powers`` that is needed here."""
 
     def deliver_later(self, event: Event, delay_us: int) -> None: ...
 
 
 class PeerReplies:
-    """One node's. Order within a channel stays: what comes behind an answer that is held back waits too."""
+    """The answers to one node. The order within a channel stays: what follows an answer that is held back waits too."""
 
     def __init__(self, powers: Later) -> None:
         self._powers = powers
@@ -28,7 +28,8 @@ class PeerReplies:
         self._second: list[PeerReply] = []
 
     def asked(self, send: Send) -> None:
-        """A request goes out; if an answer shall come twice, then now, in the place of this one's."""
+        """Notes a request that goes out. An answer that shall come twice comes again now, in place of this request's
+        answer."""
         channel = (send.peer, send.channel)
         self._tags.setdefault(channel, {})[send.token] = send.tag
         doubled = self._doubled.get(channel)
@@ -39,7 +40,7 @@ class PeerReplies:
             self._powers.deliver_later(again, 0)
 
     def arrived(self, event: PeerReply | PeerDown | PeerUp) -> tuple[Sequence[Event], Tag | None]:
-        """What the node gets now, and the tag of the request if rules may still look at the answer."""
+        """Returns what the node gets now, and the request's tag if rules may still look at the answer."""
         channel = (event.peer, event.channel)
         waiting = self._held.get(channel)
         if waiting is not None:
@@ -60,10 +61,10 @@ class PeerReplies:
         return (event,), tag
 
     def hold(self, event: PeerReply, delay_us: int) -> None:
-        """It, and all that follow on its channel, come after the delay."""
+        """Holds back the answer, and all that follow on its channel, for the delay."""
         self._held[event.peer, event.channel] = [event]
         self._powers.deliver_later(event, delay_us)
 
     def double(self, event: PeerReply, tag: Tag) -> None:
-        """It comes once more, as the answer to the next request of its kind on its channel."""
+        """Lets the answer come once more, as the answer to the next request of its kind on its channel."""
         self._doubled[event.peer, event.channel] = (tag, event)

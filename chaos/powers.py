@@ -8,7 +8,7 @@ from reports.rows import FaultRow
 
 
 class Powers(Protocol):
-    """What a driver does for the interceptor. Live: chaos/live; simulated: chaos/sim."""
+    """What a driver does for the interceptor. Each world implements it, in chaos/live and chaos/sim."""
 
     def report(self, row: FaultRow) -> None:
         """Keeps the evidence where it survives the node's death, before returning."""
@@ -23,7 +23,7 @@ class Powers(Protocol):
         ...
 
     def pause(self, for_us: int) -> None:
-        """Stops the node as SIGSTOP does, for so long (microseconds)."""
+        """Stops the node as SIGSTOP does, for ``for_us`` microseconds."""
         ...
 
     def step_clock(self, by_ms: int) -> None:
@@ -31,14 +31,15 @@ class Powers(Protocol):
         ...
 
     def discard_connection(self, connection: int) -> None:
-        """Drops what is not yet sent to that client and all later bytes, then closes the connection; the node is
-        given Closed as for any other loss."""
+        """Drops what is not yet sent to that client and all later bytes, then closes the connection. The node gets
+        Closed, as for any other lost connection."""
         ...
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
-        """Gives this very object to the node after the delay, through the hooks' ``before``; forgotten if it ends."""
+        """Gives this very object to the node after the delay, through the hooks' ``before``. The event is forgotten if
+        the node ends."""
         ...
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
-        """Sends the reply after the delay, without passing the hooks again; dropped if its connection is gone."""
+        """Sends the reply after the delay, without passing the hooks again. It is dropped if its connection is gone."""
         ...

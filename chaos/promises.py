@@ -1,6 +1,6 @@
-"""What a scenario promises, held against the guarantees that there are (``reports/guarantees.py``).
+"""Compares what a scenario promises with the guarantees that exist (``reports/guarantees.py``).
 
-The scenarios' own room knows no guarantees: it reads their names, as it reads those of mutants and presets.
+The ``scenarios`` package does not know the guarantees. It only reads their names, as it does with mutants and presets.
 """
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from, unknown_among
@@ -9,14 +9,14 @@ from scenarios.model import Scenario
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """The scenario itself. Raises ScenarioError for a guarantee that there is not."""
+    """Returns the scenario itself. Raises ScenarioError for a guarantee that does not exist."""
     for name in unknown_among(scenario.guarantees):
         raise ScenarioError(f"{scenario.path}: guarantees has {name!r}; allowed: {', '.join(GUARANTEES)}")
     return scenario
 
 
 def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
-    """Those of its guarantees that clients can judge alone. Where the scenario names none, all that there is evidence
-    for are judged anyway."""
+    """Returns those of its guarantees that clients can judge alone. If the scenario names none, all guarantees that
+    have evidence are judged anyway."""
     seen = names_seen_from(SeenFrom.CLIENTS)
     return tuple(each for each in scenario.guarantees if each in seen)

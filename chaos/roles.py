@@ -7,10 +7,11 @@ from scenarios.vocabulary import PARTITION_ROLES
 
 
 def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
-    """``leader`` (it is the active controller, or leads the quorum and will be), ``follower`` or ``observer``.
+    """Returns ``leader``, ``follower`` or ``observer``. A leader is the active controller, or leads the quorum and will
+    be the active controller.
 
-    With a ``topic`` also what it is to that topic's first partition, behind a space: ``partition_leader`` or
-    ``partition_follower``, if it is one. ``node``: a core.node.Node, or None while it is being built.
+    With a ``topic``, ``partition_leader`` or ``partition_follower`` follows behind a space, if the node is one for that
+    topic's first partition. ``node`` is a core.node.Node, or None while it is being built.
     """
     role = "observer" if not is_voter else "leader" if node is not None and _leads(node) else "follower"
     of_partition = partition_role(node, topic) if topic and node is not None else ""
@@ -18,25 +19,25 @@ def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
 
 
 def is_role(role: str, wanted: str) -> bool:
-    """Whether ``wanted`` is among what ``role_of`` told."""
+    """Returns whether ``wanted`` is among the roles that ``role_of`` returned."""
     return wanted == role or wanted in role.split()
 
 
 def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
-    """Whether a node with this number and role is one that ``wanted`` names; a role ``""`` is not known yet."""
+    """Returns whether ``wanted`` names a node with this number and role. An empty role is not known yet."""
     if isinstance(wanted, int):
         return wanted == node_id
     return wanted == "any" or is_role(role, wanted)
 
 
 def topic_of_roles(scenario: Scenario) -> str:
-    """The hot topic, if a fault names a node by its part in a partition; else empty."""
+    """Returns the hot topic if a fault names a node by its part in a partition, else an empty name."""
     choices = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
     return scenario.load.hot.name if any(choice in PARTITION_ROLES for choice in choices) else ""
 
 
 def partition_role(node: Any, topic: str, index: int = 0) -> str:
-    """What the node's own metadata and log say; ``""``: it has no replica of it."""
+    """Returns the node's part in a partition, as its own metadata and log say; empty if it has no replica."""
     broker = getattr(node, "broker", None)
     if broker is None:
         return ""

@@ -1,4 +1,4 @@
-"""What the interceptor looks for: a scenario's faults at states, with this seed's choices made, and their counting."""
+"""What the interceptor looks for: a scenario's faults at states, with this seed's choices made, and their counters."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -14,8 +14,11 @@ from scenarios.vocabulary import CONNECTION_ROLES
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One fault at a state. ``nth`` is drawn already; times are microseconds of the load, ``until_us`` -1: open.
-    ``node``: where it strikes, a number or a role that the node must have at that moment."""
+    """One fault at a state.
+
+    ``nth`` is drawn already. Times are microseconds since the load began, and an ``until_us`` of -1 means no end.
+    ``node`` says where the fault strikes: a number, or a role that the node must have at that moment.
+    """
 
     name: str
     kind: str
@@ -34,11 +37,11 @@ class Rule:
     cut_bytes: Range = NOTHING
     node: NodeChoice = "any"
     boot: bool = False
-    """strikes before the load too"""
+    """The rule also strikes before the load."""
 
 
 def rule_of(fault: Fault, random: Random) -> Rule:
-    """The rule for a fault with ``on``; draws what the file gives as a range."""
+    """Returns the rule for a fault with ``on``. Draws what the file gives as a range."""
     return Rule(
         name=fault.name,
         kind=fault.kind,
@@ -61,14 +64,17 @@ def rule_of(fault: Fault, random: Random) -> Rule:
 
 
 def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]:
-    """The rules of one node's interceptor, in the file's order: those for its number, and those for a role. All faults
-    draw, so that nodes agree. ``scenario``: as ``scenarios.draw.drawn`` gives it for the seed."""
+    """Returns the rules of one node's interceptor in the file's order: those for its number and those for a role.
+
+    All faults draw, also those of other nodes, so that the nodes agree. ``scenario`` is what ``scenarios.draw.drawn``
+    returns for the seed.
+    """
     drawn = [(fault, rule_of(fault, random)) for fault in scenario.faults if not fault.timed]
     return tuple(rule for fault, rule in drawn if isinstance(fault.node, str) or fault.node == node)
 
 
 def matches_frame(match: Match, tag: Tag, node_role: str) -> bool:
-    """A request at the node that answers it, or its reply."""
+    """Returns whether a request or its reply matches, at the node that answers."""
     return (
         (match.api is None or match.api == tag.api_key)
         and (match.session is None or match.session == (tag.session_id != 0))
@@ -82,7 +88,7 @@ def matches_frame(match: Match, tag: Tag, node_role: str) -> bool:
 
 
 def matches_peer_reply(match: Match, tag: Tag, peer: int, node_role: str) -> bool:
-    """An answer at the node that asked. ``tag``: the request's."""
+    """Returns whether an answer matches, at the node that asked. ``tag`` is the request's."""
     return (
         (match.api is None or match.api == tag.api_key)
         and _within(match.position, tag.position)
@@ -100,8 +106,10 @@ def matches_write(match: Match, path: str, position: int, node_role: str) -> boo
 
 
 def matches_note(match: Match, note: Note, node_role: str) -> bool:
-    """A field that the note does not have matches nothing. ``remaining``: ``of`` minus ``number``, or of a chunk the
-    bytes of ``size`` behind it."""
+    """Returns whether a note matches. A field that the note does not have matches nothing.
+
+    ``remaining`` is ``of`` minus ``number``. For a chunk it is the number of bytes of ``size`` behind the chunk.
+    """
     if match.note != note.what or (match.role is not None and not is_role(node_role, match.role)):
         return False
     values: dict[str, int | str | None] = dict(note.fields)
@@ -128,7 +136,8 @@ def _within(wanted: Range | None, value: int) -> bool:
 
 @dataclass(slots=True)
 class Counter:
-    """How often one rule matched and hit on this node, per client ID. ``total`` is claimed: all nodes share it."""
+    """Counts how often one rule matched and hit on this node, per client ID. All nodes share ``total``, so each hit is
+    claimed first."""
 
     rule: Rule
     claims: Claims
@@ -136,11 +145,12 @@ class Counter:
     hits_by_client: dict[str, int] = field(default_factory=dict)
 
     def at(self, node_id: int, node_role: str) -> bool:
-        """Whether this node is what the rule is for."""
+        """Returns whether the rule is for this node."""
         return plays(node_role, self.rule.node, node_id)
 
     def hit(self, client_id: str, at_us: int) -> int:
-        """Counts one match; the number of the hit when the fault shall happen now (and counts that too), else 0."""
+        """Counts one match. Returns the number of the hit if the fault shall happen now, and counts the hit too; else
+        returns 0."""
         rule = self.rule
         if (at_us < rule.after_us and not rule.boot) or 0 <= rule.until_us <= at_us:
             return 0

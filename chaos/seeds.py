@@ -1,4 +1,5 @@
-"""One generator per purpose, derived from the run's seed by name, so that adding a purpose moves no other."""
+"""Each purpose gets its own generator, derived from the run's seed and the purpose's name. So a new purpose changes no
+other purpose's draws."""
 
 import hashlib
 from random import Random

@@ -16,8 +16,8 @@ Sink: TypeAlias = Callable[[TraceRow], None]
 
 
 class TraceRecorder:
-    """Implements core.hooks.Hooks and changes nothing. Give it before the interceptor in the list of hooks, so that it
-    sees what the node did rather than what the fault left of it."""
+    """Implements core.hooks.Hooks and changes nothing. It must stand before the interceptor in the list of hooks, so
+    that it sees what the node did rather than what the fault left of it."""
 
     def __init__(self, node: int, incarnation: int, sink: Sink, origin_us: int = 0) -> None:
         self._node = node
@@ -36,7 +36,7 @@ class TraceRecorder:
         return effects
 
     def request(self, now: Now, event: Request) -> None:
-        """The row of a request alone."""
+        """Adds the row of a request, without its effects."""
         tag, at_us = event.tag, now.mono_us - self._origin_us
         self._add(
             TraceRow(
@@ -55,11 +55,11 @@ class TraceRecorder:
         )
 
     def add(self, at_us: int, what: str, detail: str) -> None:
-        """A row that no event or effect of the node led to (``at_us`` since the run's start)."""
+        """Adds a row that no event or effect of the node led to. ``at_us`` counts from the run's start."""
         self._add(TraceRow(self._node, self._incarnation, self._seq, at_us, what, detail=detail))
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None:
-        """Rows for effects that no event led to (those of a node's start)."""
+        """Adds the rows of effects. Call it alone for effects that no event led to, such as those of a node's start."""
         at_us = now.mono_us - self._origin_us
         for effect in effects:
             if type(effect) is Reply:

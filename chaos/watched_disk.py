@@ -7,18 +7,19 @@ from reference_broker.ports.disk import Buffer, Disk
 
 
 class Strike(NamedTuple):
-    """``kept`` bytes of the write happen, then ``act`` (which may not return, or may raise DiskError)."""
+    """The first ``kept`` bytes are written, then ``act`` is called. It may never return, or may raise DiskError."""
 
     kept: int
     act: Callable[[], None]
 
 
 BeforeWrite: TypeAlias = Callable[[str, int, int], Strike | None]
-"""(path, position, size of the write in bytes) -> what strikes it, or None."""
+"""Takes path, position and size of the write in bytes. Returns what strikes the write, or None."""
 
 
 class WatchedDisk:
-    """Implements log.disk.Disk over another one. A write that fails leaves the file as it was, as the port promises."""
+    """Implements ports.disk.Disk over another disk. A write that fails leaves the file as it was, as the port
+    promises."""
 
     def __init__(self, inner: Disk, before_write: BeforeWrite) -> None:
         self._inner = inner

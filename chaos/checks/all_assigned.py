@@ -1,4 +1,4 @@
-"""all-assigned: once all is healed every partition of a subscribed topic gets one owner in each group, in time."""
+"""all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -12,8 +12,8 @@ GIVES_UP = ("revoked", "lost")
 
 
 class AllAssigned(Check):
-    """``expected``: the partitions that each group's members subscribe to together. Whoever plays the run tells each
-    row as it comes, and asks ``reached`` after the heal."""
+    """``expected`` holds the partitions that each group's members subscribe to together. The player of the run hands in
+    each row as it comes, and asks ``reached`` after the heal."""
 
     guarantee = "all-assigned"
 
@@ -46,7 +46,7 @@ class AllAssigned(Check):
         return not any(self._wrong(group) for group in self._expected)
 
     def overdue(self, at_us: int, after_us: int) -> None:
-        """It was not reached in that time."""
+        """Reports the violation: the assignment was not reached in that time."""
         for group in self._expected:
             for where, owners in self._wrong(group):
                 told = " and ".join(owners) or "nobody"

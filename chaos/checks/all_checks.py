@@ -1,5 +1,7 @@
-"""All checks of a simulated run, found in the files of this folder. Every run gets all of them, whatever its scenario
-lists; a new check is a new file."""
+"""Finds all checks of a simulated run in the files of this folder.
+
+Every run gets all of them, whatever its scenario lists. To add a check, add a file.
+"""
 
 from functools import cache
 from importlib import import_module
@@ -13,7 +15,7 @@ from reports.guarantees import GUARANTEES
 
 @cache
 def check_kinds() -> tuple[type[Check], ...]:
-    """Every class here that names a guarantee, in the order of the guarantees."""
+    """Returns every class in this folder that names a guarantee, in the order of the guarantees."""
     modules = [import_module(f"{checks.__name__}.{each.name}") for each in iter_modules(checks.__path__)]
     found = [
         each
@@ -26,5 +28,5 @@ def check_kinds() -> tuple[type[Check], ...]:
 
 
 def all_checks(around: Surroundings) -> tuple[Check, ...]:
-    """Fresh checks for one run."""
+    """Returns fresh checks for one run."""
     return tuple(kind.made(around) for kind in check_kinds())

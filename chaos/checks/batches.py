@@ -1,4 +1,4 @@
-"""What the checks know of the batches of a metadata log: from its bytes, with nothing of the broker's own reading."""
+"""Reads the batches of a metadata log from its bytes, without the broker's own reader."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -11,7 +11,7 @@ _CONTROL = 0x20
 
 
 class Batch(NamedTuple):
-    """``crc`` covers all but base offset and leader epoch, which stand beside it."""
+    """One batch. ``crc`` covers all but base offset and leader epoch, so those two are fields of their own."""
 
     base_offset: int
     epoch: int
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 def batches_of(data: bytes) -> Iterator[tuple[Batch, int, int]]:
-    """Whole batches, each with where it begins and ends in ``data``."""
+    """Yields whole batches, each with where it begins and ends in ``data``."""
     position, size = 0, len(data)
     while position + _HEADER.size <= size:
         base, length, epoch, _, crc, attributes, last_delta = _HEADER.unpack_from(data, position)

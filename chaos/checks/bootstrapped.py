@@ -1,4 +1,4 @@
-"""bootstrapped: whoever died in the bootstrap of the empty log, all nodes know a metadata.version at the end (T-7)."""
+"""bootstrapped: all nodes know a metadata.version at the end, whoever died in the bootstrap of the empty log (T-7)."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from reference_broker.metadata.features import metadata_version

@@ -1,9 +1,9 @@
-"""What a check is: one guarantee, fed with what happens, collecting the violations that it saw.
+"""A check watches one guarantee: it is told what happens, and collects the violations that it saw.
 
-Checks of the mechanisms look at trace rows and at the node after every event, at a price that depends on what the
-event touched; checks of what clients saw judge the recorded history at the run's end. They are plain Python and run in
-the simulator; the Spark jobs judge recorded runs under the same names. ``watching.py`` gives each check only what it
-asks for.
+Checks of the mechanisms look at trace rows, and at the node after every event. That costs what the event touched.
+Checks of what clients saw judge the recorded history at the run's end. Checks are plain Python and run in the
+simulator; the Spark jobs judge recorded runs under the same names. ``watching.py`` gives each check only what it asks
+for.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ MAX_VIOLATIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``guarantee``: its public name; ``story``: what happened, with partition, offset, session and time."""
+    """``guarantee`` is its public name. ``story`` says what happened, with partition, offset, session and time."""
 
     guarantee: str
     at_us: int
@@ -51,10 +51,11 @@ class Violation:
 
 
 class Check:
-    """Base of all checks; each overrides what it wants to see.
+    """Base of all checks. Each overrides the methods for what it wants to see.
 
-    ``guarantee``: a name of ``reports/guarantees.py``; a base class has none. ``rows``: names of the trace rows that it
-    wants. ``needs_one_node``: it looks inside one node only, so a live node's own process can run it."""
+    ``guarantee`` is a name of ``reports/guarantees.py``; a base class has none. ``rows`` names the trace rows that the
+    check wants. With ``needs_one_node`` it looks inside one node only, so a live node's own process can run it.
+    """
 
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
@@ -66,23 +67,24 @@ class Check:
 
     @classmethod
     def made(cls, around: "Surroundings") -> Self:  # noqa: ARG003
-        """One for a run."""
+        """Returns a fresh check for one run."""
         return cls()
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
 
     def trace(self, row: TraceRow) -> None:
-        """One row of the trace that it asked for, in order."""
+        """Called with each trace row that it asked for, in order."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """What a node did with an event (None: its start), before ``node`` is looked at."""
+        """Called with what a node did with an event (None for its start), before ``node`` is called."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
-        """After each event (None: after the start). ``thorough``: compare all, not only what was touched."""
+        """Called after each event (None after the start). ``thorough`` means: compare all, not only what the event
+        touched."""
 
     def end(self, history: "History") -> None:
-        """All is quiet and recorded."""
+        """Called at the end, when all is quiet and recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
         if len(self.violations) < MAX_VIOLATIONS:
@@ -91,8 +93,11 @@ class Check:
 
 @dataclass(slots=True)
 class History:
-    """A run's history rows by table, in the order of recording. ``writes_promised``: whether acknowledged writes must
-    survive (not after a power loss without a flush policy that promises it)."""
+    """A run's history rows by table, in the order of recording.
+
+    ``writes_promised`` says whether acknowledged writes must survive. They need not after a power loss, unless a flush
+    policy promises it.
+    """
 
     operations: list[OperationRow] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
@@ -112,8 +117,8 @@ class History:
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
 
     def without(self, places: Sequence[tuple[str, int]]) -> "History":
-        """The same without what was read and written in these partitions (topic and index); without all
-        commits, if one of them holds committed offsets."""
+        """Returns the history without what was read and written in these partitions (topic and index). If one of them
+        holds committed offsets, all commits are left out too."""
         if not places:
             return self
         offsets_lost = any(topic == OFFSETS_TOPIC for topic, _ in places)
@@ -129,7 +134,7 @@ class History:
 
     @property
     def tables(self) -> list[list[HistoryRow]]:
-        """All of them, in the order above."""
+        """Returns all tables, in the order of the fields."""
         return [getattr(self, table.name) for table in ROW_TABLES.values() if hasattr(self, table.name)]
 
     def add(self, rows: Sequence[HistoryRow]) -> None:
@@ -137,5 +142,5 @@ class History:
             getattr(self, ROW_TABLES[type(row)].name).append(row)
 
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
-        """Operations by process and index."""
+        """Returns the operations by process and index."""
         return {(row.process, row.index): row for row in self.operations}

@@ -1,8 +1,9 @@
 """commit-regression: a committed offset, its metadata epoch or its generation goes back.
 
-Only requests that did not overlap have an order. A commit that was acknowledged may not have a smaller epoch (M-7) or
-generation than one that was acknowledged before it began, nor may a fetched offset be older than that. Commits in older
-versions leave no epoch (M-11): what was known before them is forgotten, and as long as one may still take effect.
+Only requests that did not overlap have an order. An acknowledged commit may not have a smaller epoch (M-7) or
+generation than one that was acknowledged before it began. A fetched offset may not be older than that either. A commit
+in an older version leaves no epoch (M-11), so it wipes out what was known before it, and nothing is known as long as
+it may still take effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,8 +71,10 @@ class CommitRegression(Check):
 
 
 def _ordered_pairs(acked: list[Asked], value: Callable[[Asked], int]) -> Iterator[tuple[Asked, Asked]]:
-    """(later, earlier) where the earlier had ended when the later began, and has a greater value: of each later one the
-    greatest of all that is earlier, and the newest of those."""
+    """Yields (later, earlier) where the earlier had ended when the later began, and has a greater value.
+
+    Each later one is paired with the greatest of all earlier ones, and with the newest of those.
+    """
     ends = sorted(acked, key=lambda each: each.until_us)
     greatest: list[Asked] = []
     at = 0

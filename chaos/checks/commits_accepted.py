@@ -1,7 +1,7 @@
 """commits-accepted: no commit is refused that should pass.
 
-INVALID_METADATA_EPOCH needs a commit with a greater epoch before it; an unknown version, an unknown server error or an
-unknown topic has no excuse at all.
+INVALID_METADATA_EPOCH is right only after a commit with a greater epoch. An unknown version, an unknown server error or
+an unknown topic has no excuse at all.
 """
 
 from chaos.checks.check import Check, History

@@ -15,7 +15,8 @@ OFFSET_COMMIT = int(ApiKey.OFFSET_COMMIT)
 
 
 class CommitsFenced(Check):
-    """A commit changes no generation: the one after the request was handled is the one in which it was judged."""
+    """A commit does not change the generation. So the generation after the request was handled is the one in which it
+    was judged."""
 
     guarantee = "commits-fenced"
     needs_one_node = True

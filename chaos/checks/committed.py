@@ -1,4 +1,4 @@
-"""Committed offsets as members wrote and read them, with the times of their requests and what is known of each end."""
+"""Committed offsets as members wrote and read them, with the start and, where known, the end of each request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,8 +34,11 @@ have been written, and be replicated later."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One partition of a request. ``until_us``: NEVER_US if its end is unknown; ``stored_epoch``: the metadata epoch
-    that a commit leaves (-1 in versions without it, M-11)."""
+    """One partition of a request.
+
+    ``until_us`` is NEVER_US if the request's end is unknown. ``stored_epoch`` is the metadata epoch that a commit
+    leaves (-1 in versions without it, M-11).
+    """
 
     row: CommitRow
     invoke_us: int
@@ -50,7 +53,10 @@ class Asked:
 
 
 def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
-    """``kind`` COMMIT: those that wrote, or may have; FETCHED: those that were answered. By what has one offset."""
+    """Returns requests by the key that has one committed offset.
+
+    For ``kind`` COMMIT these are the ones that wrote, or may have; for FETCHED the ones that were answered.
+    """
     found: dict[Key, list[Asked]] = {}
     for each in requests(history, kind):
         if each.row.error in REFUSED or (kind == FETCHED and not each.acked):
@@ -60,7 +66,7 @@ def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
 
 
 def requests(history: History, kind: str) -> Iterator[Asked]:
-    """All of this kind, also refused ones."""
+    """Yields all requests of this kind, also refused ones."""
     operations = history.operation_of()
     for row in history.commits:
         if row.kind != kind:

@@ -1,7 +1,7 @@
-"""What was committed of a compacted partition, record by record, and what of it a replica may lack.
+"""Knows what was committed of a compacted partition, record by record, and which of those records a replica may lack.
 
-A replica is cleaned on its own, and one that comes late copies what others have cleaned: batches differ then, the
-newest record of each key does not.
+Each replica is cleaned on its own, and one that comes late copies what others have cleaned. So batches differ between
+replicas, but the newest record of each key does not.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,7 +14,7 @@ from reference_broker.records.reader import read_records
 
 
 class CommittedRecord(NamedTuple):
-    """``at_us``: when its commit was seen first."""
+    """One record. ``at_us`` is when its commit was first seen."""
 
     epoch: int
     key: bytes | None
@@ -27,7 +27,7 @@ class CommittedRecord(NamedTuple):
 
 
 def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]]:
-    """By offset; of a control batch none."""
+    """Yields the records of a batch with their offsets. A control batch has none."""
     header = read_header(batch)
     if not header.is_control:
         for each in read_records(batch):
@@ -37,8 +37,12 @@ def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]
 
 @dataclass(slots=True)
 class Compacted:
-    """``records`` by offset, ascending. ``cleanable_end``: no replica had anything to clean at or above it: what lay
-    below its active segment and its high watermark. ``cleanings``: how often a pass over a replica was seen to end."""
+    """One compacted partition.
+
+    ``records`` are by offset, ascending. No replica had anything to clean at or above ``cleanable_end``: a replica
+    cleans only below its active segment and its high watermark. ``cleanings`` counts how often a pass over a replica
+    was seen to end.
+    """
 
     delete_retention_us: int
     records: dict[int, CommittedRecord] = field(default_factory=dict)
@@ -60,11 +64,11 @@ class Compacted:
         self._by_key.clear()
 
     def between(self, begin: int, end: int) -> Sequence[int]:
-        """Offsets of committed records."""
+        """Returns the offsets of committed records in [begin, end)."""
         return self._offsets[bisect_left(self._offsets, begin) : bisect_left(self._offsets, end)]
 
     def next_of_key(self, offset: int) -> int | None:
-        """Where the next record with the same key stands."""
+        """Returns the offset of the next record with the same key."""
         key = self.records[offset].key
         if key is None:
             return None
@@ -73,7 +77,7 @@ class Compacted:
         return offsets[at] if at < len(offsets) else None
 
     def may_lack(self, offset: int, at_us: int) -> bool:
-        """Whether a replica's cleaner may have taken this record, or that of whom it copies."""
+        """Returns whether a replica may lack this record, because its cleaner or that of its leader took it."""
         newer = self.next_of_key(offset)
         if newer is not None and newer < self.cleanable_end:
             return True

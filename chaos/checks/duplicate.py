@@ -1,4 +1,4 @@
-"""duplicate: no value stands at two offsets under one producer ID."""
+"""duplicate: no value stands at two offsets of one producer ID."""
 
 from chaos.checks.check import Check, History
 from chaos.checks.values import Place, expanded, named, place

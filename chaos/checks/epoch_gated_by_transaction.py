@@ -1,4 +1,4 @@
-"""epoch-gated-by-transaction: while a transaction of the metadata log is open no metadata epoch is written (M-2)."""
+"""epoch-gated-by-transaction: no metadata epoch is written while a transaction of the metadata log is open (M-2)."""
 
 from chaos.checks.batches import Batch
 from chaos.checks.transaction_check import TransactionCheck

@@ -1,4 +1,4 @@
-"""fetch-gap: once all is quiet, each fetcher's position in each partition that it reads is the high watermark."""
+"""fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark."""
 
 from chaos.checks.check import Check, History
 from chaos.checks.values import Place

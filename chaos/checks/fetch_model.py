@@ -1,4 +1,4 @@
-"""What each fetch asked for, and what each session holds, read from requests and answers alone."""
+"""Models what each fetch asked for and what each session holds, from requests and answers alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ Named: TypeAlias = tuple[str | bytes, int]
 
 @dataclass(slots=True)
 class Wish:
-    """Of one partition: what the latest request that named it said. ``missed``: answers in a row that left it out
-    although there was something to read."""
+    """What the latest request that named a partition said of it. ``missed`` counts the answers in a row that left it
+    out although there was something to read."""
 
     offset: int
     max_bytes: int
@@ -38,7 +38,7 @@ Wishes: TypeAlias = dict[Named, Wish]
 
 @dataclass(slots=True)
 class Asked:
-    """One request under way, with all that it asks for, and how it names its session's request (epoch or number)."""
+    """One request under way, with all that it asks for, and the epoch or number that it carries in its session."""
 
     wishes: Wishes
     session_id: int
@@ -66,14 +66,14 @@ class Answer:
 
 @dataclass(slots=True)
 class FetchModel:
-    """``sessions``: by node and ID, what each holds; those of a node end with its process."""
+    """``sessions`` says what each session holds, by node and session ID. A node's sessions end with its process."""
 
     sessions: dict[tuple[int, int], Wishes] = field(default_factory=dict)
     _asked: dict[tuple[int, int, int], Asked] = field(default_factory=dict)
     _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[Answer]:
-        """Takes what a node did; the answers to clients' fetches in it."""
+        """Takes in what a node did, and yields the answers to clients' fetches in it."""
         node_id = node.broker.node_id
         if event is None:
             self.sessions = {key: held for key, held in self.sessions.items() if key[0] != node_id}
@@ -91,7 +91,7 @@ class FetchModel:
         if type(event) is Request:
             waiting = self._asked.get((node_id, event.connection, event.correlation_id))
             if waiting is not None and waiting.incremental:
-                # Accepted, and it waits: what it said counts, though its answer may never come (a lost connection).
+                # The request was accepted and waits. It counts even if its answer never comes (a lost connection).
                 self.sessions[node_id, waiting.session_id] = waiting.wishes
 
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
@@ -128,12 +128,12 @@ class FetchModel:
 
 
 def _named(version: int, topic: str, topic_id: bytes, index: int) -> Named:
-    """What does not go through the codec may hold both."""
+    """Names the partition as its version does. A message that did not go through the codec may hold both names."""
     return (topic_id if FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION else topic, index)
 
 
 class FetchCheck(Check):
-    """Base of checks of single answers; ``chaos.checks.watching`` keeps the model and hands them out."""
+    """Base of checks of single answers. ``chaos.checks.watching`` keeps the model and hands out the answers."""
 
     def answered(self, at_us: int, answer: Answer) -> None:
-        """One answer to a client's fetch, without a top-level error."""
+        """Called with each answer to a client's fetch that has no top-level error."""

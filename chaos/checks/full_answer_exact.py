@@ -1,4 +1,4 @@
-"""unrequested-partition, of full answers: they tell of what the request names, and of nothing else (F-5, G-4)."""
+"""unrequested-partition for full answers: they hold the partitions that the request names, and no others (F-5, G-4)."""
 
 from chaos.checks.fetch_model import Answer, FetchCheck
 

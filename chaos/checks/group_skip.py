@@ -1,7 +1,7 @@
-"""group-skip: records that exist and that no member of a group read, between two that members did read.
+"""group-skip: between two records that members of a group read, there are records that no member read.
 
-Whoever owns a partition goes on where the group's committed offset says, so that nothing is left out between owners.
-Not counted: offsets below a log start that was seen, and partitions in which a member's position was moved forward (its
+A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
+below a log start that was seen do not count. Neither do partitions in which a member's position was moved forward (its
 reset policy is ``latest``).
 """
 

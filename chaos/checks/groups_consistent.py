@@ -1,4 +1,4 @@
-"""groups-consistent: what a coordinator holds of its groups and their offsets does not contradict itself."""
+"""groups-consistent: a coordinator's state of its groups and their offsets does not contradict itself."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""high-watermark-monotonic: a replica's never goes back while its process lives, and lies inside its log."""
+"""high-watermark-monotonic: a replica's high watermark never goes back while its process lives, and lies in its log."""
 
 from chaos.checks.replica_check import Copy, Held, ReplicaCheck, Replicated
 

@@ -1,6 +1,6 @@
-"""inconsistent-offsets: nobody ever sees two values at one offset (of acknowledged sends and of all reads).
+"""inconsistent-offsets: acknowledged sends and reads never show two values at one offset.
 
-After a power loss without a flush policy an offset may be written anew: then this is not judged.
+After a power loss without a flush policy an offset may be written anew, so this is not judged then.
 """
 
 from chaos.checks.check import Check, History

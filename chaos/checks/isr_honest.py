@@ -1,6 +1,6 @@
 """isr-honest: each in-sync replica holds all that is committed.
 
-Looked at when the newest leader's high watermark moves, and when the metadata takes a replica in.
+The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to the in-sync ones.
 """
 
 from chaos.checks.replica_check import Copy, Held, PartitionImage, ReplicaCheck, Replicated

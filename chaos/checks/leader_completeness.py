@@ -1,7 +1,7 @@
 """leader-completeness: what is committed stays, unchanged, in the log of every later leader, the same on all nodes.
 
-Of a leader that starts from a snapshot its log is judged from the snapshot's end on (the snapshot itself is judged by
-snapshot-equals-replay).
+If a leader starts from a snapshot, its log is judged from the snapshot's end on. snapshot-equals-replay judges the
+snapshot itself.
 """
 
 from chaos.checks.quorum_check import QuorumCheck
@@ -39,7 +39,7 @@ class LeaderCompleteness(QuorumCheck):
         while offset < end:
             wanted = self.view.committed.get(offset)
             if wanted is None:
-                return  # Committed before a snapshot, and never seen as batches.
+                return  # It was committed before a snapshot, and never seen as batches.
             found = held.get(offset)
             if found != wanted:
                 holds = "lacks" if found is None else f"holds {found.named} instead of"

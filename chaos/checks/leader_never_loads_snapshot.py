@@ -10,6 +10,6 @@ class LeaderNeverLoadsSnapshot(QuorumCheck):
     notes = ("snapshot_loaded", "download_started", "download_finished")
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
-        """It may have been elected in the very event, after it had finished: both before and after must say leader."""
+        """A node may finish loading and be elected in one event, so it must lead both before and after the event."""
         if member.leads and member.replica.quorum.is_leader:
             self.violated(at_us, f"node {member.node_id} leads in epoch {member.seen.epoch}: {note.what} {note.fields}")

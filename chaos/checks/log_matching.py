@@ -1,7 +1,7 @@
 """log-matching: if two metadata logs hold a batch of the same offset and epoch, they hold the same up to it.
 
-Seen by induction: a batch is known by (offset, epoch); whoever holds it must hold the same bytes, and right before it
-the same batch as everybody else who holds it. Within one log offsets follow each other and epochs never go back.
+The check works by induction. A batch is known by (offset, epoch). Each log that holds it must hold the same bytes, and
+the same batch right before it. Within one log offsets follow each other and epochs never go back.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class LogMatching(QuorumCheck):
 
     @staticmethod
     def _before(member: Member, first: Batch) -> Batch | None:
-        """The batch that the log holds before; None: it begins here (or after a snapshot)."""
+        """Returns the batch before ``first``, or None if the log begins here (or after a snapshot)."""
         last: Batch | None = None
         for batch in reversed(member.batches.values()):
             if batch.base_offset < first.base_offset:

@@ -1,7 +1,7 @@
 """lost-metadata: an acknowledged change is there at the end, has one effect, and somebody asked for it.
 
-Each topic's name is used once, so a second ID, or a return after it was gone, is a second effect. Changes of unknown
-end may have happened or not; so may a late copy of a configuration that was sent more than once.
+Each topic's name is used once, so a second ID, or a return after the topic was gone, is a second effect. A change of
+unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
 """
 
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ _Operations = dict[tuple[str, int], OperationRow]
 
 @dataclass(slots=True)
 class _Topic:
-    """``created``: ok, fail, info, or empty if nobody asked.
+    """``created`` is ok, fail, info, or empty if nobody asked.
 
-    ``delete_us``: when a deletion was first sent (-1: never).
+    ``delete_us`` is when a deletion was first sent (-1 for never).
     """
 
     created: str = ""
@@ -60,7 +60,9 @@ class LostMetadata(Check):
         if row.topic_id:
             topic.ids[row.topic_id] = None
         if row.final:
-            topic.at_end[row.node] = row.value if row.value >= FIRST_VALUE else UNSET  # Below: the broker's default.
+            topic.at_end[row.node] = (
+                row.value if row.value >= FIRST_VALUE else UNSET
+            )  # A smaller value is the broker's default.
 
     def _end(self, name: str, topic: _Topic, nodes: list[int]) -> None:
         there = sorted(topic.at_end)

@@ -1,6 +1,6 @@
 """lost-write: no acknowledged value is overtaken by reads without ever being read itself.
 
-Judged only where the broker promises that acknowledged writes survive (``History.writes_promised``).
+This is judged only where the broker promises that acknowledged writes survive (``History.writes_promised``).
 """
 
 from chaos.checks.check import Check, History

@@ -1,4 +1,4 @@
-"""majority-high-watermark: what a leader calls committed is durable on a majority of the voters."""
+"""majority-high-watermark: a majority of the voters durably holds what a leader calls committed."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen

@@ -1,6 +1,6 @@
 """markers-gated: no node holds a committed transaction marker below the metadata.version that allows them.
 
-The bootstrap of an empty log is judged by the version that it brings, since before it there is none (T-2).
+The bootstrap of an empty log is judged by the version that it writes, since there is none before (T-2).
 """
 
 from chaos.checks.quorum_check import QuorumCheck
@@ -16,7 +16,7 @@ class MarkersGated(QuorumCheck):
     notes = ("metadata_committed",)
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
-        """The node has handled the event by now: its image holds what was committed in it."""
+        """The node has handled the event by now, so its image holds what was committed in the event."""
         fields = dict(note.fields)
         if fields["kind"] not in MARKERS or member.replica is None:
             return

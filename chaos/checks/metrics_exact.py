@@ -1,4 +1,4 @@
-"""metrics-exact: the three session metrics say after each event what is so (F-21)."""
+"""metrics-exact: after each event the three session metrics show the true numbers (F-21)."""
 
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ class MetricsExact(Check):
 
 
 def session_metrics(node: "Node") -> _Numbers:
-    """Sessions, cached partitions and evictions in the node's registry."""
+    """Returns sessions, cached partitions and evictions as the node's registry shows them."""
     metrics, kind = node.broker.metrics, "FetchSessionCache"
     return (
         metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions"),

@@ -1,8 +1,8 @@
 """mirror-complete: what the source holds at the end, its mirror's target holds too.
 
-Judged of partitions that were read to their end in both clusters. Not counted: partitions in which the mirror's
-position was moved forward (its reset policy is ``latest``, or records were deleted before it came to them). That the
-target holds a record twice is as promised (at least once) and only counted.
+The check judges partitions that were read to their end in both clusters. It leaves out partitions in which the mirror's
+position was moved forward (its reset policy is ``latest``, or records were deleted before it came to them). The target
+may hold a record twice, since the promise is at least once; that is only counted.
 """
 
 from bench.fleet.behaviours.mirror import WRITER_SUFFIX

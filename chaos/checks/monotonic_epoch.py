@@ -1,4 +1,4 @@
-"""monotonic-epoch: a node's epoch never goes back: within a process, and over restarts below what it has acted in."""
+"""monotonic-epoch: a node's epoch never goes back within a process, nor over restarts below an epoch it acted in."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, QuorumView, Seen
@@ -6,8 +6,8 @@ from reference_broker.core.effects import Note
 
 
 class MonotonicEpoch(QuorumCheck):
-    """Acted in: led, followed a leader, or voted; such an epoch was durable before. A process that ends on the way into
-    an epoch may forget it."""
+    """A node acts in an epoch when it leads, follows a leader, or votes. Such an epoch was durable before. A process
+    that ends on the way into an epoch may forget it."""
 
     guarantee = "monotonic-epoch"
     notes = ("voted",)

@@ -1,4 +1,4 @@
-"""monotonic-high-watermark: it never goes back: on a node while its process lives, and from leader to leader."""
+"""monotonic-high-watermark: the high watermark never goes back on a living process, nor from leader to leader."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, QuorumView, Seen
@@ -26,7 +26,8 @@ class MonotonicHighWatermark(QuorumCheck):
         epoch, earlier = self._by_leaders
         if after.epoch > epoch:
             epoch, earlier = self._by_leaders = (after.epoch, self._committed)
-        # A new leader tells one only after a record of its own epoch is committed, which lies above all earlier ones.
+        # A new leader tells a high watermark only once a record of its own epoch is committed. That record lies above
+        # all earlier ones.
         if after.epoch == epoch and now < earlier and now != before.high_watermark:
             self.violated(at_us, f"leader {member.node_id} of epoch {epoch} says {now}, earlier leaders said {earlier}")
         self._committed = max(self._committed, now)

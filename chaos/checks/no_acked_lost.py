@@ -1,6 +1,6 @@
-"""no-acked-lost: what a leader acknowledges with acks=all is committed then, and enough replicas hold it.
+"""no-acked-lost: when a leader acknowledges a write with acks=all, it is committed and enough replicas hold it.
 
-That it never vanishes afterwards is seen by replicas-equal, leader by leader, and by lost-write and unseen in the end.
+replicas-equal sees, leader by leader, that it never vanishes afterwards; lost-write and unseen see that at the end.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ALL = -1
 
 
 class NoAckedLost(ReplicaCheck):
-    """``acted`` is told of what a node did; ``judge`` looks when the view has seen what came of it."""
+    """``acted`` notes what a node did. ``judge`` looks after the view has seen the result."""
 
     guarantee = "no-acked-lost"
 
@@ -34,7 +34,7 @@ class NoAckedLost(ReplicaCheck):
         if not self.replicas.partitions:
             return
         node_id = node.broker.node_id
-        self._answered.clear()  # Of a node that died of that very event: nobody was told.
+        self._answered.clear()  # The node of these answers died of that very event, so nobody got them.
         if type(event) is Request and event.api_key == PRODUCE:
             body = event.body
             if isinstance(body, ProduceRequest) and body.acks == ALL:

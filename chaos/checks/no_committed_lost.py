@@ -1,7 +1,7 @@
-"""no-committed-lost: what a coordinator told to be committed is there after any failover of coordinators.
+"""no-committed-lost: what a coordinator acknowledged as committed is there after any failover of coordinators.
 
-In the end the coordinator of each group holds what was last committed, or what came after it. That clients see it too
-is judged by commit-regression.
+At the end the coordinator of each group holds what was last committed, or what came after it. commit-regression judges
+that clients see it too.
 """
 
 import json
@@ -21,7 +21,7 @@ COMMITTED = "offset_committed"
 
 
 class NoCommittedLost(Check):
-    """``replicas``: says for which offsets partitions nothing is promised, all replicas having lost power."""
+    """``replicas`` says for which offsets partitions nothing is promised, because all their replicas lost power."""
 
     guarantee = "no-committed-lost"
     rows: ClassVar[tuple[str, ...]] = (COMMITTED,)

@@ -9,7 +9,7 @@ from reference_broker.core.effects import Note
 
 
 class NoFalseFencing(QuorumCheck):
-    """``session_us``: the session timeout, and the time that a registration may take."""
+    """``session_us`` is the session timeout plus the time that a registration may take."""
 
     guarantee = "no-false-fencing"
     notes = ("broker_fenced",)

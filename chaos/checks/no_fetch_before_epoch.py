@@ -1,5 +1,8 @@
-"""no-fetch-before-epoch: a consumer fetches nothing of a partition before its metadata is as new as the epoch that
-was committed with the offset (M-10), or stored with it outside (M-13). A client that left knows nothing."""
+"""no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
+
+Its metadata must be as new as the epoch that was committed with the offset (M-10), or stored with the offset elsewhere
+(M-13). A client that left has forgotten all epochs.
+"""
 
 from chaos.checks.check import Check, History
 from chaos.checks.values import Place
@@ -41,7 +44,7 @@ class NoFetchBeforeEpoch(Check):
                     continue
                 since_us = max((each for each in left.get(process, ()) if each <= first[0]), default=-1)
                 if since_us > at_us:
-                    continue  # It has forgotten that, and learnt it again.
+                    continue  # The client has forgotten that, and learnt it again.
                 had = max((each[1] for each in taken.get(process, ()) if since_us < each[0] <= first[0]), default=-1)
                 if had < epoch:
                     self.violated(

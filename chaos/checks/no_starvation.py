@@ -1,7 +1,7 @@
 """no-starvation: a partition with data is served within as many answers of its session as the session has partitions.
 
-The final revision moves what was served to the end of its list; the first begins request N at place N modulo their
-number (F-15, G-7).
+The final revision moves a partition that was served to the end of its list. The first revision begins request N at
+place N modulo the number of partitions (F-15, G-7).
 """
 
 from chaos.checks.fetch_model import Answer, FetchCheck

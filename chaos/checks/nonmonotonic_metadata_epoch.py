@@ -1,8 +1,8 @@
 """nonmonotonic-metadata-epoch: a client or a node takes metadata that is older than what it has, or the metadata log
 holds an epoch twice.
 
-A client that left and came back knows nothing: it begins anew. A node begins anew with its process, and with another
-controller; the log's epochs grow with its offsets.
+A client that left and came back begins anew. A node begins anew with its process, and with another controller. The
+log's epochs grow with its offsets.
 """
 
 import json
@@ -38,7 +38,7 @@ class NonmonotonicMetadataEpoch(Check):
         self._in_the_log(row.at_us, epoch, int(fields["offset"]))
 
     def _in_the_log(self, at_us: int, epoch: int, offset: int) -> None:
-        """Whoever notes a committed epoch's place says the same of it."""
+        """All notes of a committed epoch must name the same offset."""
         if self._epoch_at.get(offset, epoch) != epoch or self._offset_of.get(epoch, offset) != offset:
             other = self._offset_of.get(epoch, offset)
             self.violated(at_us, f"metadata epoch {epoch} was committed at offset {offset}, and at {other}")
@@ -60,7 +60,7 @@ class NonmonotonicMetadataEpoch(Check):
         for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
             if not each.accepted:
                 continue
-            # News of the very moment in which it left came before: they may have woken the client up.
+            # News at the very moment in which the client left came before: they may have woken it up.
             life = sum(at_us < each.at_us for at_us in left.get(each.process, ()))
             had = known.get((each.process, life), each.metadata_epoch)
             if each.metadata_epoch < had:

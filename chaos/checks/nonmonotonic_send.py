@@ -1,6 +1,6 @@
 """nonmonotonic-send: a producer's successive acknowledged sends to one partition stand at rising offsets.
 
-Not judged after a power loss without a flush policy, which may take back what was acknowledged.
+This is not judged after a power loss without a flush policy, which may take back what was acknowledged.
 """
 
 from chaos.checks.check import Check, History

@@ -1,6 +1,6 @@
 """one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
 
-After each new epoch at a node its whole cache is compared with the first node's: in the simulator it is small.
+After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is small.
 """
 
 from typing import TYPE_CHECKING, TypeAlias
@@ -40,7 +40,7 @@ class OneContentPerEpoch(Check):
 
 
 def content_of(cache: MetadataCache) -> Content:
-    """What a Metadata answer is made of, in one order."""
+    """Returns what a Metadata answer is made of, in a fixed order."""
     topics = (
         (name, topic.topic_id, index, each.leader, each.leader_epoch, each.replicas, each.isr)
         for name, topic in sorted(cache.topics.items())

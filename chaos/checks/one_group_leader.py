@@ -1,7 +1,7 @@
 """one-group-leader: a generation of a group has one leader and one assignment.
 
-Only generations that were written are told apart: one that a coordinator took to its grave may come again. A static
-member that comes back has a new member ID, and leads on with it.
+Only generations that were written count. One that died with its coordinator may come again. A static member that comes
+back has a new member ID, and goes on leading with it.
 """
 
 import json
@@ -17,7 +17,7 @@ STABLE = "Stable"
 
 
 class OneGroupLeader(Check):
-    """``replicas``: says whether groups may have been lost, all replicas having lost power; then nothing is judged."""
+    """``replicas`` says whether groups may have been lost because all replicas lost power. Then nothing is judged."""
 
     guarantee = "one-group-leader"
     rows: ClassVar[tuple[str, ...]] = (STATE, MEMBER)

@@ -1,4 +1,4 @@
-"""Base of the checks that look at the quorum: they see what changed in a node's replica of the metadata log."""
+"""Base of the checks that look at the quorum. They see what changed in a node's replica of the metadata log."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class QuorumCheck(Check):
-    """``notes``: names of the Notes that it wants; they come before the state that they speak of is looked at."""
+    """``notes`` names the Notes that the check wants. They come before the check sees the state that they speak of."""
 
     notes: ClassVar[tuple[str, ...]] = ()
 
@@ -28,17 +28,20 @@ class QuorumCheck(Check):
         return cls(around.quorum)
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
-        """One note that it asked for."""
+        """Called with each note that it asked for."""
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
-        """Something of ``Seen`` changed, not only how far the log reaches; ``before`` is the last of the same node, of
-        this or an earlier incarnation."""
+        """Called when something of ``Seen`` changed, not only how far the log reaches.
+
+        ``before`` is the last state of the same node, in this or an earlier incarnation.
+        """
 
     def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
-        """Batches now stand in the member's log (read anew after a start)."""
+        """Called when batches now stand in the member's log. They are read anew after a start."""
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
-        """For the first time in the run these are known to be committed, by this member; each with its bytes."""
+        """Called when this member is the first in the run to know that these batches are committed. Each comes with its
+        bytes."""
 
     def quiet(self, at_us: int) -> None:
-        """The run is over: all faults are healed, and the nodes had their time."""
+        """Called when the run is over: all faults are healed, and the nodes had their time."""

@@ -14,7 +14,7 @@ class QuorumConverges(QuorumCheck):
         """False: the run ended otherwise than by playing all its phases."""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """A node that ends itself, other than because of its disk, does not come to agree with the others."""
+        """A node that ends itself, and not because of its disk, does not come to agree with the others."""
         self.violated(at_us, f"node {node_id} ended itself: {story}")
 
     def quiet(self, at_us: int) -> None:
@@ -29,7 +29,7 @@ class QuorumConverges(QuorumCheck):
             self.violated(at_us, f"the nodes end with different metadata: {digests}")
 
     def reached(self) -> bool:
-        """Cheap enough to ask after every event of the end."""
+        """Returns whether all nodes agree. It is cheap enough to ask after every event of the run's end."""
         first: tuple[int, int, int] | None = None
         for member in self.view.nodes:
             seen = member.seen

@@ -1,6 +1,6 @@
-"""What the checks know about all replicas of the metadata log: looked at after every event, kept beyond a node's death.
+"""What the checks know about all replicas of the metadata log. It is kept beyond a node's death.
 
-After an event only a few numbers of one node are compared; batches are read once, when they appear.
+After each event only a few numbers of one node are compared. Batches are read once, when they appear.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ NOTHING_TRUNCATED = 1 << 62
 
 
 class Seen(NamedTuple):
-    """One member's replica at one moment. ``synced``: all below it is durable; ``high_watermark`` -1: unknown."""
+    """One member's replica at one moment. All below ``synced`` is durable. A ``high_watermark`` of -1 is unknown."""
 
     incarnation: int = -1
     epoch: int = -1
@@ -38,7 +38,8 @@ GROWTH = Seen._fields.index("end_offset")
 
 @dataclass(slots=True)
 class Member:
-    """One node. ``batches``: what is in its log, by base offset, ascending; ``replica``: None while it has none."""
+    """One node. ``batches`` holds what is in its log, by base offset, ascending. ``replica`` is None while the node has
+    none."""
 
     node_id: int
     is_voter: bool
@@ -56,7 +57,7 @@ class Member:
 
 
 class QuorumView:
-    """``committed``: all batches known to be committed, ascending; ``committed_end``: the offset after them."""
+    """``committed`` holds all batches known to be committed, ascending. ``committed_end`` is the offset after them."""
 
     def __init__(self, voters: int, observers: int, trouble: "Trouble") -> None:
         self.trouble = trouble
@@ -73,13 +74,13 @@ class QuorumView:
         return self.voters // 2 + 1
 
     def join(self, check: "QuorumCheck", changed: bool, appended: bool) -> None:
-        """``changed`` / ``appended``: whether it wants to be told of those, which come often."""
+        """Adds a check. ``changed`` and ``appended`` say whether it wants those calls, which come often."""
         self._checks.append(check)
         self._on_changed += [check] if changed else []
         self._on_appended += [check] if appended else []
 
     def gone(self, node_id: int) -> None:
-        """The process ended; what is known of its disk stays."""
+        """Notes that the process ended. What is known of its disk stays."""
         member = self.nodes[node_id]
         member.replica = None
         member.read_to = 0
@@ -92,7 +93,7 @@ class QuorumView:
             member.truncated_to = min(member.truncated_to, offset)
 
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
-        """After one event of this node."""
+        """Looks at a node after one of its events."""
         member = self.nodes[node.broker.node_id]
         replica = member.replica
         if replica is None:
@@ -182,7 +183,8 @@ class QuorumView:
         return found
 
     def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
-        """Takes the committed part from the first who knows of it. What a snapshot took over is known already."""
+        """Takes the committed batches from the first member that knows of them. What a snapshot replaced is known
+        already."""
         offset, fresh = max(self.committed_end, member.seen.start_offset), list[tuple[Batch, bytes]]()
         end = min(high_watermark, member.seen.end_offset)
         while offset < end:

@@ -15,8 +15,11 @@ from reports.rows import RunRow
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two neighbouring runs of one process in one partition; ``skipped``: known records between them, ``back``: the
-    second begins at or before the end of the first; ``inside``: both belong to one operation."""
+    """Two neighbouring runs of one process in one partition.
+
+    ``skipped`` counts known records between them. With ``back`` the second begins at or before the end of the first.
+    With ``inside`` both belong to one operation.
+    """
 
     before: RunRow
     after: RunRow
@@ -34,7 +37,7 @@ class Pair:
 
 
 def pairs(history: History) -> Iterator[Pair]:
-    """All neighbouring runs of successful fetches, in the order of reading."""
+    """Yields all neighbouring runs of successful fetches, in the order of reading."""
     operations = history.operation_of()
     known = known_offsets(history)
     starts: dict[tuple[str, Place], list[int]] = {}
@@ -64,7 +67,7 @@ def _pair(before: RunRow, after: RunRow, known: list[int]) -> Pair:
 
 
 def known_offsets(history: History) -> dict[Place, list[int]]:
-    """Offsets at which somebody saw or was promised a record, sorted."""
+    """Returns the sorted offsets at which somebody saw a record or was promised one."""
     found: dict[Place, dict[int, None]] = {}
     for run in history.runs:
         if run.first_offset >= 0:

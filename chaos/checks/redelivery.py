@@ -1,7 +1,7 @@
 """redelivery: a member that was given a partition begins to read below what the group had committed of it.
 
-What was read but not committed is read again by the next owner: that is as promised. Positions that were out of range
-are judged by ``rewinds``.
+The next owner reads again what was read but not committed, as promised. ``rewinds`` judges positions that were out of
+range.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ NO_OFFSET = "no_offset"
 
 @dataclass(frozen=True, slots=True)
 class FirstRead:
-    """The first records that a member read of a partition after it had been given it."""
+    """The first records that a member read of a partition after the partition was assigned to it."""
 
     given: MembershipRow
     run: RunRow
@@ -58,7 +58,7 @@ class Redelivery(Check):
 
 
 def first_reads(history: History) -> Iterator[FirstRead]:
-    """In the order of reading."""
+    """Yields them in the order of reading."""
     given: dict[tuple[str, Place], list[MembershipRow]] = {}
     for row in history.memberships:
         if row.event == "assigned":

@@ -1,4 +1,4 @@
-"""Base of the checks that look at the partitions with several replicas."""
+"""Base of the checks that look at partitions with several replicas."""
 
 from typing import TYPE_CHECKING, Self
 
@@ -23,13 +23,13 @@ class ReplicaCheck(Check):
         return cls(around.replicas)
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        """A node's replica is not what it was; ``partition`` knows of it already."""
+        """Called when a node's replica has changed. ``partition`` knows of it already."""
 
     def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
-        """Some node has published this state of the partition, newer than all that were seen."""
+        """Called when a node has published a state of the partition that is newer than all seen before."""
 
     def quiet(self, at_us: int) -> None:
-        """The run is over: all faults are healed, and the nodes had their time."""
+        """Called when the run is over: all faults are healed, and the nodes had their time."""
 
 
 __all__ = ["Copy", "Held", "PartitionImage", "ReplicaCheck", "ReplicaView", "Replicated"]

@@ -1,8 +1,7 @@
-"""What the checks know about all replicas of the load's partitions: looked at after every event, kept beyond a node's
-death.
+"""What the checks know about all replicas of the load's partitions. It is kept beyond a node's death.
 
-After an event a few numbers are compared of each log that it touched, or whose role it may have changed; batches are
-read once a replica, when its high watermark passes them. Partitions with one replica are left out.
+After each event a few numbers are compared for each log that the event touched, or whose role it may have changed.
+Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are left out.
 """
 
 from collections.abc import Iterator
@@ -28,8 +27,8 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 
 
 class Held(NamedTuple):
-    """A node's replica at one moment. ``leader_epoch`` -1: it does not lead. ``cleaned_offset``: up to where a pass
-    of the cleaner over it has ended."""
+    """A node's replica at one moment. A ``leader_epoch`` of -1 means that it does not lead. A pass of the cleaner has
+    ended at ``cleaned_offset``."""
 
     incarnation: int
     leader_epoch: int
@@ -41,7 +40,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class Copy:
-    """``held``: as last seen; ``equal_to``: its batches below equal the committed ones."""
+    """``held`` is the replica as last seen. Its batches below ``equal_to`` equal the committed ones."""
 
     node_id: int
     held: Held
@@ -55,9 +54,12 @@ class Copy:
 
 @dataclass(slots=True)
 class Replicated:
-    """One partition. ``committed``: batches known to be committed, by base offset, ascending; ``state``: the newest
-    that any node published; ``tainted``: members that lost power since they joined the in-sync replicas; ``excused``:
-    all of them had, so that what was committed may be lost, until a leader has written anew."""
+    """One partition.
+
+    ``committed`` holds the batches known to be committed, by base offset, ascending. ``state`` is the newest that any
+    node published. ``tainted`` holds members that lost power since they joined the in-sync replicas. ``excused`` means
+    that all in-sync replicas did, so that what was committed may be lost, until a leader has written anew.
+    """
 
     name: str
     key: PartitionKey
@@ -76,10 +78,13 @@ class Replicated:
 
 
 class ReplicaView:
-    """``partitions``: all that have several replicas, by topic ID and index. ``min_insync``: of the load's topics;
-    ``flushed``: each append is synced before it is answered, so that a power loss loses nothing that counts;
-    ``expected``: whether there will be such partitions at all; ``touched``: logs that changed since it was asked
-    last, None if nobody notes them."""
+    """All partitions that have several replicas.
+
+    ``partitions`` is by topic ID and index. ``min_insync`` is that of the load's topics. With ``flushed`` each append
+    is synced before it is answered, so that a power loss loses nothing that counts. ``expected`` says whether there
+    will be such partitions at all. ``touched`` gives the logs that changed since it was last asked; it is None if
+    nobody notes them.
+    """
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class ReplicaView:
     # What the metadata says
 
     def image(self, at_us: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """A node published; None: its first image."""
+        """Takes in what a node published. A ``delta`` of None means its first image."""
         if delta is None:
             for topic in image.topics.values():
                 for index, state in enumerate(topic.partitions):
@@ -128,7 +133,7 @@ class ReplicaView:
                 self._state(at_us, after.name, (after.topic_id, index), after.partitions[index])
 
     def published(self, node_id: int, delta: MetadataDelta) -> None:
-        """This node is about to act upon the delta, or has done so in this event."""
+        """Notes that this node is about to act upon the delta, or has done so in this event."""
         if self._touched is not None:
             pending = self._published.setdefault(node_id, {})
             for change in delta.topics:
@@ -154,7 +159,7 @@ class ReplicaView:
             check.metadata_changed(at_us, known, before, state)
 
     def power_lost(self, node_id: int) -> None:
-        """Its unsynced bytes are gone."""
+        """Notes that the node's unsynced bytes are gone."""
         if self._flushed:
             return
         for partition in self.partitions.values():
@@ -164,7 +169,8 @@ class ReplicaView:
 
     @property
     def excused(self) -> tuple[tuple[str, int], ...]:
-        """Topic and index of those of which committed records may have been lost: all in-sync replicas lost power."""
+        """Returns topic and index of the partitions whose committed records may be lost, because all in-sync replicas
+        lost power."""
         return tuple(self._excused)
 
     def _excuse(self, partition: Replicated) -> None:
@@ -175,15 +181,17 @@ class ReplicaView:
     # What the nodes hold
 
     def gone(self, node_id: int) -> None:
-        """The process ended; what is known of its disk stays."""
+        """Notes that the process ended. What is known of its disk stays."""
         for partition in self.partitions.values():
             copy = partition.copies.get(node_id)
             if copy is not None:
                 copy.log = None
 
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
-        """After one event of this node. ``thorough``: at all its logs, whatever the event touched. Raises
-        AssertionError if a log contradicts itself, or if a change went unnoticed until then."""
+        """Looks at a node after one of its events; with ``thorough`` at all its logs, whatever the event touched.
+
+        Raises AssertionError if a log contradicts itself, or if a change went unnoticed until then.
+        """
         touched = self._touched.taken() if self._touched is not None else ()
         for log in touched:
             log.check_invariants()
@@ -215,7 +223,7 @@ class ReplicaView:
             self._compare(at_us, incarnation, node.broker.node_id, replicated, epoch, log)
 
     def _look_at_all(self, at_us: int, incarnation: int, node: "Node") -> bool:
-        """Whether any had changed."""
+        """Returns whether any log had changed."""
         changed = False
         for epoch, log, key in _logs_of(node):
             replicated = self.partitions.get(key)
@@ -267,7 +275,7 @@ class ReplicaView:
 
     @staticmethod
     def _begin_anew(partition: Replicated) -> None:
-        """All in-sync replicas had lost power: what this leader holds is all that there is."""
+        """Takes what this leader holds as all that there is, because all in-sync replicas had lost power."""
         partition.committed.clear()
         partition.committed_end = 0
         if partition.compacted is not None:
@@ -294,7 +302,7 @@ class ReplicaView:
 
 
 def read_batches(log: PartitionLog, offset: int, end: int) -> Iterator[tuple[Batch, bytes]]:
-    """Of [offset, end), from the bytes, with them."""
+    """Yields the batches of [offset, end), read from their bytes, each with its bytes."""
     while offset < end:
         data = bytes(log.read(offset, READ_BYTES, end))
         last = offset - 1
@@ -307,7 +315,7 @@ def read_batches(log: PartitionLog, offset: int, end: int) -> Iterator[tuple[Bat
 
 
 def note_cleanable(partition: Replicated) -> None:
-    """What the cleaners of its replicas may have touched until now."""
+    """Notes how far the cleaners of the partition's replicas may have worked until now."""
     compacted = partition.compacted
     if compacted is not None:
         ends = [
@@ -319,7 +327,7 @@ def note_cleanable(partition: Replicated) -> None:
 
 
 def _is_settled(node: "Node") -> bool:
-    """What it does with its logs stands in its events."""
+    """Returns whether the node's events alone show what it does with its logs."""
     return node.ready and not node._publisher.is_behind
 
 
@@ -328,7 +336,7 @@ def _key_of(log: LogView) -> PartitionKey:
 
 
 def _logs_of(node: "Node") -> Iterator[tuple[int, PartitionLog, PartitionKey]]:
-    """(leader epoch or -1, log, partition) of each replica of the node."""
+    """Yields (leader epoch or -1, log, partition) for each replica of the node."""
     for key, partition in node.broker.partitions.by_id.items():
         yield partition.leader_epoch, partition.log, key
     for log in node._publisher.resting_logs():

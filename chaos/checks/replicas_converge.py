@@ -1,10 +1,10 @@
-"""replicas-converge: with all faults healed each partition has a leader, and all replicas are in sync and alike."""
+"""replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and alike."""
 
 from chaos.checks.replica_check import ReplicaCheck, Replicated
 
 
 class ReplicasConverge(ReplicaCheck):
-    """``overdue`` is called by who waited for it in vain."""
+    """The player of the run calls ``overdue`` if it waited in vain."""
 
     guarantee = "replicas-converge"
 

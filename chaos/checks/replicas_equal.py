@@ -1,10 +1,10 @@
 """replicas-equal: below its high watermark each replica holds the very batches that were committed, byte for byte.
 
-A new leader must hold all of them, whatever its own high watermark still is: what is committed never vanishes.
+A new leader must hold all of them, whatever its own high watermark still is, since what is committed never vanishes.
 
-Of a compacted partition each record is as it was committed, at its offset; those that a replica lacks are superseded by
-a newer one of their key, or tombstones past their time, and none of them stood where no cleaner may work; below what a
-replica has cleaned there is one record of each key.
+In a compacted partition records are compared instead. Each record is as it was committed, at its offset. A record that
+a replica lacks was superseded by a newer one of its key, or was a tombstone past its time, and it stood where a cleaner
+may work. Below what a replica has cleaned there is one record of each key.
 """
 
 from chaos.checks.compacted import Compacted, records_of
@@ -31,7 +31,7 @@ class ReplicasEqual(ReplicaCheck):
         self._compare(at_us, partition, copy, now, partition.committed_end if newly_leads else now.high_watermark)
 
     def _cleaned(self, at_us: int, partition: Replicated, copy: Copy, now: Held) -> None:
-        copy.equal_to = 0  # All of it may be another.
+        copy.equal_to = 0  # Any of its batches may be different now.
         if now.cleaned_offset > now.high_watermark:
             self.violated(
                 at_us,
@@ -40,7 +40,7 @@ class ReplicasEqual(ReplicaCheck):
             )
 
     def quiet(self, at_us: int) -> None:
-        """All that each replica holds, from its beginning."""
+        """Compares all that each replica holds, from its beginning."""
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
                 if copy.log is not None and not partition.ever_excused:

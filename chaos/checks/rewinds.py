@@ -1,8 +1,9 @@
 """rewinds: a client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
 
-Not counted: positions below a log start that was seen (deleted), or above where the log ends once all is quiet (lost);
-and clients without the epoch (-1), whose rewind is the failure that the epoch cures (M-15); so is that of a client that
-begins at an offset which one without the epoch committed (M-11): there is nothing to wait for.
+Positions below a log start that was seen (deleted) do not count, nor those above where the log ends once all is quiet
+(lost). Clients without the epoch (-1) do not count either: their rewind is the failure that the epoch cures (M-15). The
+same holds for a client that begins at an offset which one without the epoch committed (M-11), because there is no epoch
+to wait for.
 """
 
 from chaos.checks.check import Check, History
@@ -41,7 +42,7 @@ class Rewinds(Check):
 
 
 def _had_epoch(reset: ResetRow, learnt: dict[tuple[str, Place], list[CommitRow]]) -> bool:
-    """Whether the offset at which the client began had one."""
+    """Returns whether the offset at which the client began had a metadata epoch."""
     of_place = learnt.get((reset.process, (reset.topic, reset.partition)), ())
     before = [each for each in of_place if each.at_us <= reset.at_us]
     return not before or max(before, key=lambda each: each.at_us).metadata_epoch >= 0 or before[-1].offset < 0

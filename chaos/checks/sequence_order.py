@@ -1,8 +1,8 @@
-"""session-epoch-order, in the first revision: the number after the last one is accepted, or the last one again.
+"""session-epoch-order in the first revision: a session accepts the number after the last one, or the last one again.
 
-A model of its own, as small as G-3, G-4 and G-10 allow: an incremental request with the next number proves that the
-answer before it was processed, one with the last number is a retransmission, all others are refused with
-InvalidFetchSession and change nothing. A full request with a session's ID keeps its number.
+This is a model of its own, as small as G-3, G-4 and G-10 allow. An incremental request with the next number proves that
+the answer before it was processed. One with the last number is a retransmission. All others are refused with
+InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Pending:
-    """A request not yet answered. ``must``: whether it must be accepted; ``before``: the last number before it."""
+    """A request not yet answered. ``must`` says whether it must be accepted. ``before`` is the last number then."""
 
     must: bool
     session: _Session | None
@@ -34,7 +34,7 @@ class _Pending:
 
 
 class SequenceOrder(SessionTrace[_Session, _Pending]):
-    """``first_number``: that of a session's first incremental request (1, but for a preset that sets it)."""
+    """``first_number`` is that of a session's first incremental request: 1, unless a preset sets it."""
 
     guarantee = "session-epoch-order"
 

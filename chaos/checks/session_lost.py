@@ -1,7 +1,7 @@
 """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
 
-An ID that is refused as unknown although nothing ended it is one; so is an accepted request that is answered with the
-ID of another session, or a session that is closed because of a wrong epoch (F-7, F-9, F-10). No ID comes twice (F-2).
+A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with the
+ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). No ID comes twice (F-2).
 """
 
 import json

@@ -1,8 +1,8 @@
 """session-epoch-order: a session's accepted epochs follow one another; the right one is accepted, any other refused.
 
-A model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow: a session created expects 1, each accepted
-request moves that on (2^31-1 to 1), a wrong epoch is answered with INVALID_FETCH_SESSION_EPOCH and changes nothing. One
-exception: a right request that waits is answered with an error when a later one overtakes it in its session.
+This is a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch 1, and
+each accepted request moves that on (2^31-1 to 1). A wrong epoch gets INVALID_FETCH_SESSION_EPOCH and changes
+nothing. There is one exception: a right request that waits gets an error when a later one overtakes it in its session.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ class _Session:
 
 @dataclass(slots=True)
 class _Pending:
-    """A request not yet answered. ``must``: the error that it must get, 0: accepted; ``number``: which accepted one."""
+    """A request not yet answered. ``must`` is the error that it must get, 0 if it must be accepted. ``number`` is
+    its place among the session's accepted requests."""
 
     must: int
     session: _Session | None
@@ -35,7 +36,7 @@ class _Pending:
 
 
 class SessionOrder(SessionTrace[_Session, _Pending]):
-    """``first_epoch``: what a session expects when created (1, but for a preset that sets it)."""
+    """``first_epoch`` is what a session expects when it is created: 1, unless a preset sets it."""
 
     guarantee = "session-epoch-order"
 

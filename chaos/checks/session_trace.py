@@ -1,4 +1,4 @@
-"""A model of each fetch session, fed with a trace: what the checks of both revisions' orders share."""
+"""A model of each fetch session, fed with a trace. The checks of both revisions' orders share it."""
 
 import json
 from abc import abstractmethod
@@ -16,7 +16,7 @@ Pending = TypeVar("Pending")
 
 
 class SessionTrace(Check, Generic[Session, Pending]):
-    """``_sessions``: by node and session ID; ``_pending``: requests not yet answered, by node and connection."""
+    """``_sessions`` is by node and session ID. ``_pending`` holds requests not yet answered, by node and connection."""
 
     rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
@@ -28,19 +28,19 @@ class SessionTrace(Check, Generic[Session, Pending]):
 
     @abstractmethod
     def _created(self) -> Session:
-        """A session as it begins."""
+        """Returns a session as it begins."""
 
     @abstractmethod
     def _judges(self, row: TraceRow) -> bool:
-        """Whether this fetch belongs to a session of the revision."""
+        """Returns whether this fetch belongs to a session of the revision."""
 
     @abstractmethod
     def _request(self, row: TraceRow) -> None:
-        """One that it judges."""
+        """Takes in a request that it judges."""
 
     @abstractmethod
     def _reply(self, row: TraceRow, pending: Pending) -> None:
-        """To one that it judges."""
+        """Takes in the reply to a request that it judges."""
 
     def trace(self, row: TraceRow) -> None:
         if self._incarnations.get(row.node) != row.incarnation:

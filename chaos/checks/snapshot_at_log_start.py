@@ -1,5 +1,7 @@
-"""snapshot-at-log-start: a log that does not begin at 0 has a snapshot that reaches its start, and each snapshot ends
-at a place that is committed, in the epoch that the log has there."""
+"""snapshot-at-log-start: a log that does not begin at 0 has a snapshot that reaches its start.
+
+Each snapshot ends at a committed offset, in the epoch that the log has there.
+"""
 
 from typing import Any
 

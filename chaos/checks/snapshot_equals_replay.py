@@ -1,5 +1,5 @@
-"""snapshot-equals-replay: at each offset all nodes publish the same metadata, from whatever snapshot and log they came,
-and a digest that moved with the deltas equals that of the whole image."""
+"""snapshot-equals-replay: at each offset all nodes publish the same metadata, whatever snapshot and log they started
+from, and a digest that followed the deltas equals that of the whole image."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import QuorumView
@@ -22,6 +22,6 @@ class SnapshotEqualsReplay(QuorumCheck):
             )
 
     def recomputed(self, at_us: int, node: int, moved: int, whole: int) -> None:
-        """The thorough comparison."""
+        """Compares a digest that followed the deltas with that of the whole image."""
         if moved != whole:
             self.violated(at_us, f"node {node}: the deltas lead to digest {moved:016x}, its image has {whole:016x}")

@@ -1,8 +1,8 @@
 """snapshot-transfer-bounded: a download resumes where it stood, holds bytes of one snapshot of one leader, and ends.
 
-Seen in the downloading node's own notes. What a node fetches of one snapshot from one leader is at most its size and
-one chunk for each time that it began again (S-11); until it has one snapshot it fetches from one leader at most three
-times the bytes of the first that it asked for, and a chunk for each beginning, whatever appears meanwhile (S-15).
+The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
+chunk for each time that it began again (S-11). Until it has a whole snapshot it fetches from one leader at most three
+times the bytes of the first one that it asked for, plus a chunk for each beginning, whatever appears meanwhile (S-15).
 """
 
 import json
@@ -23,7 +23,8 @@ class _Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Transfer:
-    """Of one source. ``held``: bytes in the partial file, as the notes say. ``size`` 0: not known yet."""
+    """The transfer from one source. ``held`` counts bytes in the partial file, as the notes say. A ``size`` of 0 is not
+    known yet."""
 
     source: _Source
     size: int = 0
@@ -34,8 +35,10 @@ class _Transfer:
 
 @dataclass(slots=True)
 class _Catching:
-    """A node between its first request for a snapshot and the first that is whole; all but ``transfer`` anew with each
-    leader. ``size``: of the first snapshot, 0: not known yet."""
+    """A node between its first request for a snapshot and its first whole snapshot.
+
+    All but ``transfer`` begins anew with each leader. ``size`` is that of the first snapshot, 0 if not known yet.
+    """
 
     transfer: _Transfer | None = None
     received: int = 0

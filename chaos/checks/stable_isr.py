@@ -1,4 +1,4 @@
-"""stable-isr: no replica leaves the in-sync replicas while no fault touched it, the leader or the controller's view.
+"""stable-isr: a replica stays in sync while no fault touches it, the leader or the controller's view.
 
 A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
 """
@@ -10,7 +10,7 @@ from chaos.checks.surroundings import Surroundings
 
 
 class StableIsr(ReplicaCheck):
-    """``settled_us``: the longest that a follower may lag, and the time that a registration or election may take."""
+    """``settled_us`` is the longest that a follower may lag, plus the time that a registration or election may take."""
 
     guarantee = "stable-isr"
 

@@ -1,7 +1,7 @@
-"""stable-leadership: a leader that no fault has touched, nor its way to a majority of untouched voters, stays leader.
+"""stable-leadership: a leader stays leader while no fault touches it or its links to a majority of untouched voters.
 
-So a node that was cut off or restarted deposes nobody (pre-vote). Judged from the time when such a majority has been
-left alone for SETTLED_US; a node that had already reached a higher epoch is a reason of its own.
+So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been left
+alone for SETTLED_US. A node that had already reached a higher epoch may still depose the leader.
 """
 
 from typing import Self
@@ -12,7 +12,7 @@ from chaos.checks.surroundings import Surroundings
 
 
 class StableLeadership(QuorumCheck):
-    """``settled_us``: longer than the fetch timeout, after which a voter that hears nothing seeks a new leader."""
+    """``settled_us`` is longer than the fetch timeout, after which a voter that hears nothing seeks a new leader."""
 
     guarantee = "stable-leadership"
 

@@ -1,6 +1,6 @@
-"""stale-leader-epoch-fenced: who names another leader epoch than the leader's is told so, and gets nothing (KIP-320).
+"""stale-leader-epoch-fenced: a fetch with another leader epoch than the leader's gets an error and no data (KIP-320).
 
-Also where the fetch does not name the partition itself, but its session holds it from an earlier one (F-13).
+This holds also if the fetch does not name the partition, but its session holds it from an earlier fetch (F-13).
 """
 
 from chaos.checks.fetch_model import Answer, FetchCheck

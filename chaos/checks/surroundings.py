@@ -10,9 +10,12 @@ from chaos.checks.values import Place
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the checks must know of the cluster. ``settled_us``: a voter that has heard of its leader for so long does
-    not seek another; ``session_us``: a broker that is well is not fenced after so long; ``in_sync_us``: a follower that
-    is well is in sync after so long; ``min_eviction_ms``: of the first revision's sessions."""
+    """What the checks must know of the cluster.
+
+    After ``settled_us`` of hearing from its leader a voter does not seek another. After ``session_us`` a healthy broker
+    is not fenced. After ``in_sync_us`` a healthy follower is in sync. ``min_eviction_ms`` is that of the first
+    revision's sessions.
+    """
 
     session_slots: int
     first_session_epoch: int = 1
@@ -26,7 +29,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """``alone``: the check runs inside one node's process and sees no other node."""
+    """``alone`` means that the check runs inside one node's process and sees no other node."""
 
     settings: Settings
     quorum: QuorumView

@@ -1,5 +1,7 @@
-"""switch-respected: until ``crucible.metadata.epoch`` is finalized no draft request goes between brokers, and offsets
-are stored in Kafka's own schema, without the epoch (M-14)."""
+"""switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized (M-14).
+
+Until then no draft request goes between brokers, and offsets are stored in Kafka's own schema, without the epoch.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
@@ -26,8 +28,11 @@ READ_BYTES = 1 << 20
 
 
 class SwitchRespected(Check):
-    """``alone``: it sees one node only, which may lead what another one has written after it saw the feature finalized,
-    and not have seen that itself; so only what is appended while this node leads is judged."""
+    """With ``alone`` the check sees one node only, and judges only what is appended while this node leads.
+
+    Another node may have seen the feature finalized and written with it, before this node saw the feature and took over
+    the lead.
+    """
 
     guarantee = "switch-respected"
     needs_one_node = True
@@ -87,5 +92,5 @@ def _is_offset(key: bytes | memoryview | None) -> bool:
 
 
 def _version(data: bytes | memoryview | None) -> int:
-    """Both keys and values begin with theirs, an int16."""
+    """Returns the version, an int16 at the start of both keys and values."""
     return -1 if data is None or len(data) < 2 else int.from_bytes(data[:2], "big")

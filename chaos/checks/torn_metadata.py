@@ -1,8 +1,8 @@
-"""torn-metadata: nobody sees a part of what is written whole.
+"""torn-metadata: nobody sees only a part of what was written as a whole.
 
-A reader's answer that changes some topics of a set changes all of them, to whole topics or to none; and a creation that
-was sent again finds all of its topics or none. (Two nodes with different content at one offset: snapshot-equals-replay
-in the simulator, this guarantee where a recorded run is judged.)
+If an answer to a reader changes some topics of a set, it changes all of them, to whole topics or to none. A creation
+that was sent again finds all of its topics or none. Two nodes with different content at one offset break
+snapshot-equals-replay in the simulator, and this guarantee where a recorded run is judged.
 """
 
 from chaos.checks.check import Check, History

@@ -1,4 +1,4 @@
-"""Which logs changed: the simulator notes it where the numbers are set, so that a look costs what an event touched."""
+"""Notes which logs changed, at the place where their numbers are set. So a look costs only what an event touched."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offs
 
 
 class TouchedLogs:
-    """Logs of which one of NUMBERS was set, while inside ``noted``."""
+    """Collects the logs of which one of NUMBERS was set while inside ``noted``."""
 
     def __init__(self) -> None:
         self._touched: dict[LogView, None] = {}
 
     def taken(self) -> tuple[LogView, ...]:
-        """Those since it was asked last, in the order of their first change."""
+        """Returns the logs that changed since the last call, in the order of their first change."""
         if not self._touched:
             return ()
         taken = tuple(self._touched)
@@ -25,7 +25,8 @@ class TouchedLogs:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Logs of this process note their changes here. The slots of the class are put back at the end."""
+        """Inside the block logs of this process note their changes here. At the end the slots of the class are put
+        back."""
         slots = {name: LogView.__dict__[name] for name in NUMBERS}
         for name, slot in slots.items():
             setattr(LogView, name, property(slot.__get__, _noting(slot.__set__, self._touched)))

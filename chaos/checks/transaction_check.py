@@ -1,4 +1,4 @@
-"""A check of the committed metadata log that knows whether a transaction is open: markers and their offsets."""
+"""Base of checks of the committed metadata log that need to know whether a transaction is open, from its markers."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
 
 
 class TransactionCheck(QuorumCheck):
-    """``open_at``: where the open transaction begins, -1 outside one; as it is before the record being told."""
+    """``open_at`` is where the open transaction begins, -1 outside one, as it is before the current record."""
 
     def __init__(self, view: QuorumView) -> None:
         super().__init__(view)
@@ -23,13 +23,14 @@ class TransactionCheck(QuorumCheck):
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:  # noqa: ARG002
         for batch, data in batches:
             if batch.base_offset != self._at:
-                self.open_at = -1  # Between lies what a snapshot took over, which holds no open transaction.
+                self.open_at = -1  # A snapshot replaced what lies between, and holds no open transaction.
             self._at = batch.last_offset + 1
             if not batch.control:
                 self._records(at_us, batch, data)
 
     def _records(self, at_us: int, batch: Batch, data: bytes) -> None:
-        """A value begins with the frame's version, then the record's API key (both varints below 128)."""
+        """Reads a batch's records. A value begins with the frame's version, then the record's API key (both varints
+        below 128)."""
         for record in read_records(memoryview(data)):
             value = record.value
             if value is None or len(value) < 2:
@@ -40,4 +41,4 @@ class TransactionCheck(QuorumCheck):
 
     @abstractmethod
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
-        """One committed record, in the log's order."""
+        """Called with each committed record, in the log's order."""

@@ -1,7 +1,7 @@
-"""Who had a reason to misbehave, and until when: faults that touched a node, or a link between two nodes.
+"""Records which nodes and links between nodes faults have touched, and until when.
 
-Some guarantees hold only for those whom no fault has touched for a while (a leader keeps its office, a broker its
-place); the simulator says here what it has done to whom.
+Some guarantees hold only for nodes that no fault has touched for a while: a leader keeps its office, a broker its
+place. The simulator records here what it has done to which node.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ FOR_EVER_US = 1 << 62
 
 @dataclass(slots=True)
 class Trouble:
-    """Until when, in microseconds of the run; a time to come while a fault lasts."""
+    """Times are microseconds of the run. While a fault lasts, its end lies in the future."""
 
     nodes: dict[int, int] = field(default_factory=dict)
     links: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -21,25 +21,25 @@ class Trouble:
         self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)
 
     def back(self, node_id: int, until_us: int) -> None:
-        """A node that was gone starts anew."""
+        """Notes that a node that was gone starts anew."""
         self.nodes[node_id] = until_us
 
     def link(self, source: int, target: int, until_us: int) -> None:
-        """``source`` dials ``target``."""
+        """Notes a fault of the link on which ``source`` dials ``target``."""
         pair = (source, target)
         self.links[pair] = max(self.links.get(pair, NEVER_US), until_us)
 
     def node_since(self, node_id: int, since_us: int) -> bool:
-        """Whether a fault touched the node at or after that time."""
+        """Returns whether a fault touched the node at or after that time."""
         return self.nodes.get(node_id, NEVER_US) >= since_us
 
     def touches_since(self, node_id: int, since_us: int) -> bool:
-        """Whether a fault touched the node, or a link between it and any other node."""
+        """Returns whether a fault touched the node, or a link between it and any other node."""
         return self.node_since(node_id, since_us) or any(
             until_us >= since_us for pair, until_us in self.links.items() if node_id in pair and min(pair) >= 0
         )
 
     def between_since(self, one: int, other: int, since_us: int) -> bool:
-        """Whether a fault touched a link between the two, whoever dials."""
+        """Returns whether a fault touched a link between the two, whoever dials."""
         links = self.links
         return links.get((one, other), NEVER_US) >= since_us or links.get((other, one), NEVER_US) >= since_us

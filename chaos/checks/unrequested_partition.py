@@ -1,4 +1,4 @@
-"""unrequested-partition: a fetcher is answered only about partitions that it reads at that time.
+"""unrequested-partition: an answer holds only partitions that its fetcher reads at that time.
 
 A forgotten partition counts as read until the forget is acknowledged.
 """

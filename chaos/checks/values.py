@@ -1,4 +1,4 @@
-"""Records expanded from runs, for the checks that compare single values."""
+"""Expands runs into records, for the checks that compare single values."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,14 +19,14 @@ class Sent(NamedTuple):
 
 
 def expanded(run: RunRow) -> Iterator[Sent]:
-    """The values of a run; foreign ones have an empty writer and sequence -1."""
+    """Yields the values of a run. Foreign values have an empty writer and sequence -1."""
     for step in range(run.count):
         sequence = run.first_sequence + step if run.writer else -1
         yield Sent(run.first_offset + step, run.writer, sequence, run.producer_id)
 
 
 def named(run: RunRow, value: Sent) -> str:
-    """For stories: which value stands where."""
+    """Says which value stands where, for stories."""
     return f"{run.topic}-{run.partition} offset {value.offset}: {value.writer}/{value.sequence}"
 
 

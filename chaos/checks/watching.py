@@ -26,7 +26,7 @@ PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
 
 
 class Watching:
-    """``rows``: names of the trace rows that some check wants."""
+    """``rows`` names the trace rows that some check wants."""
 
     def __init__(self, checks: Sequence[Check], view: QuorumView, replicas: ReplicaView | None = None) -> None:
         self.view = view
@@ -55,8 +55,8 @@ class Watching:
             check.trace(row)
 
     def note(self, at_us: int, node_id: int, note: Note) -> None:
-        """Before the state of the node that wrote it is looked at. What it tells of a partition's replica is no
-        business of the quorum's checks, though it may bear the same name."""
+        """Hands out a note, before the checks see the state of the node that wrote it. The quorum's checks do not get a
+        note about a partition's replica, though it may have the same name."""
         if note.fields and note.fields[0][0] == "partition":
             return
         self.view.note(node_id, note)
@@ -64,12 +64,12 @@ class Watching:
             check.note(at_us, self.view.nodes[node_id], note)
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        """A node published an image; ``fields`` as in the trace's row."""
+        """Hands on that a node published an image. ``fields`` are those of the trace's row."""
         for each in self._images:
             each.published(at_us, node_id, int(fields["offset"]), str(fields["digest"]), int(fields["partitions"]))
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """What a node did, before its state is looked at."""
+        """Hands on what a node did, before the checks see its state."""
         for check in self._actors:
             check.acted(at_us, node, event, effects)
         for answer in self._fetches.acted(node, event, effects):
@@ -77,14 +77,14 @@ class Watching:
                 each.answered(at_us, answer)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
-        """The thorough comparison of a node's digest."""
+        """Lets checks compare a node's digest with that of its whole image."""
         for each in self._images:
             each.recomputed(at_us, node_id, digest.value, digest.thorough())
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
-        if thorough or not between_nodes:  # What nodes tell each other touches nothing that clients have at a node.
+        if thorough or not between_nodes:  # Peers' traffic touches no client's state.
             for look in self._looks:
                 look(at_us, incarnation, node, event, thorough)
         self.view.look(at_us, incarnation, node, thorough)
@@ -93,7 +93,7 @@ class Watching:
             self._acked.judge(at_us, node)
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """A node ended itself, and no fault had struck its disk."""
+        """Hands on that a node ended itself, though no fault had struck its disk."""
         for each in self._converging:
             each.ended(at_us, node_id, story)
 

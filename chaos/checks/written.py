@@ -1,4 +1,4 @@
-"""What was acknowledged and what was read, for the checks of lost writes."""
+"""Collects what was acknowledged and what was read, for the checks of lost writes."""
 
 from chaos.checks.check import History
 from chaos.checks.values import Place, expanded, place
@@ -6,7 +6,7 @@ from reports.rows import RunRow
 
 
 def acknowledged(history: History) -> list[RunRow]:
-    """Runs that a producer was told are written for good, at known offsets."""
+    """Returns the runs that a producer was told are written for good, at known offsets."""
     ok = {key: row.type == "ok" for key, row in history.operation_of().items()}
     return [
         run
@@ -19,7 +19,7 @@ def acknowledged(history: History) -> list[RunRow]:
 
 
 def read_values(history: History) -> tuple[dict[tuple[Place, str, int], None], dict[Place, int]]:
-    """The values that somebody read, and the greatest offset read of each partition."""
+    """Returns the values that somebody read, and the greatest offset read of each partition."""
     read: dict[tuple[Place, str, int], None] = {}
     last: dict[Place, int] = {}
     for run in history.runs:

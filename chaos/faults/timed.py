@@ -17,7 +17,7 @@ SHORTEST_PROBE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One of several that a fault dealt: times in microseconds of the run."""
+    """One of several strikes of a fault. Times are microseconds of the run."""
 
     target: str
     at_us: int
@@ -27,8 +27,8 @@ class Blow:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """``evidence`` says what shows that the fault happened; empty: nothing does, and the fault counts as not fired.
-    ``blows``: of one that strikes several times by itself, each of which counts."""
+    """How a fault ended. ``evidence`` says what shows that it happened. If it is empty, the fault counts as not fired.
+    ``blows`` are the strikes of a fault that strikes several times by itself. Each of them counts."""
 
     evidence: str
     blows: tuple[Blow, ...] = ()
@@ -50,7 +50,7 @@ class Place(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """The load is: what goes on by itself ends now."""
+        """Returns whether the load is over. What goes on by itself must end then."""
         ...
 
     def now_us(self) -> int:
@@ -78,7 +78,7 @@ class Place(Protocol):
         ...
 
     def disk_struck(self, node: int, kind: str) -> str:
-        """What a fault of the node's disk struck since the last order; empty: nothing yet."""
+        """Returns what a fault of the node's disk struck since the last order; empty if nothing yet."""
         ...
 
 
@@ -98,8 +98,11 @@ def poisoned(
     requests: int = 1,
     limit_s: float = LIMIT_S,
 ) -> End:
-    """A toxic on each of the target's links until its end. Evidence: what happened to probes of ours that used the
-    links meanwhile, if ``shows`` says that this is the fault's doing."""
+    """Puts a toxic on each of the target's links until its end.
+
+    The evidence is what happened to our probes that used the links meanwhile, if ``shows`` says that it is the fault's
+    doing.
+    """
     fault, links = target.fault, target.links
     ways = streams(fault.direction)
     for link in links:
@@ -123,12 +126,12 @@ def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT
 
 
 def within(fault: Fault, limit_s: float) -> float:
-    """A probe is over before its fault is, so that nobody waits for it."""
+    """Limits a probe so that it is over before its fault is, and nobody waits for it."""
     return min(limit_s, max(SHORTEST_PROBE_S, fault.duration_s - SHORTEST_PROBE_S)) if fault.duration_s else limit_s
 
 
 def told_by(probes: Probes, shows: Callable[[Probe], bool]) -> str:
-    """Waits for them; what those say that show the fault, empty if none does."""
+    """Waits for the probes, and returns what those say that show the fault; empty if none does."""
     seen = [(name, probe.result()) for name, probe in probes]
     shown = [(name, probe) for name, probe in seen if shows(probe)]
     if len(seen) == 1:

@@ -1,11 +1,11 @@
-"""What is to be done when, during a run."""
+"""The agenda of a live run: what is to be done when."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
 
 class Agenda:
-    """Actions by time (microseconds since the run's start); equal times in the order in which they were added."""
+    """Actions by time (microseconds since the run's start). Actions with equal times keep the order of adding."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, Callable[[], None]]] = []
@@ -20,7 +20,7 @@ class Agenda:
             heappop(self._entries)[2]()
 
     def do_all(self) -> None:
-        """At the end of the load: what is still open (heals, restarts) is done now, in its order."""
+        """Does now, in its order, what is still open at the end of the load (heals, restarts)."""
         while self._entries:
             heappop(self._entries)[2]()
 

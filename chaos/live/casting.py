@@ -1,4 +1,5 @@
-"""The scenario that a live run plays for a seed: where there is a choice, nothing that only the simulator can do."""
+"""Chooses the scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
+do."""
 
 from dataclasses import replace
 
@@ -9,8 +10,11 @@ from scenarios.revisions import revision_of
 
 
 def cast(scenario: Scenario, seed: int) -> Scenario:
-    """``scenarios.draw.drawn``, without the alternatives that need a simulator. The runner and each node's process do
-    the same, so that they agree. In the revision ``none`` faults strike fetches without sessions."""
+    """Calls ``scenarios.draw.drawn`` without the alternatives that need a simulator.
+
+    The runner and each node's process do the same, so that they agree. In the revision ``none`` faults strike fetches
+    without sessions.
+    """
     if revision_of(scenario) == "none":
         scenario = without_sessions(scenario)
     kept = tuple(fault for fault in scenario.faults if is_live(fault) or not _has_stand_in(scenario, fault))
@@ -27,10 +31,10 @@ def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:
 
 
 def without_sessions(scenario: Scenario) -> Scenario:
-    """The same faults strike fetches that have no session, and nothing is asked of sessions.
+    """Lets the same faults strike fetches that have no session, and asks nothing of sessions.
 
-    A follower's fetch asks for a session each time (scenarios.revisions), which tells it from one of the metadata log.
-    A fault that waits for an error which only sessions have need not fire.
+    A follower's fetch asks for a session each time (scenarios.revisions). That tells it from a fetch of the metadata
+    log. A fault that waits for an error which only sessions have need not fire.
     """
     return replace(
         scenario,

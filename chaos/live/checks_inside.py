@@ -1,7 +1,7 @@
-"""Checks that need a node's inside and no other node: the simulator's own, run in each live node's process.
+"""Runs the simulator's own checks in each live node's process, as far as they need one node alone.
 
 They see what the node did with each event before any fault touches its effects, as in the simulator. What they find
-goes through the evidence pipe at once; how much they looked at is told at each power of two, so that a killed node has
+goes through the evidence pipe at once. At each power of two they tell how much they looked at, so a killed node has
 told at least half of it.
 """
 
@@ -38,9 +38,10 @@ def _kinds() -> list[type[Check]]:
 
 
 class ChecksInside:
-    """Implements core.hooks.Hooks and changes nothing. Put it where ``after`` still sees what the node itself wants.
+    """Implements core.hooks.Hooks and changes nothing. It must stand where ``after`` still sees what the node itself
+    wants.
 
-    ``guarantees``: those of the scenario; only their checks run.
+    ``guarantees`` are those of the scenario. Only their checks run.
     """
 
     def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
@@ -63,7 +64,7 @@ class ChecksInside:
         self._node = node
 
     def trace(self, row: TraceRow) -> None:
-        """Each row of the node's trace, before ``after`` of the same event."""
+        """Called with each row of the node's trace, before ``after`` of the same event."""
         for check in self._checks:
             if row.what in check.rows:
                 check.trace(row)
@@ -102,13 +103,13 @@ class ChecksInside:
 
 @dataclass(slots=True)
 class Findings:
-    """The runner's side: what the nodes' checks told."""
+    """Collects, in the runner, what the nodes' checks told."""
 
     _broken: dict[str, tuple[int, str]] = field(default_factory=dict)
     _looked: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def line(self, node: int, line: dict[str, Any]) -> None:
-        """One line of a node's evidence; others than ours are no business of it."""
+        """Takes one line of a node's evidence. Lines that do not come from checks are ignored."""
         if BROKEN in line:
             guarantee, at_us, story = line[BROKEN]
             first = self._broken.get(guarantee)
@@ -119,7 +120,7 @@ class Findings:
             self._looked[node, incarnation] = looked
 
     def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:
-        """For the manifest: one of each guarantee that was looked at."""
+        """Returns one entry of the manifest for each guarantee that was looked at."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)
         names = dict.fromkeys(each.guarantee for each in _kinds() if each.guarantee in wanted)
         return tuple(self._judge(name, looked) for name in names)

@@ -1,7 +1,7 @@
-"""A mutant of the reference client at work in the fleet's processes: each applies it before it makes its clients.
+"""Applies a mutant of the reference client in the fleet's processes, before each of them makes its clients.
 
-The fleet knows nothing of mutants: its spec names a function to be called first, and its words. That the mutant was
-reached is a file in the run's logs, since Locust's workers have no pipe to the runner.
+The fleet knows nothing of mutants. Its spec names a function to call first, and that function's arguments. A file in
+the run's logs shows that the mutant was reached, since Locust's workers have no pipe to the runner.
 """
 
 from pathlib import Path

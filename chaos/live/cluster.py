@@ -30,9 +30,9 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """``port`` 0: any free ones, else the clients' port of node 0, with the other nodes' above it. ``toxiproxy``: a
-    proxy on every directed link, clients to node and node to node. ``restart``: a dead node is started again after
-    2 s."""
+    """``port`` is the clients' port of node 0, with the other nodes' above it; 0 means any free ports. ``toxiproxy``
+    puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is started again
+    after 2 s."""
 
     data: Path
     nodes: int = 1
@@ -44,8 +44,8 @@ class ClusterPlan:
 
 @dataclass(slots=True)
 class Member:
-    """One node over all its incarnations. ``again_at``: when it is started again, on the monotonic clock; None: it
-    runs, or stays dead."""
+    """One node over all its incarnations. ``again_at`` is when it is started again, on the monotonic clock. It is None
+    while the node runs, or if it stays dead."""
 
     node_id: int
     listen: str
@@ -79,7 +79,7 @@ class Member:
 
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
-    """Runs it until it is told to end; the exit code. ``announce`` gets the ready line, JSON with
+    """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers``."""
     ending = threading.Event()
 
@@ -136,7 +136,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.E
 
 @contextmanager
 def started(plan: ClusterPlan) -> Iterator[list[Member]]:
-    """A cluster without proxies that serves, for as long as the block lasts. Raises SetupError, NodeDied."""
+    """Runs a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
     check_plan(plan)
     members = plan_members(plan, claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id, None)
     try:
@@ -147,7 +147,7 @@ def started(plan: ClusterPlan) -> Iterator[list[Member]]:
 
 
 def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
-    """Who listens where and dials whom how; with ``links`` the proxies are made."""
+    """Plans where each node listens and how it dials the others. With ``links`` the proxies are made."""
     shown = [f"127.0.0.1:{plan.port + node}" for node in range(plan.nodes)] if plan.port else []
     if shown and links is None:
         listen = shown
@@ -165,8 +165,7 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
 
 
 def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
-    """All at once: none is ready before a majority runs, so the others wait for one that cannot start. Raises NodeDied,
-    SetupError."""
+    """Starts all nodes at once, because none is ready before a majority runs. Raises NodeDied, SetupError."""
     for member in members:
         member.launch()
     deadline = time.monotonic() + READY_LIMIT_S
@@ -205,7 +204,8 @@ def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
 
 
 def end_all(children: Sequence[Child]) -> None:
-    """SIGTERM to all first: a leader hands over, and nobody waits for a majority that is going too."""
+    """Ends all nodes. All get SIGTERM first, so that a leader hands over and no node waits for a majority that is
+    ending too."""
     for child in children:
         child.ask_to_end()
     for child in children:

@@ -1,4 +1,5 @@
-"""All nodes of a live run: voters, then observers, with the links between them; started, watched, ended together."""
+"""All nodes of a live run: voters, then observers, and the links between them. The crew starts, watches and ends them
+together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ class Crew:
         self.roles = Roles(cluster.nodes, cluster.total, random_for(seed, "targets"), self.lives)
 
     def launch(self, links: Links) -> tuple[str, ...]:
-        """All nodes behind their links; where clients reach them. ``look`` until ``is_ready``."""
+        """Starts all nodes behind their links. Returns where clients reach them. Call ``look`` until ``is_ready``."""
         cluster = self._scenario.cluster
         nodes = [LiveNode(self._plan(node)) for node in range(cluster.total)]
         quorum = form_quorum(new_cluster_id(), [node.listen for node in nodes], cluster.nodes, links)
@@ -47,11 +48,12 @@ class Crew:
         return all(node.is_ready for node in self.nodes)
 
     def lives(self, node: int) -> bool:
-        """Its process runs, stopped or not. Nothing is known of nodes that are not ours."""
+        """Returns whether the node's process runs, stopped or not. Nothing is known of nodes that are not ours."""
         return not self.nodes or self.nodes[node].running
 
     def restart(self, node: int) -> None:
-        """If it has ended. A node alone is waited for; others are ready when the quorum lets them be."""
+        """Starts the node again if it has ended. A single node is waited for. Others are ready when the quorum lets
+        them be."""
         if self.nodes[node].running:
             return
         self.nodes[node].launch()

@@ -30,12 +30,12 @@ class _Asked:
 
 
 class FetchCosts:
-    """Implements serve.driver.Meter. ``outer`` is to be the first of the driver's hooks and ``inner`` the last: what
-    other hooks do is none of the node's time.
+    """Implements serve.driver.Meter. ``outer`` must be the first of the driver's hooks and ``inner`` the last, so that
+    the time of other hooks is not charged to the node.
 
-    ``clock_ns``: processor time of the thread that runs the node. Decoding, handling and encoding count. A fetch that
-    waits is charged what ``waiting`` measures: what is done for it in others' events, which are charged no part of it.
-    Fetches of the metadata log are left out.
+    ``clock_ns`` gives the processor time of the thread that runs the node. Decoding, handling and encoding count. A
+    fetch that waits is charged what ``waiting`` measures: the work done for it in other fetches' events. Those fetches
+    are not charged for it. Fetches of the metadata log are left out.
     """
 
     def __init__(
@@ -101,7 +101,8 @@ class FetchCosts:
                     self._answered[effect.connection] = (found, effect)
 
     def waiting(self, connection: int, do: Callable[[], None]) -> None:
-        """Does something for a fetch that waits: for another one within it, that one is charged for neither."""
+        """Does ``do`` for a fetch that waits, and charges that fetch for it, also for work that this does for
+        another waiting fetch."""
         if self._measures_waiting:
             do()
             return
@@ -150,7 +151,7 @@ class FetchCosts:
 
 
 def measure_waiting(costs: FetchCosts) -> Callable[[], None]:
-    """From now on all that fetches do while they wait goes through ``costs.waiting``; the result puts it back."""
+    """From now on all work for waiting fetches goes through ``costs.waiting``. The result undoes this."""
     originals = {name: getattr(Fetch, name) for name in ("partition_marked", "respond")}
 
     def measured(original: Callable[..., None]) -> Callable[..., None]:

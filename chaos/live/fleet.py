@@ -31,8 +31,11 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How to reach the brokers. ``bootstrap``: HOST:PORT of each; ``topic_prefix``: before the names of the run's
-    topics; ``versions`` and ``dial``: see FleetSpec. ``target``: HOST:PORT of the cluster that a mirror copies to."""
+    """How to reach the brokers.
+
+    ``bootstrap`` holds each broker's HOST:PORT. ``topic_prefix`` stands before the names of the run's topics. FleetSpec
+    explains ``versions`` and ``dial``. ``target`` is HOST:PORT of the cluster that a mirror copies to.
+    """
 
     bootstrap: tuple[str, ...]
     topic_prefix: str = ""
@@ -157,8 +160,8 @@ class Fleet:
 
 
 class IdleWriter:
-    """Appends once to each idle partition while the load runs (``idle_appends_s``), one after the other: a response
-    that is lost may then be the only one that carried a partition's last record."""
+    """Appends once to each idle partition, one after the other, while the load runs (``idle_appends_s``). A lost
+    response may then be the only one that carried a partition's last record."""
 
     def __init__(self, spec: FleetSpec, folder: RunFolder, origin_us: int, seed: int) -> None:
         self._thread: threading.Thread | None = None

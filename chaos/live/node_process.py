@@ -25,10 +25,10 @@ NOT_YET = 2**62
 class NodeSpec:
     """What one incarnation of a node is started with. Addresses are HOST:PORT.
 
-    ``origin_us``: the run's start on the machine's monotonic clock. ``scenario``: file with the faults at states, empty
-    for none, played in ``revision``; ``seed``: the run's. ``claims``: folder in which all nodes count the hits of a
-    rule. ``spool``: trace file, empty for no trace. ``evidence_fd``: inherited pipe. ``load_from_us``: the load's
-    start, the zero of the faults' own times.
+    ``origin_us`` is the run's start on the machine's monotonic clock. ``scenario`` is the file with the faults at
+    states, empty for none. It is played in ``revision`` with the run's ``seed``. ``claims`` is the folder in which all
+    nodes count the hits of a rule. ``spool`` is the trace file, empty for no trace. ``evidence_fd`` is the inherited
+    pipe. ``load_from_us`` is the load's start, from which the faults' own times count.
     """
 
     node_id: int
@@ -55,8 +55,8 @@ class NodeSpec:
 
 class Orders(threading.Thread):
     """Follows the runner's lines on stdin: ``{"load_from_us": N}`` when the load starts, ``{"disarm": true}`` when it
-    ends, ``{"disk": {...}}`` for a fault of the disk. The end of stdin means that the runner is gone: then the node
-    goes too."""
+    ends, ``{"disk": {...}}`` for a fault of the disk. The end of stdin means that the runner is gone, so the node ends
+    too."""
 
     def __init__(self, order: Callable[[dict[str, object]], None]) -> None:
         super().__init__(name="orders", daemon=True)

@@ -34,8 +34,9 @@ class NodePlan:
 
 @dataclass(slots=True)
 class LiveNode:
-    """``child`` is None before the first start. ``introduction``: what it is told of its quorum, beside its plan's
-    config. ``changes``: settings since then, for the next start. ``is_ready``: of the incarnation that runs."""
+    """One node. ``child`` is None before the first start. ``introduction`` holds the settings of its quorum, beside its
+    plan's config. ``changes`` holds later settings, for the next start. ``is_ready`` speaks of the incarnation that
+    runs."""
 
     plan: NodePlan
     listen: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")

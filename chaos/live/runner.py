@@ -51,12 +51,12 @@ def play(
     progress: Progress = lambda _: None,
     variant: str = "",
 ) -> RunFolder:
-    """Plays it and leaves the run's folder at ``out``, to be judged by reports. Raises SetupError (exit code 2).
-    ``variant``: what was chosen for it where runs are compared, for the manifest.
+    """Plays a scenario and leaves the run's folder at ``out``, for reports to judge. Raises SetupError (exit code 2).
 
-    A node that ends itself over its metadata breaks quorum-converges, as in the simulator, and ends the run. Another
-    unexpected death of a node or of the fleet, or a failure of the suite itself, is no exception: it stands in the
-    manifest as ``crash``. A run that could not be set up, or was stopped, leaves no folder.
+    ``variant`` goes into the manifest. It says what was chosen for this run when runs are compared. A node that ends
+    itself over its metadata breaks quorum-converges, as in the simulator, and ends the run. Another unexpected death of
+    a node or of the fleet, or a failure of the suite itself, raises nothing but stands in the manifest as ``crash``. A
+    run that could not be set up, or was stopped, leaves no folder.
     """
     check_playable(scenario, target, mutant)
     scenario = cast(scenario, seed)

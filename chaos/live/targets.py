@@ -1,4 +1,4 @@
-"""Whom a fault at a time hits: roles become nodes, and links become proxies, at the moment when it begins."""
+"""Finds what a timed fault hits. Roles become nodes, and links become proxies, at the moment when the fault begins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +14,8 @@ DRAWN = ("follower", "observer", "partition_follower", "any")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``fault``: its ``node`` is a number now. ``links``: those that it hits; ``told``: for the faults table."""
+    """What a fault hits. The ``node`` of ``fault`` is a number now. ``links`` are those that it hits. ``told`` is for
+    the faults table."""
 
     fault: Fault
     links: tuple[Link, ...]
@@ -22,7 +23,7 @@ class Target:
 
 
 class Roles:
-    """Who is what, as the nodes themselves told. ``running``: whether a node's process lives (stopped or not)."""
+    """The nodes' roles, as the nodes themselves told. ``running`` says whether a node's process lives."""
 
     def __init__(self, voters: int, total: int, random: Random, running: Callable[[int], bool]) -> None:
         self._voters = voters
@@ -121,7 +122,7 @@ class Roles:
 
 
 class _Office:
-    """Who told that it leads, in the order in which they did: one that is stopped or cut off does not know of its
+    """The nodes that told that they lead, in that order. A node that is stopped or cut off does not know of its
     successor."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Variants of the broker and the client that lack one mechanism each; every scenario must turn its own red."""
+"""Variants of the broker and the client that lack one mechanism each. Every scenario must turn its own mutants red."""
 
 from chaos.mutants.mutant import Applied, Mutant, MutantError, applied, apply
 from chaos.mutants.registry import all_mutants, by_name, caught_by, mutants_of, table

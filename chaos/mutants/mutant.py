@@ -21,8 +21,11 @@ class MutantError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``target``: ``package.module:Class.method`` or ``package.module:function``; ``parameters``: the names that it
-    must take; ``make``: gets the original function and gives the replacement (same parameters)."""
+    """One mutant.
+
+    ``target`` is ``package.module:Class.method`` or ``package.module:function``, and must take ``parameters``.
+    ``make`` gets the original function and returns the replacement (same parameters).
+    """
 
     name: str
     what: str
@@ -37,7 +40,7 @@ class Mutant:
 
 @dataclass(slots=True)
 class Applied:
-    """A mutant at work. ``calls`` of the replacement so far; ``undo`` puts the original back."""
+    """A mutant at work. ``calls`` counts those of the replacement so far. ``undo`` puts the original back."""
 
     mutant: Mutant
     undo: Callable[[], None]
@@ -48,7 +51,7 @@ class Applied:
 def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Applied:
     """Patches the target for good; raises MutantError if it does not fit.
 
-    ``on_first_call``: told once, before the replacement runs for the first time, so that a child process which will be
+    ``on_first_call`` is called once, before the replacement runs for the first time. So a child process that will be
     killed can leave the evidence that its mutant was reached.
     """
     owner, attribute = _owner(mutant)

@@ -1,4 +1,4 @@
-"""Named states that a scenario sets before the load (``[state]``), where reaching them would take too long."""
+"""Named states that a scenario sets before the load (``[state]``), because reaching them would take too long."""
 
 from chaos.presets.registry import Preset, PresetError, presets_for
 

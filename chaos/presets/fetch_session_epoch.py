@@ -1,7 +1,7 @@
 """Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
 
-Near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients are not told: the epochs that
-they send, 1 2 3 ..., reach the node as N, N + 1, ... in the ring 1..2^31-1, so that any client can play. In the first
+With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients are not told. The epochs
+1, 2, 3, ... that they send reach the node as N, N + 1, ... in the ring 1..2^31-1, so any client can play. In the first
 revision they are sequence numbers of 64 bits, which pass 2^31-1 and do not wrap.
 """
 
@@ -26,8 +26,8 @@ LARGEST_EPOCH = 2**31 - 1
 
 
 class FetchSessionEpoch:
-    """Implements core.hooks.Hooks; stands last among the hooks, so that recorder and interceptor see the node's side of
-    replies. ``built`` must be called before the node's first event."""
+    """Implements core.hooks.Hooks. It stands last among the hooks, so that recorder and interceptor see the node's side
+    of replies. ``built`` must be called before the node's first event."""
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch
@@ -37,7 +37,7 @@ class FetchSessionEpoch:
         self._node = node
 
     def evidence(self, node_id: int, at_us: int) -> FaultRow:
-        """The row that says that this state was set."""
+        """Returns the row which says that this state was set."""
         detail = f"first epoch of each session {self.first_epoch}"
         return FaultRow(NAME, KIND, at_us, at_us, f"node-{node_id}", 1, session_epoch=self.first_epoch, detail=detail)
 
@@ -72,7 +72,7 @@ class FetchSessionEpoch:
                 cached.named_number += more
 
     def at_node(self, epoch: int, version: int = 0) -> int:
-        """The node's name for what the client calls ``epoch``; the first revision's numbers have 64 bits."""
+        """Returns the node's number for what the client calls ``epoch``. The first revision's numbers have 64 bits."""
         if version == FIRST_DRAFT_VERSION:
             return epoch - 1 + self.first_epoch
         return (epoch - 1 + self.first_epoch - 1) % LARGEST_EPOCH + 1

@@ -16,20 +16,20 @@ class Preset(Hooks, Protocol):
     """A hook that sets and keeps a state. It goes after the recorder and the interceptor in the list of hooks."""
 
     def built(self, node: "Node") -> None:
-        """The node exists and has seen no event yet."""
+        """Called when the node exists and has seen no event yet."""
         ...
 
     def evidence(self, node_id: int, at_us: int) -> FaultRow:
-        """The row of the faults table that says so."""
+        """Returns the row of the faults table which says that the state was set."""
         ...
 
 
 class PresetError(ValueError):
-    """There is no such preset, or its value makes no sense; one sentence."""
+    """There is no such preset, or its value makes no sense. The message is one sentence."""
 
 
 def presets_for(state: Sequence[tuple[str, int]]) -> tuple[Preset, ...]:
-    """The hooks for a scenario's ``[state]``, one set for each incarnation of a node."""
+    """Returns the hooks for a scenario's ``[state]``. Each incarnation of a node needs its own set."""
     return tuple(_preset(name, value) for name, value in state)
 
 

@@ -185,7 +185,8 @@ def _run_chunk(file: str, seeds: Sequence[int], mutant: str | None) -> list[SimV
 
 @contextmanager
 def _collected_afterwards() -> Iterator[None]:
-    """A world is one large cycle that lives as long as its run: looking for garbage in it costs a tenth of the time."""
+    """Collects garbage only afterwards. A world is one large cycle that lives as long as its run, and looking for
+    garbage in it costs a tenth of the time."""
     gc.disable()
     try:
         yield
@@ -223,12 +224,13 @@ def simulate(
     with_mutants: bool = False,
     revision: str = "",
 ) -> int:
-    """``crucible sim``: plays, prints, and gives the exit code (0, 1, 2, 3 or 4).
+    """``crucible sim``: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
 
-    ``seed`` alone: that one, with its trace hash. ``seeds`` (default 100): so many, from ``seed`` or 1 on. ``out``: the
-    folder that a single seed's run is written to, for ``crucible report`` (with several scenarios one below it for
-    each). ``with_mutants``: the control of each scenario must pass and each of its mutants fail with a seed at
-    least; 0 if all is so, else 1. ``revision``: only that one; else each scenario in all that it has.
+    ``seed`` alone plays that seed, with its trace hash. ``seeds`` (default 100) plays so many, from ``seed`` or 1 on.
+    A single seed's run is written to the folder ``out``, for ``crucible report`` (with several scenarios to a folder
+    below it for each). With ``with_mutants`` the control of each scenario must pass, and each of its mutants must fail
+    with at least one seed; the exit code is 0 if all is so, else 1. ``revision`` plays only that one; else each
+    scenario is played in all its revisions.
     """
     try:
         scenarios = [each for name in names for each in each_revision(checked(loader.find(name)), revision)]

@@ -1,4 +1,4 @@
-"""The trace hash of every scenario, compared with an older one: what a change of shape must not change.
+"""Compares the trace hash of every scenario with an older one. A refactoring must not change it.
 
 ``python -m chaos.search.trace_hashes --out before.jsonl`` before the change, then ``--against before.jsonl`` after it.
 """

@@ -1,4 +1,4 @@
-"""Virtual time: what happens when. Equal times happen in the order in which they were asked for."""
+"""Virtual time: the agenda of what happens when. Acts with equal times happen in the order in which they were added."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -8,7 +8,7 @@ Act = Callable[..., None]
 
 
 class Agenda:
-    """``now_us``: virtual microseconds since the run's start; it only moves when the next act is taken."""
+    """``now_us`` counts virtual microseconds since the run's start. It moves only when the next act is taken."""
 
     __slots__ = ("_count", "_heap", "now_us")
 
@@ -18,7 +18,7 @@ class Agenda:
         self._heap: list[tuple[int, int, Act, tuple[Any, ...]]] = []
 
     def at(self, time_us: int, act: Act, *args: Any) -> None:
-        """Does ``act(*args)`` at that time, or now if it is past."""
+        """Plans ``act(*args)`` for that time, or for now if it is past."""
         count = self._count = self._count + 1
         now_us = self.now_us
         heappush(self._heap, (time_us if time_us > now_us else now_us, count, act, args))
@@ -28,7 +28,7 @@ class Agenda:
         heappush(self._heap, (self.now_us + delay_us, count, act, args))
 
     def step(self, end_us: int) -> bool:
-        """Does the next act if it lies before or at ``end_us``; else moves time there and says False."""
+        """Does the next act if it lies before or at ``end_us``. Else moves time there and returns False."""
         if not self._heap or self._heap[0][0] > end_us:
             self.now_us = max(self.now_us, end_us)
             return False
@@ -37,7 +37,7 @@ class Agenda:
         return True
 
     def run(self, end_us: int) -> None:
-        """All acts before or at ``end_us``; time is there afterwards."""
+        """Does all acts before or at ``end_us``. Time stands there afterwards."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:
             self.now_us, _, act, args = heappop(heap)

@@ -59,12 +59,12 @@ class Client:
         self.step(Started())
 
     def stop(self) -> None:
-        """The load is over."""
+        """Called when the load is over."""
         if not self.finished:
             self.step(Stopping())
 
     def close(self) -> None:
-        """Hard end: what is open becomes unknown."""
+        """Ends hard: operations that are open become unknown."""
         if not self.finished:
             self.finished = True
             self._recorded(self, self.behaviour.close(self.now))
@@ -97,8 +97,10 @@ class Client:
 
 
 class Lane:
-    """One connection at a time. ``waiting``: number of the operation that it waits for; an end with another one is
-    late. Implements chaos.sim.links.Caller."""
+    """Implements chaos.sim.links.Caller, with one connection at a time.
+
+    ``waiting`` is the number of the operation that it waits for. An end with another number comes too late.
+    """
 
     def __init__(self, client: Client, number: int, agenda: Agenda, network: "Network") -> None:
         self.connection: Connection | None = None
@@ -141,7 +143,7 @@ class Lane:
             self._client.step(ConnectFailed(reason, self._number))
 
     def accepted(self, connection: Connection) -> None:
-        """The node took the connection."""
+        """Called when the node took the connection."""
         if connection is self.connection:
             self._waiting += 1
             self._client.step(Connected(self._number))
@@ -151,7 +153,7 @@ class Lane:
             self._connect_failed(self._waiting, "refused")
 
     def disconnect(self) -> None:
-        """Whatever is in flight."""
+        """Disconnects, whatever is in flight."""
         connection = self.connection
         if connection is not None:
             self._waiting += 1
@@ -165,7 +167,7 @@ class Lane:
             self._network.client_closed(connection)
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """The node or the network closed it."""
+        """Called when the node or the network closed the connection."""
         connection.client_open = False
         if connection is self.connection:
             self.connection = None

@@ -36,7 +36,8 @@ NOT_YET = 2**62
 
 
 def config_of(scenario: Scenario, over: Sequence[tuple[str, str]] = ()) -> BrokerConfig:
-    """The scenario's settings; with more than one node also who the voters are. ``over``: instead of the file's."""
+    """Returns the scenario's settings, and with more than one node also who the voters are. ``over`` replaces settings
+    of the file."""
     settings, cluster = {**dict(scenario.cluster.config), **dict(over)}, scenario.cluster
     if cluster.total > 1:
         voters = ",".join(f"{number}@node-{number}:9092" for number in range(cluster.nodes))
@@ -45,8 +46,11 @@ def config_of(scenario: Scenario, over: Sequence[tuple[str, str]] = ()) -> Broke
 
 
 class Cluster:
-    """``watching``: the checks. ``target``: the second cluster's one node, if there is a mirror. ``keep``: gets every
-    row of the trace, None: nobody wants them all. ``coded_share``: how many of the messages go through the codec."""
+    """The nodes of a run.
+
+    ``watching`` holds the checks. ``target`` is the second cluster's one node, if there is a mirror. ``keep`` gets
+    every row of the trace; it is None if nobody wants them all. ``coded_share`` of the messages go through the codec.
+    """
 
     def __init__(
         self,
@@ -92,20 +96,20 @@ class Cluster:
         return all(machine.ready for machine in self.machines) and (self.target is None or self.target.ready)
 
     def start(self) -> None:
-        """All that do not run."""
+        """Starts all nodes that do not run."""
         for machine in self.machines:
             machine.start()
         if self.target is not None:
             self.target.start()
 
     def arm(self, load_from_us: int) -> None:
-        """The load begins: rules count their times from here."""
+        """Notes that the load begins. Rules count their times from here."""
         self._load_from_us = load_from_us
         for interceptor in self._interceptors:
             interceptor.load_from(load_from_us)
 
     def heal(self) -> None:
-        """Faults end, dead nodes come back."""
+        """Ends faults, and starts dead nodes again."""
         self._disarmed = True
         for interceptor in self._interceptors:
             interceptor.disarm()
@@ -113,7 +117,7 @@ class Cluster:
         self.start()
 
     def compare_all(self) -> None:
-        """The thorough comparison of every node."""
+        """Does the thorough comparison of every node."""
         for machine in self.machines:
             self._look(machine, None, thorough=True)
 
@@ -152,7 +156,7 @@ class Cluster:
         return node, hooks, observer
 
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
-        """What the node is started with from now on."""
+        """Sets what the node is started with from now on."""
         self._over[number] = {**self._over[number], **dict(over)}
         self._configs[number] = config_of(self._scenario, tuple(self._over[number].items()))
 
@@ -183,7 +187,7 @@ class Cluster:
         self._observers.pop(machine.node_id, None)
 
     def _ended(self, machine: Machine, story: str) -> None:
-        """The checks still look at what it leaves: the very event that ended it may have committed something."""
+        """Lets the checks look at what the node leaves: the event that ended it may have committed something."""
         if isinstance(machine.node, Node):
             self._watching.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
         self._watching.ended(self._agenda.now_us, machine.node_id, story)

@@ -1,8 +1,8 @@
-"""A message through the wire's codec and back: the value that comes out must equal the value that went in.
+"""Sends a message through the wire's codec and back. The value that comes out must equal the value that went in.
 
-Values are compared, not bytes: a field that a version does not carry is missing from the bytes of both. The receiver
-of a value that never was bytes would still read it, and the simulator would play what no real cluster can. No field
-is excepted: whoever makes a message fills in only what its version carries.
+Values are compared, not bytes, because a field that a version does not carry is missing from the bytes of both. A
+receiver in the simulator would still read such a field, so the simulator would play what no real cluster can. There are
+no exceptions: a sender fills in only what its version carries.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _NOT_THERE: Final = object()
 
 
 class CodecMismatchError(AssertionError):
-    """The codec changed a message. Either it has a bug, or the sender said what the version cannot carry."""
+    """The codec changed a message. Either it has a bug, or the sender filled in what the version cannot carry."""
 
 
 def request_bytes(action: ClientRequest, correlation: int) -> bytes:
@@ -37,7 +37,7 @@ def reply_bytes(reply: Reply) -> bytes:
 
 
 def same_after_codec_request(action: ClientRequest, correlation: int) -> object:
-    """The decoded body, which the node shall see. Raises CodecMismatchError if it is not the one that was encoded."""
+    """Returns the decoded body, which the node shall see. Raises CodecMismatchError if it differs from the original."""
     frame = _frame(request_bytes(action, correlation))
     header, offset = read_request_header(frame)
     if (header.correlation_id, header.client_id) != (correlation, action.client_id):
@@ -48,7 +48,7 @@ def same_after_codec_request(action: ClientRequest, correlation: int) -> object:
 
 
 def same_after_codec_reply(reply: Reply) -> object:
-    """The decoded body, which the client shall see. Raises CodecMismatchError as above."""
+    """Returns the decoded body, which the client shall see. Raises CodecMismatchError if it differs."""
     frame = _frame(reply_bytes(reply))
     correlation, body = decode_response(reply.api_key, reply.api_version, frame)
     if correlation != reply.correlation_id:
@@ -65,8 +65,11 @@ def _check(api_key: int, api_version: int, direction: str, before: object, after
 
 
 def differences(before: object, after: object, place: str) -> Iterator[tuple[str, object, object]]:
-    """Where two bodies differ: the place, what was there and what is there now. A list equals a tuple of the same
-    items, bytes equal a view of them, a number equals its enum, and struct classes are compared field by field."""
+    """Yields where two bodies differ: the place, what was there and what is there now.
+
+    A list equals a tuple of the same items, bytes equal a view of them, and a number equals its enum. Struct classes
+    are compared field by field.
+    """
     if isinstance(before, bytes | bytearray | memoryview):
         if not isinstance(after, bytes | bytearray | memoryview) or bytes(before) != bytes(after):
             yield place, before, after

@@ -1,4 +1,4 @@
-"""Which faults struck whom in which state: what a search has tried, and what it has not."""
+"""Counts which faults struck which role in which state: what a search has tried, and what it has not."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from chaos.sim.machine import Machine
 
 
 def state_of(machine: Machine) -> str:
-    """One word for what the node is doing, the rarest first."""
+    """Returns one word for what the node is doing. The rarest state comes first."""
     node: Any = machine.node
     if node is None:
         return "down"

@@ -1,8 +1,8 @@
 """The simulated disk: files in memory that know which of their bytes are durable.
 
-``kill`` of a process loses nothing (the page cache stays); ``power_loss`` keeps the durable bytes of each file and a
-torn part, cut at a seeded byte, of the rest. Creation, rename, truncation and deletion are durable at once, as the port
-says.
+A killed process loses nothing, because the page cache stays. A ``power_loss`` keeps the durable bytes of each file and
+a torn part of the rest, cut at a seeded byte. Creation, rename, truncation and deletion are durable at once, as the
+port says.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from reference_broker.ports.disk import Buffer, DiskError
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """``durable`` <= len(content). ``cut``: least size since the last sync began."""
+    """One file. ``durable`` <= len(content). ``cut`` is the least size since the last sync began."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: int = 0
@@ -23,14 +23,17 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class SyncedBytes:
-    """What one sync will have made durable: each file's size when it began."""
+    """What one sync makes durable when it ends: each file up to its size when the sync began."""
 
     files: tuple[tuple[_File, int], ...]
 
 
 class SimDisk:
-    """Implements log.disk.Disk. ``capacity_bytes``: more than that raises DiskError (-1: no bound);
-    ``broken``: every access to content raises DiskError."""
+    """Implements ports.disk.Disk.
+
+    More than ``capacity_bytes`` raises DiskError (-1 means no bound). If ``broken``, every access to content raises
+    DiskError.
+    """
 
     def __init__(self, random: Random) -> None:
         self.capacity_bytes = -1
@@ -119,7 +122,7 @@ class SimDisk:
             file.durable = max(file.durable, min(size, file.cut, len(file.content)))
 
     def power_loss(self) -> int:
-        """Loses what is not durable, but for a torn part of each file; returns the bytes lost."""
+        """Loses what is not durable, but for a torn part of each file. Returns the number of bytes lost."""
         lost = 0
         for path in sorted(self._files):
             file = self._files[path]
@@ -133,7 +136,7 @@ class SimDisk:
         return lost
 
     def durable_size(self, path: str) -> int:
-        """Bytes that survive a power loss for certain."""
+        """Returns the number of bytes that survive a power loss for certain."""
         return self._file(path).durable
 
     def _file(self, path: str) -> _File:

@@ -1,4 +1,4 @@
-"""Raises the level of one feature, as an administrator's tool does: asks node after node until it is granted."""
+"""Raises the level of one feature, as an administrator's tool does. It asks node after node until one grants it."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, cast
@@ -30,7 +30,7 @@ AGAIN_US: Final = 300_000
 
 
 class FeatureSwitch:
-    """Implements bench.fleet.behaviours.protocol.Behaviour. ``granted`` is told once, of the node that answered."""
+    """Implements bench.fleet.behaviours.protocol.Behaviour. ``granted`` is called once, with the node that granted."""
 
     def __init__(
         self, process: str, nodes: Sequence[Address], feature: str, level: int, granted: Callable[[Now, int], None]

@@ -16,7 +16,7 @@ FINAL_READ_OF_CLUSTER_MS = 25_000
 
 
 def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> FleetSpec:
-    """The scenario's load at its simulated size. ``target``: the cluster that its mirror copies to."""
+    """Returns the scenario's load at its simulated size. ``target`` is the cluster that its mirror copies to."""
     return FleetSpec(
         bootstrap=_where(bootstrap),
         load=scenario.load.in_simulator,
@@ -32,14 +32,15 @@ def _where(addresses: Sequence[Address]) -> list[str]:
 
 
 def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> Fleet:
-    """``target``: as in ``spec_of``."""
+    """Returns the fleet. ``target`` is as in ``spec_of``."""
     return make_fleet(spec_of(scenario, seed, bootstrap, target))
 
 
 def idle_writer(
     scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()
 ) -> KeyedProducer | None:
-    """Appends once to each idle partition while the load runs; None if that is done before the load."""
+    """Returns a writer that appends once to each idle partition while the load runs; None if that is done before the
+    load."""
     spec = spec_of(scenario, seed, bootstrap, target)
     plan = idle_writer_plan(spec)
     return None if plan is None else KeyedProducer(plan, settings_of(spec), random_for(seed, plan.process))

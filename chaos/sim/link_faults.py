@@ -1,4 +1,4 @@
-"""The faults done from outside at a time, in the simulator: what Toxiproxy, signals and a bad disk do live."""
+"""Timed faults from outside, in the simulator: what Toxiproxy, signals and a bad disk do in a live run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Heal: TypeAlias = Callable[[], None]
 
 
 def begin(fault: Fault, place: Place) -> Heal:
-    """Does the fault; the answer undoes it."""
+    """Begins the fault, and returns what undoes it."""
     return _KINDS[fault.kind](fault, place)
 
 
@@ -49,7 +49,7 @@ def _paused(fault: Fault, place: Place) -> Heal:
 
 
 def _cut(fault: Fault, place: Place) -> Heal:
-    # Several cuts may lie over each other: each direction counts them.
+    # Several cuts may overlap, so each direction counts them.
     directions = _directions(place, "both" if fault.kind in CUTS_ALL else fault.direction)
     for _, direction in directions:
         direction.cuts += 1
@@ -133,7 +133,7 @@ def _directions(place: Place, which: str) -> list[tuple[Link, Direction]]:
 
 
 def _nothing() -> None:
-    """Heals by itself."""
+    """There is nothing to undo: the fault heals by itself."""
 
 
 _KINDS: dict[str, Callable[[Fault, Place], Heal]] = {

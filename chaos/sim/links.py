@@ -1,8 +1,8 @@
 """The network's links: connections that deliver in order, over links that delay, stall and break.
 
-A link is directed: one for each pair (who dials, who is dialled). It behaves as TCP does: bytes are late, stalled
-(while a direction is cut) or the connection is gone; they are never lost from the middle of a connection, reordered in
-it or doubled. (Doubled and late *requests* are the interceptor's.)
+There is one directed link for each pair (who dials, who is dialled). It behaves as TCP does. Bytes are late, stalled
+while a direction is cut, or lost with their connection. They are never lost from the middle of a connection, reordered
+in it or doubled. The interceptor makes doubled and late *requests*.
 """
 
 from collections import deque
@@ -23,8 +23,11 @@ CLIENTS = -1
 
 @dataclass(slots=True)
 class Direction:
-    """``cuts``: how many faults cut it now. ``extra_us``: added to each message, drawn from the range. ``held``: what
-    arrived while it was cut, in order."""
+    """One direction of a link.
+
+    ``cuts`` counts the faults that cut it now. A delay drawn from the range ``extra_us`` is added to each message.
+    ``held`` is what arrived while the direction was cut, in order.
+    """
 
     cuts: int = 0
     extra_us: tuple[int, int] = (0, 0)
@@ -35,7 +38,8 @@ class Direction:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """``source`` dials ``target``. ``up``: bytes from the source; ``refuses``: new connections."""
+    """``source`` dials ``target``. ``up`` carries bytes from the source. A link that ``refuses`` takes no new
+    connections."""
 
     agenda: Agenda
     random: Random
@@ -46,11 +50,11 @@ class Link:
     target: int = 0
 
     def directions(self, which: str) -> list[Direction]:
-        """``upstream``: requests; ``downstream``: answers; ``both``."""
+        """Returns the directions that a fault means: ``upstream`` (requests), ``downstream`` (answers) or ``both``."""
         return {"upstream": [self.up], "downstream": [self.down], "both": [self.up, self.down]}[which]
 
     def arrival_us(self, direction: Direction, last_us: int) -> int:
-        """When what is sent now arrives, after all that was sent before it on its connection."""
+        """Returns when a message that is sent now arrives: after all that was sent before it on its connection."""
         low, high = LATENCY_US
         at_us = self.agenda.now_us + low + int(self.random.random() * (high - low + 1))
         low, high = direction.extra_us
@@ -59,14 +63,14 @@ class Link:
         return at_us if at_us > last_us else last_us + 1
 
     def deliver(self, direction: Direction, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        """At the time of arrival: does it, or holds it while the direction is cut."""
+        """Called at the time of arrival. Does the act, or holds it while the direction is cut."""
         if direction.cuts:
             direction.held.append((act, args))
         else:
             act(*args)
 
     def mend(self, direction: Direction) -> None:
-        """If no fault cuts it any more: what was held arrives now, in order and before anything that was sent later."""
+        """Delivers what was held, in order and before anything sent later. Does nothing while a fault still cuts it."""
         if direction.cuts:
             return
         held, direction.held = direction.held, []
@@ -88,7 +92,7 @@ class Links:
         self._links: dict[tuple[int, int], Link] = {}
 
     def between(self, source: int, target: int) -> Link:
-        """``source`` CLIENTS or a node's number."""
+        """Returns the link. ``source`` is CLIENTS or a node's number."""
         link = self._links.get((source, target))
         if link is None:
             random = random_for(self._seed, f"link-{source}-{target}")
@@ -113,8 +117,12 @@ class Caller(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """``client_open`` / ``node_open``: that side still has it. ``discards``: what the node sends goes nowhere.
-    ``busy``: the node works on a request; ``waiting``: those behind it, not yet given to the node."""
+    """One connection.
+
+    ``client_open`` and ``node_open`` say whether that side still has it. With ``discards`` what the node sends goes
+    nowhere. While ``busy`` the node works on a request, and ``waiting`` holds those behind it, not yet given to the
+    node.
+    """
 
     number: int
     client: Caller
@@ -130,13 +138,13 @@ class Connection:
     waiting: deque[Any] = field(default_factory=deque)
 
     def send_up(self, act: Callable[..., None], *args: Any) -> None:
-        """From the client: ``act`` happens at the node when it arrives."""
+        """Sends from the client. ``act`` happens at the node when the message arrives."""
         link = self.link
         at_us = self.up_last_us = link.arrival_us(link.up, self.up_last_us)
         link.agenda.at(at_us, link.deliver, link.up, act, args)
 
     def send_down(self, act: Callable[..., None], *args: Any) -> None:
-        """From the node: ``act`` happens at the client when it arrives."""
+        """Sends from the node. ``act`` happens at the client when the message arrives."""
         link = self.link
         at_us = self.down_last_us = link.arrival_us(link.down, self.down_last_us)
         link.agenda.at(at_us, link.deliver, link.down, act, args)

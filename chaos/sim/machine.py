@@ -57,7 +57,7 @@ class NodeDied(BaseException):
 
 
 class Network(Protocol):
-    """What a machine asks of the connections that end in it, and of those that it opens."""
+    """What a machine asks of the connections that end at it, and of those that it opens."""
 
     def reply(self, reply: Reply) -> None: ...
 
@@ -77,11 +77,15 @@ Watcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
 
 
 class Machine:
-    """``boot(machine)`` builds a node, the incarnation's hooks and its watcher; ``after_event`` is called when an event
-    was handled and carried out (checks); ``gone`` when the process has ended; ``ended`` before that, if it ended itself
-    for no fault of the disk (with its last words); ``report`` keeps the evidence of faults.
+    """One node's machine.
 
-    ``silent``: without power, so that nobody is told. ``disk_fails``: a fault struck the disk, so the node may end.
+    ``boot(machine)`` builds a node, the incarnation's hooks and its watcher. ``after_event`` is called for the checks
+    when an event was handled and carried out. ``gone`` is called when the process has ended. ``ended`` is called before
+    that, with the node's last words, if the node ended itself and no fault of the disk was to blame. ``report`` keeps
+    the evidence of faults.
+
+    A ``silent`` machine has no power, so that nobody is told. With ``disk_fails`` a fault struck the disk, so the node
+    may end.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class Machine:
 
     @property
     def accepts(self) -> bool:
-        """Connections are accepted: its doors are open (a stopped process's kernel still accepts)."""
+        """Returns whether connections are accepted. The kernel of a stopped process still accepts them."""
         return self.node is not None and self.node.listening
 
     @property
@@ -151,7 +155,7 @@ class Machine:
         return self.node is not None and self.node.ready
 
     def start(self) -> None:
-        """A new incarnation over the same disk. No effect while one lives."""
+        """Starts a new incarnation over the same disk. Does nothing while one lives."""
         if self.node is not None:
             return
         assert self.network is not None
@@ -175,7 +179,8 @@ class Machine:
             self._failed(failure)
 
     def give(self, incarnation: int, event: Event) -> None:
-        """One event for that incarnation; later ones ignore it. Waits in the inbox while the process is stopped."""
+        """Gives one event to that incarnation. Later incarnations ignore it. It waits in the inbox while the process is
+        stopped."""
         if self.node is None or incarnation != self.incarnation:
             return
         if self._inbox or self.paused_until_us > self.agenda.now_us:
@@ -184,12 +189,12 @@ class Machine:
         self._handle(event)
 
     def kill_now(self, power_loss: bool) -> None:
-        """From outside, between two events."""
+        """Kills the node from outside, between two events."""
         if self.node is not None:
             self._die(power_loss)
 
     def terminate(self) -> None:
-        """Asks it to end in good order (SIGTERM); a stopped process hears it when it goes on."""
+        """Asks the node to end in good order (SIGTERM). A stopped process sees the signal when it goes on."""
         if self.node is None or self._stopping:
             return
         if self.paused:
@@ -265,7 +270,7 @@ class Machine:
             self._die(power_loss=False)
 
     def _failed(self, failure: Exception) -> None:
-        """It ended itself; ``ended`` hears of it unless a fault had struck its disk."""
+        """Handles a node that ended itself. ``ended`` is called unless a fault had struck its disk."""
         if not self.disk_fails:
             self._ended(self, str(failure))
         self.restart_after_us = RESTART_AFTER_FAILURE_US
@@ -291,7 +296,7 @@ class Machine:
         carriers = self._carriers
         for effect in effects:
             kind = effect.__class__
-            if kind is not Note:  # A watcher has taken those.
+            if kind is not Note:  # The watcher has taken the notes.
                 carriers[kind](effect)
 
     def _reply(self, reply: Reply) -> None:
@@ -338,4 +343,4 @@ def _between(random: Random, bounds: tuple[int, int]) -> int:
 
 
 def _unwatched(now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-    """Nobody looks."""
+    """The watcher of a machine that nobody watches."""

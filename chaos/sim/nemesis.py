@@ -36,8 +36,11 @@ class _Struck:
 
 
 class Nemesis:
-    """``sink`` gets each row of evidence. ``coverage``: how often by (kind, role, state) of what was struck.
-    ``reconfigure``: with which settings a node is started from now on; ``clients``: what plays a behaviour."""
+    """Does the timed faults.
+
+    ``sink`` gets each row of evidence. ``coverage`` counts strikes by (kind, role, state) of what was struck.
+    ``reconfigure`` sets with which settings a node is started from now on. ``clients`` plays a behaviour.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Nemesis:
         return self._by_name[name]
 
     def plan(self, from_us: int, until_us: int) -> None:
-        """The load begins; nothing begins any more at ``until_us``."""
+        """Plans the faults when the load begins. No fault begins at ``until_us`` or later."""
         self._until_us = until_us
         for fault in self._timed:
             at_us = int(fault.sim_at_s * 1_000_000) * self._randoms[fault.name].randint(*AT_SPREAD) // 100
@@ -77,14 +80,14 @@ class Nemesis:
                 self._agenda.at(begin_us, self._begin, fault, hit + 1)
 
     def heal(self) -> None:
-        """What still lasts ends now."""
+        """Ends the faults that still last."""
         self._until_us = -1
         heals, self._heals = self._heals, []
         for heal in heals:
             heal()
 
     def report(self, row: FaultRow) -> None:
-        """Evidence from an interceptor or a preset, before the fault happens."""
+        """Takes evidence from an interceptor or a preset, before the fault happens."""
         fault = self._by_name.get(row.name)
         if fault is not None and row.target.startswith("node-"):
             node_id = int(row.target[5:])
@@ -125,7 +128,7 @@ class Nemesis:
         self._agenda.after(lasts_us, self._heal_one, heal)
 
     def _struck(self, fault: Fault) -> _Struck | None:
-        """None: what it shall strike is not there now."""
+        """Begins the fault. Returns None if what it shall strike is not there now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
             pairs = self.targets.links(fault.link, random)
@@ -142,7 +145,8 @@ class Nemesis:
         return _Struck(machines[node_id], [links.between(*pair) for pair in around], f"node-{node_id}")
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
-        """The links that a fault of a node cuts; None: there is no active controller now, or it is the node itself."""
+        """Returns the links that a fault of a node cuts. Returns None if there is no active controller now, or if the
+        node is the controller itself."""
         if fault.kind == "node_cut_from_controller":
             controller = self.targets.node("leader", self._randoms[fault.name])
             return None if controller in (None, node_id) else [(node_id, controller), (controller, node_id)]
@@ -198,7 +202,7 @@ _BY_ITSELF: dict[str, Callable[[Nemesis, Fault, int], None]] = {
 
 
 def _end_of(pairs: Sequence[tuple[int, int]]) -> int:
-    """The node that stands for a struck link: the one end where there are several links, else who is dialled."""
+    """Returns the node that stands for struck links: their common end if there are several, else the dialled node."""
     source, target = pairs[0]
     several = len(pairs) > 1 and all(pair[0] == source for pair in pairs)
     return source if several and source != CLIENTS else target

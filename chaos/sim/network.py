@@ -1,7 +1,7 @@
-"""All connections of a run: brings requests of clients and nodes to nodes and answers back, as values.
+"""All connections of a run. The network brings requests of clients and nodes to nodes, and answers back, as values.
 
-A seeded share of the messages goes through the codec both ways and must come out equal, so that the two worlds cannot
-drift apart while most messages cost no coding.
+A seeded share of the messages goes through the codec both ways and must come out equal. So the simulator cannot drift
+away from the wire's format, while most messages cost no coding.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ def tag_of(client_id: str, action: ClientRequest) -> Tag:
 
 
 class Network:
-    """``machines`` by node number; a node's address is ``(f"node-{n}", 9092)``. ``coded_share`` of the messages, drawn
-    from ``codec``, goes through the codec."""
+    """``machines`` is by node number, and a node's address is ``(f"node-{n}", 9092)``. ``coded_share`` of the messages,
+    drawn from ``codec``, goes through the codec."""
 
     def __init__(
         self, machines: Sequence[Machine], links: Links, codec: Random, coded_share: float = CODED_SHARE
@@ -54,14 +54,14 @@ class Network:
         return Address(f"node-{node}", 9092)
 
     def add(self, machine: Machine) -> None:
-        """One that clients reach at its number's address, but that is none of ``machines``."""
+        """Adds a machine that clients reach at its number's address, but that is none of ``machines``."""
         self._by_address[self.address(machine.node_id)] = machine
         machine.network = self
 
     # From clients
 
     def connect(self, client: Caller, address: Address) -> Connection | None:
-        """Begins to open a connection; None if there is no such host."""
+        """Begins to open a connection. Returns None if there is no such host."""
         machine = self._by_address.get(address)
         return None if machine is None else self._open(client, CLIENTS, machine)
 
@@ -86,7 +86,7 @@ class Network:
         channel.send(send)
 
     def dial(self, caller: Caller, source: int, target: int) -> Connection | None:
-        """Begins to open a connection between nodes; None if there is no such node."""
+        """Begins to open a connection between nodes. Returns None if there is no such node."""
         machine = self._by_address.get(self.address(target))
         return None if machine is None else self._open(caller, source, machine)
 
@@ -135,7 +135,8 @@ class Network:
             connection.node.give(connection.incarnation, event)
 
     def _next_request(self, connection: Connection) -> None:
-        """The node has answered one; a driver gives the next of a connection only then."""
+        """Gives the node the connection's next request. A driver does so only when the node has answered the one
+        before."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
             connection.node.give(connection.incarnation, connection.waiting.popleft())
@@ -166,7 +167,7 @@ class Network:
         connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
 
     def close(self, number: int) -> None:
-        """The node closes it, after what was sent before."""
+        """Closes the connection from the node's side, after what was sent before."""
         connection = self._connections.pop(number, None)
         if connection is not None and connection.node_open:
             connection.node_open = False
@@ -174,7 +175,7 @@ class Network:
             connection.link.agenda.after(0, connection.node.give, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
-        """What is under way to the client is lost with the connection. The machine tells the node."""
+        """Loses what is under way to the client, with the connection. The machine tells the node."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.discards = True
@@ -182,8 +183,11 @@ class Network:
             connection.send_down(connection.client.lost, connection, "reset")
 
     def node_gone(self, machine: Machine, silent: bool) -> None:
-        """Its process ended. The kernel resets what it had open; without power (``silent``) nobody is told: whoever
-        waits for it runs into timeouts, until the machine is back and resets what it does not know."""
+        """Ends the connections of a node whose process ended.
+
+        The kernel resets what the process had open. Without power (``silent``) nobody is told. Then peers run into
+        timeouts, until the machine is back and resets connections that it does not know.
+        """
         inward = self._where(lambda each: each.node is machine)
         channels = [key for key in self._channels if key[0] == machine.node_id]
         outward = [channel.abandoned() for channel in map(self._channels.pop, channels)]
@@ -200,7 +204,7 @@ class Network:
         self._silent[machine.node_id] = [*inward, *(each for each in outward if each is not None)]
 
     def node_back(self, machine: Machine) -> None:
-        """Its kernel runs again after a power loss."""
+        """Called when the machine's kernel runs again after a power loss."""
         for connection in self._silent.pop(machine.node_id, ()):
             if connection.node is machine:
                 connection.send_down(connection.client.lost, connection, "reset")
@@ -210,7 +214,7 @@ class Network:
     # Faults of links
 
     def reset(self, connection: Connection) -> None:
-        """Both sides learn that the connection is gone."""
+        """Tells both sides that the connection is gone."""
         if connection.number in self._connections:
             self.discard(connection.number)
             connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))

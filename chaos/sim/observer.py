@@ -1,4 +1,4 @@
-"""Watches one incarnation: its notes and, where somebody wants them, the rows of its trace go to the checks."""
+"""Watches one incarnation: hands its notes to the checks, and the rows of its trace if somebody wants them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """``keep``: gets every row of the trace; None: only rows that a check wants are made at all, and of requests only
-    those of clients, and what followers ask in a session."""
+    """``keep`` gets every row of the trace.
+
+    If it is None, only rows that a check wants are made. For requests these are those of clients, and followers'
+    requests in a session.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A node's channel to another node: dials on demand, sends in order, and ends all that waits when it breaks."""
+"""A node's channel to another node. It dials on demand and sends in order. When it breaks, all waiting requests end."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ NO_SUCH_NODE_AFTER_US = 1
 
 
 class PeerChannel:
-    """Of one incarnation of ``machine``. Implements chaos.sim.links.Caller."""
+    """A channel of one incarnation of ``machine``. Implements chaos.sim.links.Caller."""
 
     def __init__(self, machine: "Machine", peer: int, channel: Channel, network: "Network") -> None:
         self.name = f"node-{machine.node_id}"
@@ -31,7 +31,7 @@ class PeerChannel:
         self._checked_at_us = -1
 
     def send(self, send: Send) -> None:
-        """Answered by one PeerReply, or with all others of the channel by one PeerDown."""
+        """Sends a request. One PeerReply answers it, or one PeerDown ends it with all others of the channel."""
         agenda = self._machine.agenda
         if self._connection is None:
             self._connection = self._network.dial(self, self._machine.node_id, self._peer)
@@ -49,7 +49,7 @@ class PeerChannel:
             self._unsent.append(send)
 
     def abandoned(self) -> Connection | None:
-        """The node ended; the connection that it leaves, if any."""
+        """Called when the node ended. Returns the connection that it leaves, if any."""
         connection, self._connection = self._connection, None
         if connection is None or not connection.client_open:
             return None
@@ -65,7 +65,7 @@ class PeerChannel:
         unsent, self._unsent = self._unsent, []
         for send in unsent:
             self._network.request_of_peer(connection, send)
-        self._give(PeerUp(self._peer, self._channel))  # Last: it may lead to another Send.
+        self._give(PeerUp(self._peer, self._channel))  # This comes last because it may lead to another Send.
 
     def refused(self, connection: Connection) -> None:
         self.lost(connection, "refused")
@@ -82,7 +82,7 @@ class PeerChannel:
     # Time
 
     def _check_deadlines(self, at_us: int) -> None:
-        """One check is planned for a channel, at the earliest deadline known when it was planned."""
+        """Checks the deadlines. One check is planned for a channel, at the earliest deadline known at planning."""
         if at_us != self._checked_at_us:
             return
         self._checked_at_us = -1

@@ -11,7 +11,7 @@ from reports.rows import FaultRow
 
 
 class MachinePowers:
-    """``restart_after_us``: by a rule's name, how long its kill lasts; -1 for ever."""
+    """``restart_after_us`` says, by a rule's name, how long its kill lasts (-1 for ever)."""
 
     def __init__(self, machine: Machine, agenda: Agenda, restart_after_us: Callable[[str], int]) -> None:
         self._machine = machine

@@ -1,4 +1,4 @@
-"""A rolling bounce: each node in turn is told to end, and comes back with other settings, one after the other."""
+"""A rolling bounce: one node after the other is told to end, and comes back with other settings."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,8 @@ LOOK_AGAIN_US = 50_000
 
 
 class RollingBounce:
-    """``reconfigure``: what a node's next incarnations are started with; ``struck``: a node is told to end now."""
+    """``reconfigure`` sets what a node's next incarnations are started with. ``struck`` is called when a node is told
+    to end."""
 
     def __init__(
         self,
@@ -32,14 +33,14 @@ class RollingBounce:
         self._next(0)
 
     def stop(self) -> None:
-        """Those that have not been stopped yet never will be."""
+        """Ends the bounce: nodes that have not been stopped yet never will be."""
         self._over = True
 
     def _next(self, number: int) -> None:
         if self._over or number == len(self._machines):
             return
         machine = self._machines[number]
-        if not machine.ready:  # Somebody killed it, or it is busy starting: a person waits too.
+        if not machine.ready:  # Another fault killed it, or it is starting: an operator waits too.
             self._agenda.after(LOOK_AGAIN_US, self._next, number)
             return
         self._reconfigure(machine.node_id, self._fault.config)

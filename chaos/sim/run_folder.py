@@ -29,7 +29,7 @@ JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
 
 
 def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
-    """Everything that a judge needs; the world must have kept its trace. Gives the folder back."""
+    """Writes everything that a judge needs, and returns the folder. The world must have kept its trace."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
     for rows in world.history.tables:
@@ -86,7 +86,8 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
 
 
 def _promised(world: World) -> tuple[str, ...]:
-    """Of this one run: faults that this seed did not draw take no promise back. None listed: all are promised."""
+    """Returns what this one run promises. Faults that this seed did not draw take no promise back. If the scenario
+    lists none, all are promised."""
     listed = world.scenario.guarantees
     if not world.history.writes_promised:
         listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
@@ -94,12 +95,13 @@ def _promised(world: World) -> tuple[str, ...]:
 
 
 def _is_judged_here(check: Check) -> bool:
-    """What a full answer held is told by no table, though what it left out is."""
+    """Returns whether the simulator judges this guarantee itself. No table tells what a full answer held, only what it
+    left out."""
     return check.guarantee in JUDGED_HERE or isinstance(check, FullAnswerExact)
 
 
 def _judged(check: Check, events: int) -> JudgedCheck:
-    """An invariant that was looked at after every event."""
+    """Returns the manifest's entry of an invariant that was looked at after every event."""
     first = check.violations[0] if check.violations else None
     return JudgedCheck(
         guarantee=check.guarantee,

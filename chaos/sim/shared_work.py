@@ -1,6 +1,6 @@
-"""Work that all nodes of a simulated cluster do alike is done once: coding the same records of the metadata log.
+"""Does once what all nodes of a simulated cluster do alike: coding the same records of the metadata log.
 
-Only pure functions between bytes and frozen values; what a node may do with the value does not depend on who made it.
+Only pure functions between bytes and frozen values are shared, so it does not matter which node made a value.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ _ALIKE: tuple[tuple[Any, str], ...] = (
 
 @contextmanager
 def shared_coding() -> Iterator[None]:
-    """While inside, what was decoded or encoded once is not decoded or encoded again. A mutant's codec stays in place:
-    it is what is remembered."""
+    """Inside the block nothing is decoded or encoded twice. A mutant's codec stays in place, and its results are what
+    is remembered."""
     own = [getattr(module, name) for module, name in _ALIKE]
     once = {each: lru_cache(REMEMBERED)(each) for each in own}
     for (module, name), each in zip(_ALIKE, own, strict=True):

@@ -1,4 +1,4 @@
-"""The second cluster, to which a mirror copies: one node on the same network, that no fault strikes and no check
+"""The second cluster, to which a mirror copies. It is one node on the same network, which no fault strikes and no check
 watches."""
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ CLUSTER_ID = "crucible-simulated-target"
 
 
 def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> Machine:
-    """``number``: behind those of the cluster that is mirrored; the node's address is that of this number."""
+    """Builds the node. ``number`` follows those of the mirrored cluster's nodes, and determines the node's address."""
     config = BrokerConfig.parse({"crucible.cluster.id": CLUSTER_ID})
 
     def boot(machine: Machine) -> tuple[SimulatedNode, Sequence[Hooks], Watcher]:
@@ -36,11 +36,11 @@ def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> 
 
 
 def _unwatched(now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-    """Its clients judge it."""
+    """Does nothing: only clients judge this node."""
 
 
 def _nothing(*_: object) -> None:
-    """Nobody asks."""
+    """Does nothing: nobody asks this node's machine for it."""
 
 
 def _ended(machine: Machine, story: str) -> None:

@@ -39,7 +39,7 @@ class TraceHash:
             coded = request_bytes(action, event.correlation_id).hex() if event.body is not None else ""
             self.add(f"{now} request {event.connection} {event.tag} {coded}")
         elif isinstance(event, PeerReply):
-            # Its content was hashed where it was sent from, coded.
+            # The content was hashed, coded, where it was sent.
             self.add(f"{now} peer reply {event.peer} {event.channel} {event.token}")
         else:
             self.add(f"{now} {event}")

@@ -1,4 +1,4 @@
-"""What a simulated run came to, and the exit code for it."""
+"""The result of a simulated run, and the exit code for it."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,11 @@ NODE_ENDED = ("NodeFailed", "StartRefused")
 
 @dataclass(frozen=True, slots=True)
 class SimVerdict:
-    """``reasons``: why it is INVALID or CRASHED. ``trace_hash``: of single seeds only, else empty.
-    ``mutant_calls``: how often the mutant's replacement ran, -1 without a mutant."""
+    """The result of one run.
+
+    ``reasons`` say why it is INVALID or CRASHED. ``trace_hash`` is empty unless a single seed was played.
+    ``mutant_calls`` counts how often the mutant's replacement ran; it is -1 without a mutant.
+    """
 
     scenario: str
     seed: int
@@ -39,11 +42,12 @@ class SimVerdict:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Names of the guarantees that were broken, each once, in the order in which they broke."""
+        """Returns the names of the broken guarantees, each once, in the order in which they broke."""
         return tuple(dict.fromkeys(each.guarantee for each in self.violations))
 
     @property
     def red(self) -> bool:
-        """What a mutant must come to: a broken guarantee, or a node that found out itself and ended."""
+        """Returns whether the run came to what a mutant must come to: a broken guarantee, or a node that noticed the
+        damage itself and ended."""
         ended = self.outcome is Outcome.CRASHED and self.reasons[0].startswith(NODE_ENDED)
         return ended or self.outcome is Outcome.FAILED

@@ -47,15 +47,15 @@ LOOK_EVERY = 8
 
 
 class RunStuckError(Exception):
-    """A phase of the run did not end in its (virtual) time; the message says which."""
+    """A phase of the run did not end in its (virtual) time. The message says which."""
 
 
 class World:
-    """Plays once. ``hashed``: also hash all that happens (slower); ``keep_trace``: keep the trace rows;
-    ``coded_share``: how many of the messages go through the codec (1.0: all, which is slower, too).
+    """Plays one run.
 
-    ``scenario``: as it is drawn for the seed (its swarm, if it has one, must be explicit faults already:
-    chaos/search/swarm.py).
+    With ``hashed`` it also hashes all that happens (slower). With ``keep_trace`` it keeps the trace rows.
+    ``coded_share`` of the messages go through the codec (1.0 means all, which is slower too). ``scenario`` is what was
+    drawn for the seed. If it has a swarm, that must be explicit faults already (chaos/search/swarm.py).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class World:
     # The run
 
     def play(self) -> None:
-        """All phases. Raises RunStuckError, or whatever a bug of ours raises."""
+        """Plays all phases. Raises RunStuckError, or whatever a bug of ours raises."""
         with shared_coding(), self._touched.noted():
             self._play()
 
@@ -119,7 +119,7 @@ class World:
         self._load([self._client(each) for each in writers], readers)
         self._converge()
         self._last_look(fleet)
-        self._converge()  # Once more: a record of the controller's own upkeep may have come during that look.
+        self._converge()  # Again, since the controller's upkeep may have added a record meanwhile.
         self.stage = "end"
         self.cluster.compare_all()
         self._watching.end(self.agenda.now_us, self.history)
@@ -149,7 +149,7 @@ class World:
                 client.stop()
             self._until(DRAIN_US, lambda clients=clients: all(client.finished for client in clients))  # type: ignore[misc]
             if clients is writers:
-                self._replicas_converge()  # What no replica but the leader has yet is nothing to read.
+                self._replicas_converge()  # Readers see only what is replicated.
                 self._groups_settle(healed_us)
 
     def _replicas_converge(self) -> None:
@@ -161,7 +161,7 @@ class World:
                     return
 
     def _groups_settle(self, healed_us: int) -> None:
-        """Members stay until each partition has an owner, for as long as the timeouts of their groups allow."""
+        """Keeps members until each partition has an owner, for as long as the timeouts of their groups allow."""
         end_us = max(healed_us + self._settle_us, self.agenda.now_us)
         while not self._assigned.reached():
             for _ in range(LOOK_EVERY):
@@ -233,7 +233,7 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
 
 
 def _subscribed(load: Load) -> dict[str, list[Place]]:
-    """The partitions that members share, by group."""
+    """Returns the partitions that members share, by group."""
     partitions = {topic.name: topic.partitions for topic in load.topics}
     topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
     if load.mirror is not None:
@@ -244,8 +244,11 @@ def _subscribed(load: Load) -> dict[str, list[Place]]:
 
 
 def _settle_us(load: Load) -> int:
-    """From the heal until each partition must have its owner: a coordinator is elected and has loaded, the session of
-    who is gone runs out, and members that are there take part in two rebalances."""
+    """Returns the time from the heal until each partition must have its owner.
+
+    In that time a coordinator is elected and loads, sessions of members that are gone run out, and the members that are
+    there take part in two rebalances.
+    """
     slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in load.groups), default=0)
     mirrors = 0 if load.mirror is None else load.mirror.session_timeout_ms + 2 * MIRROR_REBALANCE_MS
     return (ELECTION_MS + max(slowest, mirrors)) * 1000
@@ -257,8 +260,11 @@ def _replica_view(scenario: Scenario, trouble: Trouble, touched: TouchedLogs) ->
 
 
 def _promises_writes(scenario: Scenario) -> bool:
-    """Acknowledged writes survive a kill; a power loss only if each is flushed before its answer, or if others hold
-    them (where they do not, ReplicaView says so)."""
+    """Returns whether acknowledged writes must survive.
+
+    They survive a kill. They survive a power loss only if each is flushed before its answer, or if other replicas hold
+    them (ReplicaView says where they do not).
+    """
     loses_power = any(fault.kind == "node_powered_off" for fault in scenario.faults)
     return not loses_power or _is_flushed(scenario) or scenario.load.hot.replicas > 1
 
@@ -268,7 +274,7 @@ def _is_flushed(scenario: Scenario) -> bool:
 
 
 def _unpromised(scenario: Scenario) -> tuple[str, ...]:
-    """Producers that wait for one of several replicas only. They are numbered through all groups."""
+    """Returns the producers that wait for only one of several replicas. Producers are numbered through all groups."""
     asked = [group.acks for group in scenario.load.in_simulator.producers for _ in range(group.count)]
     several = scenario.load.hot.replicas > 1
     return tuple(f"producer-{number}" for number, acks in enumerate(asked) if several and acks == 1)
