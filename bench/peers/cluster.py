@@ -1,4 +1,4 @@
-"""Brokers under measurement, whoever made them: one node or several, launched, struck, measured, always ended."""
+"""Clusters under measurement, of either system and of one node or several. They are always ended."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

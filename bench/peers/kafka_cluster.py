@@ -1,4 +1,4 @@
-"""Combined nodes of Apache Kafka in KRaft mode: started, struck, started again, always ended."""
+"""Combined nodes of Apache Kafka in KRaft mode. They can be killed and started again, and are always ended."""
 
 import signal
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""One broker process under measurement, whoever made it: launched, struck, launched again, always ended."""
+"""One broker process under measurement, of either system. It can be killed and launched again, and is always ended."""
 
 import os
 import signal

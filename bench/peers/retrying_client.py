@@ -1,4 +1,4 @@
-"""A client that goes on until it has what it wants, whatever happens to the nodes: topics, acknowledgements."""
+"""A client that retries until its topic is created or its record acknowledged, whatever happens to the nodes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A client that goes on until its commit is accepted, whoever coordinates its group meanwhile."""
+"""A client that retries until its commit is accepted, even if the group's coordinator changes."""
 
 from bench.peers.retrying_client import RetryingClient
 from reference_broker.client import group_requests as requests

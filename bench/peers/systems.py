@@ -1,4 +1,4 @@
-"""The two makers of brokers that are laid side by side."""
+"""The two systems that are compared: the reference broker and Apache Kafka."""
 
 from bench.peers import kafka_cluster, reference
 from bench.peers.cluster import System

@@ -1,4 +1,4 @@
-"""What the measurements share: brokers that are up at the same time, and somebody who is told how far they are."""
+"""The context that measurements share: brokers that are up at the same time, and a listener for progress."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""A group's coordinator is killed: how long until a commit is accepted again, the same timeouts on both."""
+"""Measures how long no commit is accepted after a group's coordinator is killed, with the same timeouts on both."""
 
 import signal
 import time

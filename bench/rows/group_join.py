@@ -1,4 +1,4 @@
-"""A new consumer of a new group: from its first request to its first record, with Kafka's default delay and without."""
+"""Measures a new consumer of a new group from first request to first record, with Kafka's default delay and without."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A rebalance of many members: all join anew at once, sync at once, and have their assignments."""
+"""Measures a rebalance of many members, which all join again at once and sync at once, until all are assigned."""
 
 import time
 from collections.abc import Sequence
