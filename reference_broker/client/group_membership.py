@@ -379,10 +379,10 @@ class GroupMembership:
     def _sync_answered(self, now_us: int, body: object) -> None:
         answer = cast("SyncGroupResponse", body)
         error = error_of(answer.error_code)
-        joined = self._joined
-        assert joined is not None, "an answer to no SyncGroup"
         if self._leaving or self.state is MemberState.LEAVING:
             return
+        joined = self._joined
+        assert joined is not None, "an answer to no SyncGroup"
         if error:
             self._refused(now_us, error)
             return

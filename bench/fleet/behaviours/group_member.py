@@ -344,14 +344,20 @@ class GroupMember:
 
     def _is_time_to_end(self, life: Life) -> bool:
         if not self._is_stopping:
-            return 0 < self.member.stay_us <= self._now_us - life.came_us
+            return self._has_share(life) and 0 < self.member.stay_us <= self._now_us - life.came_us
         late = self._now_us - self._stopping_at_us >= self.settings.drain_us
-        return self._leaving or late or self._has_caught_up(life.consumer)
+        return self._leaving or late or self._has_caught_up(life)
 
-    def _has_caught_up(self, consumer: GroupConsumer) -> bool:
-        held, membership = consumer.partitions.held, consumer.membership
-        if membership is not None and membership.state is not MemberState.STABLE:
+    @staticmethod
+    def _has_share(life: Life) -> bool:
+        """Who left while it joins would hold up the others until its session ends."""
+        membership = life.consumer.membership
+        return membership is None or membership.state is MemberState.STABLE
+
+    def _has_caught_up(self, life: Life) -> bool:
+        if not self._has_share(life):
             return False
+        consumer, held = life.consumer, life.consumer.partitions.held
         quiet = all(self._history.quiet.get(each, 0) >= QUIET_FETCHES for each in held)
         return quiet and not consumer.has_records and not self.sink.holds(held)
 

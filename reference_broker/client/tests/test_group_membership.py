@@ -395,3 +395,19 @@ def test_a_member_that_has_stepped_out_can_leave_for_good():
     membership.take_events()
     membership.next_request(0)
     assert (membership.take_events(), membership.state) == ([Left(-1)], MemberState.LEFT)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
+def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance_hears_its_answer(error):
+    membership = joined_member(T0, protocols=COOPERATIVE)
+    membership.rejoin()
+    ask(membership, 0, requests.JOIN_GROUP)
+    membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
+    ask(membership, 0, requests.SYNC_GROUP)
+    membership.leave()
+    membership.told(0, error, membership.identity)
+    membership.answered(0, given(T0))
+    membership.release()
+    assert membership.take_events()[-1] == Lost((T0,), 1)
+    membership.next_request(0)
+    assert membership.state is MemberState.LEAVING or membership.is_over
