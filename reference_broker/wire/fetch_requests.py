@@ -25,12 +25,10 @@ from reference_broker.wire.reading import (
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
 Partitions: TypeAlias = tuple[list[FetchPartition], int]
-_Head: TypeAlias = tuple[int, int, int, int, int, int, int]
-"""The numbers with which a request begins: the first fields of FetchRequest."""
+_Rest: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic], str, int]
+"""Topics, forgotten topics, rack, and the offset behind them."""
 
 _HEAD_4: Final = Struct(">iiiib")
-_NO_SESSION: Final = (0, -1)
-"""Session ID and epoch of versions that carry none."""
 _HEAD_7: Final = Struct(">iiiibii")
 _HEAD_15: Final = Struct(">iiibii")
 _PARTITION_4: Final = Struct(">iqi")
@@ -55,40 +53,57 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> FetchReques
 
 
 def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    head: _Head
+    replica_id, session_id, session_epoch = -1, 0, -1
     if version >= 15:
-        head = (-1, *_HEAD_15.unpack_from(frame, offset))
+        numbers = _HEAD_15.unpack_from(frame, offset)
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = numbers
         offset += _HEAD_15.size
     elif version >= 7:
-        head = _HEAD_7.unpack_from(frame, offset)
+        numbers = _HEAD_7.unpack_from(frame, offset)
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = numbers
         offset += _HEAD_7.size
     else:
-        head = (*_HEAD_4.unpack_from(frame, offset), *_NO_SESSION)
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_4.unpack_from(frame, offset)
         offset += _HEAD_4.size
-    if version < 12:
-        return _decode_legacy_rest(version, head, frame, offset)
     topics: list[FetchTopic] = []
     forgotten: list[ForgottenTopic] = []
     rack_id = ""
-    if frame[offset] == 1:
-        offset += 1
+    if version < 12:
+        topics, forgotten, rack_id, offset = _legacy_rest(version, frame, offset)
     else:
-        topics, offset = _flexible_topics(version, frame, offset)
-    if frame[offset] == 1:
-        offset += 1
-    else:
-        forgotten, offset = _flexible_forgotten(version, frame, offset)
-    if frame[offset] == 1:
-        offset += 1
-    else:
-        rack_id, offset = read_compact_string(frame, offset)
-    request = FetchRequest(*head, topics, forgotten, rack_id)
+        # Most requests of a session name nothing.
+        if frame[offset] == 1:
+            offset += 1
+        else:
+            topics, offset = _flexible_topics(version, frame, offset)
+        if frame[offset] == 1:
+            offset += 1
+        else:
+            forgotten, offset = _flexible_forgotten(version, frame, offset)
+        if frame[offset] == 1:
+            offset += 1
+        else:
+            rack_id, offset = read_compact_string(frame, offset)
+    request = FetchRequest(
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack_id,
+    )
+    if version < 12:
+        return request, offset
     if frame[offset] == 0:
         return request, offset + 1
     return with_request_tags(version, request, frame, offset)
 
 
-def _decode_legacy_rest(version: int, head: _Head, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+def _legacy_rest(version: int, frame: Frame, offset: int) -> _Rest:
     topics: list[FetchTopic] = []
     forgotten: list[ForgottenTopic] = []
     rack_id = ""
@@ -106,7 +121,7 @@ def _decode_legacy_rest(version: int, head: _Head, frame: Frame, offset: int) ->
             forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
     if version >= 11:
         rack_id, offset = read_legacy_string(frame, offset)
-    return FetchRequest(*head, topics, forgotten, rack_id), offset
+    return topics, forgotten, rack_id, offset
 
 
 def _indexes(frame: Frame, count: int, offset: int) -> tuple[list[int], int]:

@@ -4,10 +4,9 @@ A look costs the same whatever the partition holds, and reads no records. Order 
 Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
@@ -24,6 +23,9 @@ from reference_broker.wire.fetch import (
 )
 
 READ_COMMITTED = 1
+
+Offsets: TypeAlias = tuple[int, int, int]
+"""High watermark, last stable offset, log start offset."""
 
 
 class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
@@ -46,13 +48,15 @@ def reader_of(request: FetchRequest) -> Reader:
 
 @dataclass(slots=True)
 class Look:
-    """``data``: the partition's part of an answer, without records until they are read.
+    """What a look found. ``problem`` is what an answer tells of a partition that fails, or whose log diverges from the
+    fetcher's. Any other partition has ``offsets``: its high watermark, last stable offset and log start offset.
 
-    ``available_bytes``: 0 if there is nothing to read, else between 1 and the partition's limit. ``end_offset``: how
-    far the reader may read. ``there_bytes``: what is there to read, without that limit.
+    ``available_bytes`` is 0 if there is nothing to read, else between 1 and the limit of the partition. ``end_offset``
+    is how far the reader may read. ``there_bytes`` is what there is to read, without that limit.
     """
 
-    data: PartitionData
+    problem: PartitionData | None
+    offsets: Offsets = (-1, -1, -1)
     available_bytes: int = 0
     end_offset: int = 0
     there_bytes: int = 0
@@ -74,27 +78,25 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader) -> 
         if end.epoch < 0 or end.end_offset < 0:
             return failed(cached.index, ErrorCode.offset_out_of_range)
         if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
-            return Look(replace(state(cached.index, log), diverging_epoch=EpochEndOffset(end.epoch, end.end_offset)))
+            diverging = EpochEndOffset(end.epoch, end.end_offset)
+            return Look(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
     if cached.fetch_offset > log.log_end_offset:
         return failed(cached.index, ErrorCode.offset_out_of_range)
     return _readable(log, cached, reader)
 
 
-def state(index: int, log: PartitionLog, aborted: Sequence[AbortedTransaction] | None = None) -> PartitionData:
-    """What an answer tells of a partition that can be read, without records."""
-    return PartitionData(index, 0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted)
+def offsets_of(log: PartitionLog) -> Offsets:
+    return log.high_watermark, log.last_stable_offset, log.log_start_offset
 
 
 def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Look:
-    # No transaction is served, so none was aborted.
-    data = state(cached.index, log, [] if reader is Reader.COMMITTED else None)
-    end_offset = readable_end(log, reader)
+    end_offset, offsets = readable_end(log, reader), offsets_of(log)
     if cached.fetch_offset >= end_offset:
-        return Look(data)
+        return Look(None, offsets)
     there_bytes = log.bytes_between(cached.fetch_offset, end_offset)
     if there_bytes == 0:  # only holes: the records were compacted away or were never kept
-        return Look(data)
-    return Look(data, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
+        return Look(None, offsets)
+    return Look(None, offsets, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
 
 
 def readable_end(log: PartitionLog, reader: Reader) -> int:
@@ -140,28 +142,33 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
 
 
 def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:
-    return Look(PartitionData(index, int(error), -1, current_leader=leader))
+    return Look(_failure(index, error, leader))
 
 
-def read_records(cached: CachedPartition, found: Look, max_bytes: int, at_least_one: bool) -> None:
-    """Adds the records to what was ``found``: whole batches, at most ``max_bytes`` unless ``at_least_one`` is needed.
+def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> PartitionData:
+    return PartitionData(index, int(error), -1, current_leader=leader)
+
+
+def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:
+    """With its records: whole batches, at most ``max_bytes`` unless ``at_least_one`` is needed.
 
     A disk that fails turns into KAFKA_STORAGE_ERROR for this partition alone.
     """
-    partition = cached.partition
-    if partition is None or not found.available_bytes:
-        return
+    if cached.partition is None or not found.available_bytes:
+        return told_of(cached, found, reader)
     try:
-        records = partition.log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
+        records = cached.partition.log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
     except OffsetOutOfRange:
-        found.data = failed(cached.index, ErrorCode.offset_out_of_range).data
+        return _failure(cached.index, ErrorCode.offset_out_of_range)
     except DiskError:
-        found.data = failed(cached.index, ErrorCode.kafka_storage_error).data
-    else:
-        found.data = _with_records(found.data, records)
+        return _failure(cached.index, ErrorCode.kafka_storage_error)
+    return told_of(cached, found, reader, records)
 
 
-def _with_records(data: PartitionData, records: bytes | memoryview) -> PartitionData:
-    """Made field by field, since ``dataclasses.replace`` takes five times as long."""
-    offsets = (data.high_watermark, data.last_stable_offset, data.log_start_offset)
-    return PartitionData(data.partition, 0, *offsets, data.aborted_transactions, -1, records)
+def told_of(cached: CachedPartition, found: Look, reader: Reader, records: bytes | memoryview = b"") -> PartitionData:
+    """The partition's part of an answer."""
+    if found.problem is not None:
+        return found.problem
+    aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None  # No transaction is served.
+    high_watermark, last_stable_offset, log_start_offset = found.offsets
+    return PartitionData(cached.index, 0, high_watermark, last_stable_offset, log_start_offset, aborted, -1, records)

@@ -16,9 +16,10 @@ from reference_broker.apis.records.fetch_reading import (
     Reader,
     failed,
     look,
-    read_records,
+    offsets_of,
+    read,
     reader_of,
-    state,
+    told_of,
 )
 from reference_broker.sessions.cached_partition import CachedPartition, divergence
 from reference_broker.sessions.fetch_session import FetchSession
@@ -78,15 +79,14 @@ class Fetch:
             return True
         leaders, request = self.broker.replication.leaders, self.request
         for cached in replicated:
-            partition, data = cached.partition, self.looks[cached].data
-            if partition is None or data.error_code or data.diverging_epoch is not None or not cached.is_of_partition:
+            partition = cached.partition
+            if partition is None or self.looks[cached].problem is not None or not cached.is_of_partition:
                 continue
-            log = partition.log
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
             if error:
                 self._note(cached, failed(cached.index, error))
-            elif (data.high_watermark, data.last_stable_offset) != (log.high_watermark, log.last_stable_offset):
-                self.looks[cached].data = state(cached.index, log, data.aborted_transactions)
+            else:
+                self.looks[cached].offsets = offsets_of(partition.log)
         leaders.tell()
         session_id = self.session.session_id
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
@@ -111,10 +111,10 @@ class Fetch:
         self.session.assess(cached, found.available_bytes)
         cached.there_bytes = found.there_bytes
         self.looks[cached] = found
-        data = found.data
-        failing = data.error_code != 0 or data.diverging_epoch is not None
-        news = data.error_code != cached.sent_error or divergence(data) != cached.sent_divergence
-        self.urgent = self.urgent or (failing and (news or cached.named))
+        problem = found.problem
+        if problem is not None and not self.urgent:
+            is_news = problem.error_code != cached.sent_error or divergence(problem) != cached.sent_divergence
+            self.urgent = is_news or cached.named
 
     def _is_answerable(self) -> bool:
         return self.urgent or self.session.available_bytes >= self.min_bytes
@@ -178,21 +178,22 @@ class Fetch:
     def _refresh_errors(self) -> None:
         """Why a partition is not led here may have changed without a change of any partition that is."""
         for cached, found in list(self.looks.items()):
-            if found.data.error_code:
+            if found.problem is not None and found.problem.error_code:
                 self._look(cached)
 
     def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
         """What the answer tells, in list order: what was read within the limits, and all that is news."""
-        told = self._read_within_limits()
+        answers = self._read_within_limits()
         for cached in self.session.changed:
-            data = self.looks[cached].data
-            if self.session.revision.reports(self.session, cached, data):
-                told[cached] = data
-        return sorted(told.items(), key=lambda item: self.session.place(item[0]))
+            if cached not in answers:
+                data = told_of(cached, self.looks[cached], self.reader)
+                if self.session.revision.reports(self.session, cached, data):
+                    answers[cached] = data
+        return sorted(answers.items(), key=lambda item: self.session.place(item[0]))
 
     def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
         """Reads in list order until the bytes are spent. The first partition with data may exceed both limits."""
-        told: dict[CachedPartition, PartitionData] = {}
+        answers: dict[CachedPartition, PartitionData] = {}
         missed: list[CachedPartition] = []
         left, first = self.max_bytes, True
         while (left > 0 or first) and len(missed) < MAX_MISSES and self.session.available_bytes:
@@ -203,20 +204,19 @@ class Fetch:
             if found is None:
                 found = look(self.broker, cached, self.reader)
                 cached.there_bytes = found.there_bytes
-            read_records(cached, found, min(cached.max_bytes, left), first)
-            data = found.data
+            data = read(cached, found, self.reader, min(cached.max_bytes, left), first)
             if data.records:
                 first = False
                 left -= len(data.records)
             if data.records or data.error_code:
-                told[cached] = data
+                answers[cached] = data
                 continue
             missed.append(cached)
             if left < cached.max_bytes:
                 break
         for cached in missed:
             self.session.queue(cached)
-        return told
+        return answers
 
     def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
         """In list order, so that those that move to its end keep their order among themselves."""
