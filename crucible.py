@@ -124,7 +124,7 @@ _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark
 
 
 @main.command("test", epilog=_examples("test --fast", "test", "test --only tests -- reference_broker -k session"))
-@click.option("--fast", is_flag=True, help="In about a minute: lint, format, contracts and quick tests; no Java.")
+@click.option("--fast", is_flag=True, help="In a minute and a half: lint, format, contracts and quick tests; no Java.")
 @click.option(
     "--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure, live and spark."
 )
