@@ -20,7 +20,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def fast(session: nox.Session) -> None:
-    """What needs no Java and starts no process, in about a minute."""
+    """What needs no Java and starts no process, in a minute and a half."""
     _crucible(session, "test", "--fast")
 
 
