@@ -50,7 +50,8 @@ def _keep_generation(
     old_leader: str,
     old: tuple[tuple[MemberProtocol, ...], int, int],
 ) -> None:
-    """Only the new ID is written. The member is told the generation once that is done."""
+    """Only the new ID is written. The member is told the generation once that is done. Its session begins anew then,
+    because the session may have ended while the member waited and was excused."""
     group, generation, instance = served.group, served.group.generation, request.group_instance_id
 
     def written(error: Error) -> None:
@@ -59,6 +60,7 @@ def _keep_generation(
             return
         if error is ErrorCode.none:
             served.answer_join(member_id, _kept(served, request, member_id, old_leader))
+            served.expect(member_id, group.members[member_id].session_timeout_ms)
             return
         served.answer_join(member_id, JoinAnswer(error))
         group.update(group.members[member_id], *old)

@@ -227,6 +227,21 @@ def test_a_static_member_that_is_silent_for_its_session_is_given_up() -> None:
     assert world.heartbeat(leader) is ErrorCode.rebalance_in_progress
 
 
+@pytest.mark.parametrize("error", [ErrorCode.none, ErrorCode.not_coordinator])
+def test_and_so_is_one_whose_new_id_took_longer_to_write_than_its_session(error: Error) -> None:
+    world = World()
+    leader, _ = pair(world)
+    world.partition.holds = True
+    again = world.join(instance="two")
+    world.alive_ms(12_000, leader)
+    assert not again.answers
+    assert len(world.group.members) == 2, "a member that waits for an answer is excused"
+    world.partition.writes[-1].written(error)
+    assert again.error is error
+    world.alive_ms(10_000, leader)
+    assert list(world.group.members) == [leader]
+
+
 def test_a_group_of_silent_static_members_does_not_keep_the_node_busy() -> None:
     """Whose rebalance timeout is over at once: the wait for somebody to join is not."""
     world = World()
