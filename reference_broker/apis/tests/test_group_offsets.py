@@ -52,7 +52,7 @@ def find(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str,
 
 def led() -> AdminWorld:
     """The offsets topic is there, and the topic ``t``."""
-    world = AdminWorld(**{"offsets.topic.num.partitions": "5"})
+    world = AdminWorld(offsets_topic_num_partitions="5")
     find(world, "g")
     world.ask(k19_create_topics, creation_of("t"))
     world.settle()
@@ -68,7 +68,7 @@ def commit(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = 
 
 
 def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
-    topics = None if topic is None else (OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=(0,)),)
+    topics = None if topic is None else (OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=(i32(0),)),)
     return OffsetFetchRequest(
         groups=tuple(OffsetFetchRequestGroup(group_id=GroupId(each), topics=topics) for each in groups)
     )
@@ -83,7 +83,7 @@ def told(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, 
 
 
 def test_the_first_question_creates_the_topic_and_later_ones_are_answered() -> None:
-    world = AdminWorld(**{"offsets.topic.num.partitions": "7", "offsets.topic.segment.bytes": "12345"})
+    world = AdminWorld(offsets_topic_num_partitions="7", offsets_topic_segment_bytes="12345")
     assert find(world, "g", "h") == [
         ("g", "coordinator_not_available", -1, "", -1),
         ("h", "coordinator_not_available", -1, "", -1),
@@ -112,7 +112,7 @@ def test_many_questions_create_it_once() -> None:
 
 def test_a_consumer_of_the_offsets_topic_creates_it_as_it_must_be() -> None:
     """Automatic creation by Metadata: another number of partitions would part the groups from their coordinators."""
-    world = AdminWorld(**{"offsets.topic.num.partitions": "7", "num.partitions": "3"})
+    world = AdminWorld(offsets_topic_num_partitions="7", num_partitions="3")
     topic = MetadataRequestTopic(topic_id=None, name=TopicName(OFFSETS_TOPIC))
     world.ask(k03_metadata, MetadataRequest(topics=(topic,), include_topic_authorized_operations=False))
     world.settle()
