@@ -28,7 +28,7 @@ def producer(settings: ClientSettings, partitions: tuple[TopicPartition, ...] = 
     return KeyedProducer(plan, settings, Random(4))
 
 
-def nth_fetch(number: int, fate: str | None) -> Callable[..., Any]:
+def nth_fetch(number: int, fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
     def fault(request: Request) -> str | None:

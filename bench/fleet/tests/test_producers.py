@@ -36,7 +36,7 @@ def sends(world: World) -> dict[int, RunRow]:
     return {each.index: each for each in world.rows("runs") if each.kind == "send"}
 
 
-def nth_produce(numbers: set[int], fate: str | None) -> Callable[..., Any]:
+def nth_produce(numbers: set[int], fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
     def fault(request: Request) -> str | None:
