@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32Timedelta
 
 from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA
 from bench.options import Options, Sizes
@@ -66,18 +68,18 @@ class Broker:
         from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
 
         broker = MetadataResponseBroker(
-            node_id=max(self.controller, 1),
+            node_id=BrokerId(max(self.controller, 1)),
             host="127.0.0.1",
             port=self.controller_port,
-            rack=None,  # type: ignore[arg-type]
+            rack=None,
         )
         return MetadataResponse(
-            throttle_time=timedelta(0),
+            throttle_time=i32Timedelta.parse(timedelta(0)),
             brokers=(broker,),
             cluster_id="c",
-            controller_id=self.controller,
-            topics=(),  # type: ignore[arg-type]
-            error_code=ErrorCode.none,  # type: ignore[arg-type]
+            controller_id=BrokerId(self.controller),
+            topics=(),
+            error_code=ErrorCode.none,
         )
 
     def _created(self, body: object) -> object:

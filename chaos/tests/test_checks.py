@@ -338,5 +338,8 @@ def test_lost_writes_are_not_judged_where_they_are_not_promised() -> None:
 def test_a_failed_fetch_moves_no_cursor() -> None:
     rows = [*BASE[1:], *SENDS, *POSITIONS, *READS]
     assert broken([operation("p", 0, "produce"), *rows]) == []
-    failed = [operation("f", 2, "fetch", "fail", 40), RunRow("f", 2, 0, "read", TOPIC, 0, 0, 5, 7, "p", 0, True)]
+    failed: list[HistoryRow] = [
+        operation("f", 2, "fetch", "fail", 40),
+        RunRow("f", 2, 0, "read", TOPIC, 0, 0, 5, 7, "p", 0, True),
+    ]
     assert broken([operation("p", 0, "produce"), *rows, *failed]) == []

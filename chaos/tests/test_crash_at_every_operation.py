@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,12 @@ from reference_broker.ports.disk import Buffer
 
 pytestmark = pytest.mark.simulated
 
-SYNCED = {"log_flush_interval_messages": "1", "log_segment_bytes": "300", "auto_create_topics_enable": "false"}
-UNSYNCED = {"log_segment_bytes": "300", "auto_create_topics_enable": "false"}
+SYNCED: dict[str, Any] = {
+    "log_flush_interval_messages": "1",
+    "log_segment_bytes": "300",
+    "auto_create_topics_enable": "false",
+}
+UNSYNCED: dict[str, Any] = {"log_segment_bytes": "300", "auto_create_topics_enable": "false"}
 
 
 class Cut(BaseException):
@@ -66,7 +71,7 @@ class CutDisk(SimDisk):
 class Life:
     """What a client does, and what it was told: the broker's word that must hold."""
 
-    def __init__(self, disk: CutDisk, config: dict[str, str]) -> None:
+    def __init__(self, disk: CutDisk, config: dict[str, Any]) -> None:
         self.disk = disk
         self.config = config
         self.topics: dict[str, bytes | None] = {}
@@ -177,13 +182,13 @@ class Life:
                 assert self.world.produce(topic, 0, batch).base_offset == offset, "a retry was not recognised"
 
 
-def _changes_of_a_life(config: dict[str, str]) -> int:
+def _changes_of_a_life(config: dict[str, Any]) -> int:
     disk = CutDisk(Random(0))
     Life(disk, config).live()
     return disk.changes
 
 
-def _cut_short(disk: CutDisk, cut_at: int, config: dict[str, str]) -> Life:
+def _cut_short(disk: CutDisk, cut_at: int, config: dict[str, Any]) -> Life:
     disk.cut_at = cut_at
     life = Life(disk, config)
     with pytest.raises(Cut):
@@ -197,7 +202,7 @@ def _cut_short(disk: CutDisk, cut_at: int, config: dict[str, str]) -> Life:
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_was_acknowledged_survives_a_death_before_every_disk_operation(
-    config: dict[str, str], power_loss: bool, seed: int
+    config: dict[str, Any], power_loss: bool, seed: int
 ) -> None:
     failed = []
     for cut_at in range(_changes_of_a_life(config)):

@@ -133,7 +133,7 @@ def test_what_was_acknowledged_survives_a_power_loss_whatever_was_on_its_way() -
     looked = 0
     for seed in range(120):
         crowd, disk = _lost_its_power(seed, SYNCED, Random(seed))
-        looked += crowd.check(NodeWorld(disk, seed=1, **SYNCED))  # type: ignore[arg-type]
+        looked += crowd.check(NodeWorld(disk, seed=1, **SYNCED))
     assert looked > 1000
 
 
@@ -141,7 +141,7 @@ def test_without_a_flush_policy_a_power_loss_takes_the_end_of_a_log_and_nothing_
     cut = 0
     for seed in range(60):
         crowd, disk = _lost_its_power(seed, UNSYNCED, AllOrNothing(seed))
-        world = NodeWorld(disk, seed=1, **UNSYNCED)  # type: ignore[arg-type]
+        world = NodeWorld(disk, seed=1, **UNSYNCED)
         for topic, topic_id in crowd.ids.items():
             if topic_id is None or topic in crowd.unsure:
                 continue

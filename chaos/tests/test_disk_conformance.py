@@ -197,16 +197,18 @@ def _outcome(disk: Disk, step: tuple[str, str, str, int]) -> object:
         if verb == "append":
             return disk.append(path, [bytes([number]) * number])
         if verb == "write":
-            return disk.write(path, bytes([number]) * number)
-        if verb == "truncate":
-            return disk.truncate(path, min(number, disk.size(path)))
-        if verb == "rename":
-            return disk.rename(path, other) if path != other else None
-        if verb == "delete":
-            return disk.delete(path)
-        return disk.size(path)
+            disk.write(path, bytes([number]) * number)
+        elif verb == "truncate":
+            disk.truncate(path, min(number, disk.size(path)))
+        elif verb == "rename" and path != other:
+            disk.rename(path, other)
+        elif verb == "delete":
+            disk.delete(path)
+        elif verb == "size":
+            return disk.size(path)
     except DiskError:
         return DiskError
+    return None
 
 
 def _state(disk: Disk, folder: str) -> dict[str, object]:

@@ -44,7 +44,7 @@ def operation(process: str, index: int, f: str, at_us: int) -> OperationRow:
     return OperationRow(process, index, f, "ok", at_us, at_us, at_us + 5)
 
 
-def commit(process: str, index: int, offset: int, epoch: int, at_us: int, **more: object) -> CommitRow:
+def commit(process: str, index: int, offset: int, epoch: int, at_us: int, **more: Any) -> CommitRow:
     row = CommitRow(process, index, "commit", "g", 1, process, "hot", 0, offset, -1, epoch, True, None, at_us + 5)
     return replace(row, **more)
 

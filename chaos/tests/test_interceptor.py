@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_a_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -
         ({"nth": 1, "every": 1, "times": 0, "after_us": 4, "until_us": 6}, "4 5"),
     ],
 )
-def test_counting_of_one_client(counting: dict[str, int], hits: str) -> None:
+def test_counting_of_one_client(counting: dict[str, Any], hits: str) -> None:
     counter = Counter(rule("request_dropped", **counting), SharedClaims())
     assert " ".join(str(at) for at in range(1, 9) if counter.hit("one", at)) == hits
 
@@ -169,7 +170,7 @@ def test_evidence_names_the_frame_and_comes_before_the_kill() -> None:
         ({"step_ms": -3}, "clock_stepped", ("step_clock", -3)),
     ],
 )
-def test_a_strike_on_the_node_lets_the_frame_pass(more: dict[str, int], kind: str, asked: tuple[object, ...]) -> None:
+def test_a_strike_on_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str, asked: tuple[object, ...]) -> None:
     log = Log()
     assert list(interceptor(log, rule(kind, **more)).before(NOW, request())) == [request()]
     assert log.asked[1] == asked
@@ -382,7 +383,7 @@ COMMITTED = Note("metadata_committed", (("offset", 9), ("kind", "batch"), ("numb
 )
 def test_a_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> None:
     log = Log()
-    effects = [COMMITTED, reply(request())]
+    effects: list[Effect] = [COMMITTED, reply(request())]
     subject = interceptor(log, rule("node_paused", on="note", match=match, duration_us=5), role="leader")
     assert list(subject.after(NOW, request(), effects)) == effects
     assert [each[0] for each in log.asked] == (["report", "pause"] if hit else [])

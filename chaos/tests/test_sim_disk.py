@@ -17,7 +17,7 @@ def content(subject: SimDisk, path: str) -> bytes:
 
 
 def test_power_loss_keeps_synced_bytes_and_a_torn_part_of_the_rest() -> None:
-    sizes = {}
+    sizes: dict[int, None] = {}
     for seed in range(60):
         subject = disk(seed)
         subject.append("a", [b"synced"])

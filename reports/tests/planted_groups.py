@@ -1,13 +1,14 @@
 """One breach each of what groups and the metadata epoch promise, and what looks like one and is none."""
 
 from collections.abc import Callable
+from typing import cast
 
 from reports.tests.groups import MIRROR, NEW, OLD, TOPIC, Groups
 from reports.tests.history import History, Row
 
 
 def _int(row: Row, key: str) -> int:
-    return int(row[key])  # type: ignore[call-overload]
+    return int(cast("int", row[key]))
 
 
 def _commits(history: History, partition: int, kind: str = "commit") -> list[Row]:

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable
+from typing import cast
 
 from reports.tests.control_plane import DESCRIBER, FIRST, NODES, READER, SET, TOPICS
 from reports.tests.history import History, Row
 
 
 def _int(row: Row, key: str) -> int:
-    return int(row[key])  # type: ignore[call-overload]
+    return int(cast("int", row[key]))
 
 
 def plant_part_of_a_topic(history: History) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,7 +23,7 @@ def _reads(history: History, process: str = "fetcher-0", partition: int = 1) -> 
 
 
 def _int(row: Row, key: str) -> int:
-    return int(row[key])  # type: ignore[call-overload]
+    return int(cast("int", row[key]))
 
 
 def _session(history: History) -> list[Row]:

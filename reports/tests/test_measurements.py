@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,7 +23,7 @@ NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p9
 
 
 def _int(row: Row, key: str) -> int:
-    return int(row[key])  # type: ignore[call-overload]
+    return int(cast("int", row[key]))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ BREACH = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "
 
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
     numbers = {one.evidence: 1_000 for one in all_judgings()} | {"fetches": 500, "operations": 900}
-    names = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
+    names: tuple[str, ...] = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
     nothing = {one.name: Found(0, ()) for one in all_judgings()}
@@ -51,7 +51,7 @@ def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -
     verdict = outcome(manifest, findings(faults=once))
     assert verdict.outcome is Outcome.INVALID
     assert verdict.reasons == ("The fault 'kill' fired 1 of 2 times.",)
-    cut_short = findings().facts | {"unended_partitions": 3}
+    cut_short = {**findings().facts, "unended_partitions": 3}
     verdict = outcome(MANIFEST, findings(facts=cut_short))
     assert verdict.outcome is Outcome.INVALID
     assert "3 written partitions were not read to their end." in verdict.reasons
@@ -196,7 +196,7 @@ def test_java_versions_are_read(text: str, major: int) -> None:
 
 
 def test_only_a_run_about_downloads_must_have_had_one() -> None:
-    without = findings(facts=findings().facts | {"download_chunks": 0})
+    without = findings(facts={**findings().facts, "download_chunks": 0})
     manifest = expecting(guarantees=("snapshot-transfer-bounded",))
     about = outcome(replace(manifest, clauses=("S-11",)), without)
     assert about.outcome is Outcome.INVALID

@@ -1,30 +1,40 @@
 """Three nodes that answer admins and metadata readers, one of them the active controller; faults as a test asks."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
+from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.metadata.v13.response import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kio.schema.types import BrokerId, TopicName
+from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+from kio.static.primitive import i8, i16, i32, i64
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.protocol import Address, Disconnected, Request, TimedOut
+from bench.fleet.behaviours.protocol import Address, Behaviour, Disconnected, Request, TimedOut
 from bench.fleet.tests.conftest import TICK_US, World
 from reference_broker.wire.errors import ErrorCode
 
@@ -36,7 +46,7 @@ NO_WAIT = bodies.milliseconds(0)
 class Made:
     topic_id: uuid.UUID
     partitions: int
-    config: dict[str, str]
+    config: dict[str, str | None]
 
 
 class FakeQuorum:
@@ -53,30 +63,36 @@ class FakeQuorum:
 
     def handle(self, node: int, request: Request) -> object:
         self.requests.append((node, request))
+        body: Any = request.body
         if request.api_key == bodies.METADATA:
-            return self.metadata(node, request.body)
+            return self.metadata(node, body)
         if request.api_key == bodies.DESCRIBE_CONFIGS:
-            return self.describe(request.body)
+            return self.describe(body)
         if request.api_key == bodies.API_VERSIONS:
             return ApiVersionsResponse(
                 error_code=ErrorCode.none,
                 api_keys=(),
                 throttle_time=NO_WAIT,
-                finalized_features_epoch=0,
-                supported_features=(SupportedFeatureKey(name="metadata.version", min_version=1, max_version=25),),
+                finalized_features_epoch=i64(0),
+                supported_features=(
+                    SupportedFeatureKey(name="metadata.version", min_version=i16(1), max_version=i16(25)),
+                ),
                 finalized_features=(
-                    FinalizedFeatureKey(name="metadata.version", max_version_level=self.level, min_version_level=1),
+                    FinalizedFeatureKey(
+                        name="metadata.version", max_version_level=i16(self.level), min_version_level=i16(1)
+                    ),
                 ),
             )
         refused = ErrorCode.not_controller if node != self.controller else None
-        return {
+        changes: dict[int, Callable[[Any, ErrorCode | None], object]] = {
             bodies.CREATE_TOPICS: self.create,
             bodies.DELETE_TOPICS: self.delete,
             bodies.INCREMENTAL_ALTER_CONFIGS: self.alter,
             bodies.UPDATE_FEATURES: self.update,
-        }[request.api_key](request.body, refused)
+        }
+        return changes[request.api_key](body, refused)
 
-    def create(self, body, refused):
+    def create(self, body: CreateTopicsRequest, refused: ErrorCode | None) -> CreateTopicsResponse:
         results = []
         for each in body.topics:
             error = refused or (ErrorCode.topic_already_exists if each.name in self.topics else ErrorCode.none)
@@ -88,15 +104,15 @@ class FakeQuorum:
             )
         return CreateTopicsResponse(throttle_time=NO_WAIT, topics=tuple(results))
 
-    def delete(self, body, refused):
+    def delete(self, body: DeleteTopicsRequest, refused: ErrorCode | None) -> DeleteTopicsResponse:
         results = []
         for each in body.topics:
-            gone = None if refused else self.topics.pop(each.name, None)
+            gone = None if refused else self.topics.pop(each.name or "", None)
             error = refused or (ErrorCode.none if gone else ErrorCode.unknown_topic_or_partition)
             results.append(DeletableTopicResult(name=each.name, topic_id=None, error_code=error))
         return DeleteTopicsResponse(throttle_time=NO_WAIT, responses=tuple(results))
 
-    def alter(self, body, refused):
+    def alter(self, body: IncrementalAlterConfigsRequest, refused: ErrorCode | None) -> IncrementalAlterConfigsResponse:
         results = []
         for each in body.resources:
             known = self.topics.get(each.resource_name)
@@ -105,17 +121,17 @@ class FakeQuorum:
             error = refused or (ErrorCode.none if known else ErrorCode.unknown_topic_or_partition)
             results.append(
                 AlterConfigsResourceResponse(
-                    error_code=error, error_message=None, resource_type=2, resource_name=each.resource_name
+                    error_code=error, error_message=None, resource_type=i8(2), resource_name=each.resource_name
                 )
             )
         return IncrementalAlterConfigsResponse(throttle_time=NO_WAIT, responses=tuple(results))
 
-    def update(self, body, refused):
+    def update(self, body: UpdateFeaturesRequest, refused: ErrorCode | None) -> UpdateFeaturesResponse:
         if refused is None:
             self.level = body.feature_updates[0].max_version_level
         return UpdateFeaturesResponse(throttle_time=NO_WAIT, error_code=refused or ErrorCode.none, error_message=None)
 
-    def describe(self, body):
+    def describe(self, body: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
         for each in body.resources:
             known = self.topics.get(each.resource_name)
@@ -130,30 +146,32 @@ class FakeQuorum:
                 DescribeConfigsResult(
                     error_code=error,
                     error_message=None,
-                    resource_type=2,
+                    resource_type=i8(2),
                     resource_name=each.resource_name,
                     configs=configs,
                 )
             )
         return DescribeConfigsResponse(throttle_time=NO_WAIT, results=tuple(results))
 
-    def metadata(self, node, body):
+    def metadata(self, node: int, body: MetadataRequest) -> MetadataResponse:
         shown = self.behind.get(node, self.topics) if body.topics is None else {}
         return MetadataResponse(
             throttle_time=NO_WAIT,
             brokers=tuple(
-                MetadataResponseBroker(node_id=number, host=each.host, port=each.port)
+                MetadataResponseBroker(node_id=BrokerId(number), host=each.host, port=i32(each.port))
                 for number, each in enumerate(ADDRESSES)
             ),
-            controller_id=self.controller,
+            controller_id=BrokerId(self.controller),
             error_code=ErrorCode.none,
             topics=tuple(
                 MetadataResponseTopic(
                     error_code=ErrorCode.none,
-                    name=name,
+                    name=TopicName(name),
                     topic_id=made.topic_id,
                     partitions=tuple(
-                        MetadataResponsePartition(error_code=ErrorCode.none, partition_index=number, leader_id=0)
+                        MetadataResponsePartition(
+                            error_code=ErrorCode.none, partition_index=i32(number), leader_id=BrokerId(0)
+                        )
                         for number in range(made.partitions - self.hidden.get((node, name), 0))
                     ),
                 )
@@ -169,7 +187,7 @@ class QuorumWorld(World):
         super().__init__(quorum)  # type: ignore[arg-type]
         self.quorum = quorum
 
-    def send(self, behaviour, request: Request) -> None:
+    def send(self, behaviour: Behaviour, request: Request) -> None:
         node = self.at_node[behaviour.process, request.lane]
         if node in self.down:
             self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", request.lane))

@@ -6,26 +6,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
+from kio.schema.list_offsets.v10.request import ListOffsetsRequest
 from kio.schema.list_offsets.v10.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.metadata.v13.response import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kio.schema.types import BrokerId, ProducerId
+from kio.static.primitive import i16, i32, i64
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import (
     Address,
     Answered,
+    Behaviour,
     ClientSettings,
     Connect,
     Connected,
@@ -33,6 +41,8 @@ from bench.fleet.behaviours.protocol import (
     Disconnect,
     Disconnected,
     Finished,
+    FleetAction,
+    FleetEvent,
     Now,
     Record,
     Request,
@@ -49,12 +59,18 @@ from reference_broker.records.batch import patched, read_header
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
+    FetchRequest,
     FetchResponse,
     FetchTopicResponse,
     LeaderIdAndEpoch,
     PartitionData,
 )
-from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
+from reference_broker.wire.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
 
 ADDRESS = Address("node-0", 9092)
 NOT_LEADER = 6
@@ -130,28 +146,29 @@ class FakeBroker:
     def handle(self, request: Request) -> object:
         self.requests.append(request)
         self.by_name = request.api_version <= LAST_VERSION_BY_NAME
-        return {
+        answers: dict[int, Callable[[Any], object]] = {
             bodies.METADATA: self.metadata,
             bodies.FETCH: self.fetch,
             bodies.PRODUCE: self.produce,
             bodies.LIST_OFFSETS: self.list_offsets,
             bodies.INIT_PRODUCER_ID: self.init_producer_id,
             bodies.CREATE_TOPICS: self.create_topics,
-        }[request.api_key](request.body)
+        }
+        return answers[request.api_key](request.body)
 
     def name(self, topic_id: bytes) -> str:
         return next(name for name, each in self.ids.items() if each.bytes == topic_id)
 
-    def metadata(self, body):
-        wanted = [each.name for each in body.topics]
+    def metadata(self, body: MetadataRequest) -> MetadataResponse:
+        wanted = [each.name for each in body.topics or ()]
         return MetadataResponse(
             throttle_time=bodies.milliseconds(0),
             brokers=tuple(
-                MetadataResponseBroker(node_id=node, host=f"node-{node}", port=ADDRESS.port, rack=None)
+                MetadataResponseBroker(node_id=BrokerId(node), host=f"node-{node}", port=i32(ADDRESS.port), rack=None)
                 for node in sorted(self.nodes)
             ),
             cluster_id="x",
-            controller_id=0,
+            controller_id=BrokerId(0),
             error_code=ErrorCode.none,
             topics=tuple(
                 MetadataResponseTopic(
@@ -162,24 +179,24 @@ class FakeBroker:
                     partitions=tuple(
                         MetadataResponsePartition(
                             error_code=ErrorCode.none,
-                            partition_index=where.partition,
-                            leader_id=self.leaders[where],
-                            leader_epoch=self.epochs[where],
-                            replica_nodes=(0,),
-                            isr_nodes=(0,),
+                            partition_index=i32(where.partition),
+                            leader_id=BrokerId(self.leaders[where]),
+                            leader_epoch=i32(self.epochs[where]),
+                            replica_nodes=(BrokerId(0),),
+                            isr_nodes=(BrokerId(0),),
                             offline_replicas=(),
                         )
                         for where in self.logs
                         if where.topic == name
                     ),
-                    topic_authorized_operations=0,
+                    topic_authorized_operations=i32(0),
                 )
                 for name in wanted
                 if name in self.ids
             ),
         )
 
-    def create_topics(self, body):
+    def create_topics(self, body: CreateTopicsRequest) -> CreateTopicsResponse:
         return CreateTopicsResponse(
             throttle_time=bodies.milliseconds(0),
             topics=tuple(
@@ -194,7 +211,7 @@ class FakeBroker:
             ),
         )
 
-    def list_offsets(self, body):
+    def list_offsets(self, body: ListOffsetsRequest) -> ListOffsetsResponse:
         return ListOffsetsResponse(
             throttle_time=bodies.milliseconds(0),
             topics=tuple(
@@ -204,7 +221,7 @@ class FakeBroker:
                         ListOffsetsPartitionResponse(
                             partition_index=each.partition_index,
                             error_code=ErrorCode(self.elsewhere.get(where, 0)),
-                            offset=self.logs[where].start,
+                            offset=i64(self.logs[where].start),
                         )
                         for each in topic.partitions
                         for where in (TopicPartition(topic.name, each.partition_index),)
@@ -214,16 +231,16 @@ class FakeBroker:
             ),
         )
 
-    def init_producer_id(self, _):
+    def init_producer_id(self, _: InitProducerIdRequest) -> InitProducerIdResponse:
         self.next_id += 1
         return InitProducerIdResponse(
             throttle_time=bodies.milliseconds(0),
             error_code=ErrorCode.none,
-            producer_id=self.next_id,
-            producer_epoch=0,
+            producer_id=ProducerId(self.next_id),
+            producer_epoch=i16(0),
         )
 
-    def produce(self, body):
+    def produce(self, body: ProduceRequest) -> ProduceResponse:
         answers = []
         for topic in body.topics:
             name = topic.topic or self.name(topic.topic_id)
@@ -231,14 +248,12 @@ class FakeBroker:
             for each in topic.partitions:
                 where = TopicPartition(name, each.partition)
                 refused = self.elsewhere.get(where, self.errors.get(where))
-                error, base = (refused, -1) if refused else self.logs[where].append(each.records)
-                answer = ProducePartitionResponse(each.partition, error, base)
-                answer.current_leader = self.hint(where)
-                parts.append(answer)
+                error, base = (refused, -1) if refused else self.logs[where].append(bytes(each.records or b""))
+                parts.append(ProducePartitionResponse(each.partition, error, base, current_leader=self.hint(where)))
             answers.append(ProduceTopicResponse(name, topic.topic_id, parts))
         return ProduceResponse(answers)
 
-    def fetch(self, body):
+    def fetch(self, body: FetchRequest) -> FetchResponse:
         named = {
             TopicPartition(topic.topic or self.name(topic.topic_id), each.partition): [each.fetch_offset, -1]
             for topic in body.topics
@@ -264,7 +279,7 @@ class FakeBroker:
                 session.partitions.pop(TopicPartition(topic.topic or self.name(topic.topic_id), each), None)
         return FetchResponse(0, body.session_id, self.answer(session.partitions, full=False))
 
-    def answer(self, partitions, full):
+    def answer(self, partitions: dict[TopicPartition, list[int]], full: bool) -> list[FetchTopicResponse]:
         topics: dict[str, list[PartitionData]] = {}
         for where, state in partitions.items():
             log, (offset, sent) = self.logs[where], state
@@ -272,8 +287,14 @@ class FakeBroker:
             error = self.elsewhere.get(where, error)
             records = b"" if error else log.read(offset)
             if full or records or error or sent != log.end:
-                data = PartitionData(where.partition, error, -1 if error else log.end, log_start_offset=log.start)
-                data.records, data.current_leader = records, self.hint(where)
+                data = PartitionData(
+                    where.partition,
+                    error,
+                    -1 if error else log.end,
+                    log_start_offset=log.start,
+                    records=records,
+                    current_leader=self.hint(where),
+                )
                 topics.setdefault(where.topic, []).append(data)
             state[1] = -1 if error else log.end
         if self.by_name:
@@ -296,22 +317,22 @@ class World:
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink, "world")
         self.finished: set[str] = set()
-        self._queue: list[tuple[int, int, object, object]] = []
+        self._queue: list[tuple[int, int, Behaviour, FleetEvent]] = []
         self._number = count()
         self.at_node: dict[tuple[str, int], int] = {}
 
     def now(self) -> Now:
         return Now(self.now_us, self.now_us // 1000)
 
-    def start(self, *behaviours) -> None:
+    def start(self, *behaviours: Behaviour) -> None:
         for each in behaviours:
             self.at(self.now_us, each, Started())
 
-    def stop(self, *behaviours) -> None:
+    def stop(self, *behaviours: Behaviour) -> None:
         for each in behaviours:
             self.at(self.now_us, each, Stopping())
 
-    def at(self, at_us: int, behaviour, event) -> None:
+    def at(self, at_us: int, behaviour: Behaviour, event: FleetEvent) -> None:
         heapq.heappush(self._queue, (at_us, next(self._number), behaviour, event))
 
     def run(self, seconds: float) -> None:
@@ -322,7 +343,7 @@ class World:
                 self.carry_out(behaviour, action)
         self.now_us = end_us
 
-    def carry_out(self, behaviour, action) -> None:
+    def carry_out(self, behaviour: Behaviour, action: FleetAction) -> None:
         soon = self.now_us + TICK_US
         if isinstance(action, Record):
             self.recorder.record(action.rows)
@@ -339,7 +360,7 @@ class World:
         else:
             assert isinstance(action, Disconnect)
 
-    def send(self, behaviour, request: Request) -> None:
+    def send(self, behaviour: Behaviour, request: Request) -> None:
         fate, lane = self.fault(request), request.lane
         node = self.at_node[behaviour.process, lane]
         if node in self.down:
@@ -353,10 +374,10 @@ class World:
         else:
             self.answer(behaviour, body, lane)
 
-    def answer(self, behaviour, body, lane=0) -> None:
+    def answer(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
         self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20, lane))
 
-    def rows(self, table: str) -> list:
+    def rows(self, table: str) -> list[Any]:
         self.recorder.write_out()
         return self.sink.tables.get(table, [])
 

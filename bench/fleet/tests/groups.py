@@ -1,7 +1,9 @@
 """Three nodes with consumer groups for behaviours: one coordinator, a naive classic protocol, committed offsets,
 metadata epochs, and nodes whose idea of the cluster is old."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
@@ -20,12 +22,18 @@ from kio.schema.offset_fetch.v9.response import (
     OffsetFetchResponseTopics,
 )
 from kio.schema.sync_group.v5.response import SyncGroupResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32, i64
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.protocol import Answered, Disconnected, Request, TimedOut, TopicPartition
+from bench.fleet.behaviours.protocol import Answered, Behaviour, Disconnected, Request, TimedOut, TopicPartition
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
 from reference_broker.client.draft_versions import NEEDED_DRAFTS
 from reference_broker.wire import drafts
+from reference_broker.wire.drafts import (
+    OffsetCommitResponse1000,
+    OffsetFetchResponse1000,
+)
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
@@ -46,8 +54,8 @@ class FakeMember:
 
     static: str | None = None
     metadata: bytes = b""
-    join: tuple | None = None
-    sync: tuple | None = None
+    join: tuple[Behaviour, Request, int] | None = None
+    sync: tuple[Behaviour, Request] | None = None
 
 
 @dataclass
@@ -111,14 +119,14 @@ class GroupsBroker(FakeBroker):
 
     def api_versions(self, node: int) -> ApiVersionsResponse:
         known = tuple(
-            SupportedFeatureKey(name=each, min_version=0, max_version=1)
+            SupportedFeatureKey(name=each, min_version=i16(0), max_version=i16(1))
             for each in (NEEDED_DRAFTS if node in self.drafts else ())
         )
         return ApiVersionsResponse(
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
         )
 
-    def _tell_epoch(self, request: Request, answer: object, epoch: int) -> object:
+    def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
         if request.api_key != bodies.METADATA or request.api_version != DRAFT_VERSION:
             return answer
         return drafts.MetadataResponse1000(
@@ -150,8 +158,8 @@ class GroupWorld(World):
         self.commits: list[tuple[int, str, TopicPartition, int, int]] = []
         """(time, member ID, partition, offset, metadata epoch), as accepted"""
 
-    def send(self, behaviour, request: Request) -> None:
-        kind = {
+    def send(self, behaviour: Behaviour, request: Request) -> None:
+        kinds: dict[int, Callable[[Behaviour, int, Request], object]] = {
             bodies.FIND_COORDINATOR: self.find,
             bodies.JOIN_GROUP: self.join,
             bodies.SYNC_GROUP: self.sync,
@@ -159,7 +167,8 @@ class GroupWorld(World):
             bodies.LEAVE_GROUP: self.leave,
             bodies.OFFSET_COMMIT: self.commit,
             bodies.OFFSET_FETCH: self.offset_fetch,
-        }.get(request.api_key)
+        }
+        kind = kinds.get(request.api_key)
         node, lane = self.at_node[behaviour.process, request.lane], request.lane
         if kind is None:
             super().send(behaviour, request)
@@ -175,7 +184,7 @@ class GroupWorld(World):
             elif body is not None:
                 self.answer(behaviour, body, lane)
 
-    def answer(self, behaviour, body, lane=0) -> None:
+    def answer(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
         if isinstance(body, FetchResponse) and not any(
             each.records or each.error_code for topic in body.responses for each in topic.partitions
         ):
@@ -191,20 +200,26 @@ class GroupWorld(World):
             for group in self.fake.groups.values():
                 self._end_rebalance(group)
 
-    def find(self, _behaviour, _node, request):
+    def find(self, _behaviour: Behaviour, _node: int, request: Request) -> FindCoordinatorResponse:
         at = self.fake.coordinator
+        body: Any = request.body
         found = tuple(
             Coordinator(
-                key=key, node_id=at, host=f"node-{at}", port=ADDRESS.port, error_code=ErrorCode.none, error_message=None
+                key=key,
+                node_id=BrokerId(at),
+                host=f"node-{at}",
+                port=i32(ADDRESS.port),
+                error_code=ErrorCode.none,
+                error_message=None,
             )
-            for key in request.body.coordinator_keys
+            for key in body.coordinator_keys
         )
         return FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=found)
 
-    def _group(self, name):
+    def _group(self, name: str) -> FakeGroup:
         return self.fake.groups.setdefault(name, FakeGroup())
 
-    def _refusal(self, node, body, member_id, generation):
+    def _refusal(self, node: int, body: Any, member_id: str, generation: int) -> ErrorCode:
         if node != self.fake.coordinator:
             return ErrorCode.not_coordinator
         group = self._group(body.group_id)
@@ -214,8 +229,9 @@ class GroupWorld(World):
             return ErrorCode.illegal_generation
         return ErrorCode.none
 
-    def join(self, behaviour, node, request):
-        body, group = request.body, self._group(request.body.group_id)
+    def join(self, behaviour: Behaviour, node: int, request: Request) -> JoinGroupResponse | None:
+        body: Any = request.body
+        group = self._group(body.group_id)
         if node != self.fake.coordinator:
             return self._join_answer(ErrorCode.not_coordinator, "")
         member_id = body.member_id
@@ -232,16 +248,17 @@ class GroupWorld(World):
             group.rebalancing = True
         return None
 
-    def _join_answer(self, error, member_id):
+    def _join_answer(self, error: ErrorCode, member_id: str) -> JoinGroupResponse:
         return JoinGroupResponse(
             throttle_time=NO_WAIT, error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
         )
 
-    def _end_rebalance(self, group):
+    def _end_rebalance(self, group: FakeGroup) -> None:
         waiting = {each: member for each, member in group.members.items() if member.join is not None}
         if not group.rebalancing or not waiting:
             return
-        late = self.now_us - min(member.join[2] for member in waiting.values()) >= REBALANCE_US
+        joins = {each: member.join for each, member in waiting.items() if member.join is not None}
+        late = self.now_us - min(since_us for _, _, since_us in joins.values()) >= REBALANCE_US
         if len(waiting) < len(group.members) and not late:
             return
         group.members = waiting
@@ -253,22 +270,23 @@ class GroupWorld(World):
             for each, member in waiting.items()
         )
         for each, member in waiting.items():
-            behaviour, request, _ = member.join
+            behaviour, request, _ = joins[each]
+            body: Any = request.body
             member.join = None
             answer = JoinGroupResponse(
                 throttle_time=NO_WAIT,
                 error_code=ErrorCode.none,
-                generation_id=group.generation,
+                generation_id=i32(group.generation),
                 protocol_type="consumer",
-                protocol_name=request.body.protocols[0].name,
+                protocol_name=body.protocols[0].name,
                 leader=group.leader,
                 member_id=each,
                 members=everybody if each == group.leader else (),
             )
             self.answer(behaviour, answer, request.lane)
 
-    def sync(self, behaviour, node, request):
-        body = request.body
+    def sync(self, behaviour: Behaviour, node: int, request: Request) -> SyncGroupResponse | None:
+        body: Any = request.body
         error = self._refusal(node, body, body.member_id, body.generation_id)
         group = self._group(body.group_id)
         if error is ErrorCode.none and group.rebalancing:
@@ -288,22 +306,26 @@ class GroupWorld(World):
                     self.answer(whose, answer, asked.lane)
         return None
 
-    def heartbeat(self, _behaviour, node, request):
-        body = request.body
+    def heartbeat(self, _behaviour: Behaviour, node: int, request: Request) -> HeartbeatResponse:
+        body: Any = request.body
         error = self._refusal(node, body, body.member_id, body.generation_id)
         if error is ErrorCode.none and self._group(body.group_id).rebalancing:
             error = ErrorCode.rebalance_in_progress
         return HeartbeatResponse(throttle_time=NO_WAIT, error_code=error)
 
-    def leave(self, _behaviour, _node, request):
-        group = self._group(request.body.group_id)
-        for each in request.body.members:
+    def leave(self, _behaviour: Behaviour, _node: int, request: Request) -> LeaveGroupResponse:
+        body: Any = request.body
+        group = self._group(body.group_id)
+        for each in body.members:
             group.members.pop(each.member_id, None)
         group.rebalancing = bool(group.members)
         return LeaveGroupResponse(throttle_time=NO_WAIT, error_code=ErrorCode.none, members=())
 
-    def commit(self, _behaviour, node, request):
-        body, draft = request.body, request.api_version == DRAFT_VERSION
+    def commit(
+        self, _behaviour: Behaviour, node: int, request: Request
+    ) -> OffsetCommitResponse | OffsetCommitResponse1000:
+        body: Any = request.body
+        draft = request.api_version == DRAFT_VERSION
         refused = self._refusal(node, body, body.member_id, body.generation_id_or_member_epoch)
         codes: dict[TopicPartition, int] = {}
         for topic in body.topics:
@@ -326,16 +348,16 @@ class GroupWorld(World):
             throttle_time=NO_WAIT,
             topics=tuple(
                 OffsetCommitResponseTopic(
-                    name=where.topic,
+                    name=TopicName(where.topic),
                     partitions=(
-                        OffsetCommitResponsePartition(partition_index=where.partition, error_code=ErrorCode(code)),
+                        OffsetCommitResponsePartition(partition_index=i32(where.partition), error_code=ErrorCode(code)),
                     ),
                 )
                 for where, code in codes.items()
             ),
         )
 
-    def _write(self, body, where, asked, draft):
+    def _write(self, body: Any, where: TopicPartition, asked: Any, draft: bool) -> int:
         offsets = self._group(body.group_id).offsets
         epoch = asked.metadata_epoch if draft else -1
         if draft and epoch < offsets.get(where, (0, 0, -1))[2]:
@@ -344,9 +366,12 @@ class GroupWorld(World):
         self.commits.append((self.now_us, body.member_id, where, asked.committed_offset, epoch))
         return 0
 
-    def offset_fetch(self, _behaviour, _node, request):
+    def offset_fetch(
+        self, _behaviour: Behaviour, _node: int, request: Request
+    ) -> OffsetFetchResponse | OffsetFetchResponse1000:
         draft = request.api_version == DRAFT_VERSION
-        asked = request.body if draft else request.body.groups[0]
+        body: Any = request.body
+        asked = body if draft else body.groups[0]
         offsets = self._group(asked.group_id).offsets
         found = {
             TopicPartition(topic.name, each): offsets.get(TopicPartition(topic.name, each), (-1, -1, -1))
@@ -369,12 +394,12 @@ class GroupWorld(World):
             )
         topics = tuple(
             OffsetFetchResponseTopics(
-                name=where.topic,
+                name=TopicName(where.topic),
                 partitions=(
                     OffsetFetchResponsePartitions(
-                        partition_index=where.partition,
-                        committed_offset=offset,
-                        committed_leader_epoch=leader_epoch,
+                        partition_index=i32(where.partition),
+                        committed_offset=i64(offset),
+                        committed_leader_epoch=i32(leader_epoch),
                         metadata="",
                         error_code=ErrorCode.none,
                     ),

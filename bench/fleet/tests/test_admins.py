@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,13 @@ from bench.fleet.behaviours.topic_sets import set_of
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, parse_spec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
+from reports.rows import ChangeRow, OperationRow
 from scenarios.load import Admins, Load
 
 BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
 
 
-def admin(mix: dict[str, int] | None = None, rate_per_s: float = 2, **more: int):
+def admin(mix: dict[str, int] | None = None, rate_per_s: float = 2, **more: Any) -> Admin:
     """``more``: what its plan says that no load says."""
     weights = tuple((mix or {"create": 1}).items())
     admins = Admins(rate_per_s=rate_per_s, mix=weights, partitions=4, topics_per_request=3)
@@ -35,7 +37,7 @@ def world(quorum: FakeQuorum) -> QuorumWorld:
     return QuorumWorld(quorum)
 
 
-def played(world: QuorumWorld, behaviour, seconds: float = 5):
+def played(world: QuorumWorld, behaviour: Admin, seconds: float = 5) -> list[OperationRow]:
     world.start(behaviour)
     world.run(seconds)
     world.stop(behaviour)
@@ -44,7 +46,7 @@ def played(world: QuorumWorld, behaviour, seconds: float = 5):
     return [each for each in world.rows("operations") if each.f not in ("connect", "metadata") and each.node >= 0]
 
 
-def test_names_tell_the_set_and_are_never_used_twice(world, quorum):
+def test_names_tell_the_set_and_are_never_used_twice(world: QuorumWorld, quorum: FakeQuorum) -> None:
     operations = played(world, admin())
     assert {each.type for each in operations} == {"ok"}
     sets = {set_of("made", name) for name in quorum.topics}
@@ -55,7 +57,9 @@ def test_names_tell_the_set_and_are_never_used_twice(world, quorum):
     assert set_of("other", next(iter(quorum.topics))) is None
 
 
-def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(world, quorum):
+def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(
+    world: QuorumWorld, quorum: FakeQuorum
+) -> None:
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS and next(lost, False) else None
     operations = played(world, admin())
@@ -66,7 +70,7 @@ def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(world,
     assert len({each.topic_set for each in retried}) == 1
 
 
-def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world, quorum):
+def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world: QuorumWorld, quorum: FakeQuorum) -> None:
     behaviour = admin()
     quorum.create(bodies.create_topics_request([bodies.new_topic("made.admin-0.1.0of3.p4", 4, 1, {})], 1000), None)
     operations = played(world, behaviour)
@@ -74,7 +78,7 @@ def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world, quo
     assert [each.type for each in world.rows("changes")[:3]] == ["fail", "ok", "ok"]
 
 
-def test_the_new_controller_is_found_after_not_controller(world, quorum):
+def test_the_new_controller_is_found_after_not_controller(world: QuorumWorld, quorum: FakeQuorum) -> None:
     behaviour = admin()
     world.start(behaviour)
     world.run(2)
@@ -88,7 +92,7 @@ def test_the_new_controller_is_found_after_not_controller(world, quorum):
     assert {each.type for each in world.rows("operations") if each.f == "create_topics"} == {"ok"}
 
 
-def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world, quorum):
+def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, quorum: FakeQuorum) -> None:
     behaviour = admin()
     world.start(behaviour)
     world.run(2)
@@ -104,7 +108,7 @@ def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world, quorum):
     assert len(operations) >= 11
 
 
-def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world):
+def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
     operations = played(world, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
     assert {each.type for each in operations} == {"info"}
@@ -116,7 +120,7 @@ def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail
     assert {(each.type, each.error) for each in operations} == {("fail", "not_sent")}
 
 
-def test_sets_of_uncertain_origin_are_never_deleted(world, quorum):
+def test_sets_of_uncertain_origin_are_never_deleted(world: QuorumWorld, quorum: FakeQuorum) -> None:
     lost = iter(range(10**6))
     world.fault = lambda _: "lose_response" if next(lost) % 11 == 0 else None
     played(world, admin({"create": 2, "delete": 2}, 5), 60)
@@ -129,13 +133,13 @@ def test_sets_of_uncertain_origin_are_never_deleted(world, quorum):
     assert {f"{name.rsplit('.', 2)[0]}" for name in quorum.topics} == left
 
 
-def test_a_bound_on_standing_sets_turns_creates_into_deletes(world, quorum):
+def test_a_bound_on_standing_sets_turns_creates_into_deletes(world: QuorumWorld, quorum: FakeQuorum) -> None:
     played(world, admin(max_sets=4), 20)
     assert len(quorum.topics) <= 4 * 3
     assert quorum.created > 6 * 3
 
 
-def test_each_configuration_names_its_request(world, quorum):
+def test_each_configuration_names_its_request(world: QuorumWorld, quorum: FakeQuorum) -> None:
     played(world, admin({"create": 1, "configure": 3}), 10)
     rows = [each for each in world.rows("changes") if each.change == "configure"]
     assert len({each.value for each in rows}) == len({each.index for each in rows}) >= 5
@@ -145,7 +149,7 @@ def test_each_configuration_names_its_request(world, quorum):
         assert quorum.topics[topic].config == {"retention.ms": str(value)}
 
 
-def test_an_upgrade_asks_for_the_next_level_once(world, quorum):
+def test_an_upgrade_asks_for_the_next_level_once(world: QuorumWorld, quorum: FakeQuorum) -> None:
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == bodies.UPDATE_FEATURES and next(lost, False) else None
     operations = played(world, admin({"upgrade": 1}, 0.5), 5)
@@ -153,14 +157,14 @@ def test_an_upgrade_asks_for_the_next_level_once(world, quorum):
     assert quorum.level == 20 + len(operations)
 
 
-def test_a_hard_end_leaves_what_is_in_flight_unknown(world):
+def test_a_hard_end_leaves_what_is_in_flight_unknown(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
     behaviour = admin()
     world.start(behaviour)
     world.run(2)
     rows = behaviour.close(world.now())
     assert [type(each).__name__ for each in rows] == ["OperationRow"] + ["ChangeRow"] * 3
-    assert {each.type for each in rows} == {"info"}
+    assert {each.type for each in rows if isinstance(each, OperationRow | ChangeRow)} == {"info"}
 
 
 @pytest.mark.parametrize(
@@ -172,12 +176,12 @@ def test_a_hard_end_leaves_what_is_in_flight_unknown(world):
         ({"rate_per_s": 1, "mix": {"create": 1}, "pace": 3}, "unknown key load.admins.0..pace"),
     ],
 )
-def test_a_wrong_group_is_refused_in_a_sentence(group, message):
+def test_a_wrong_group_is_refused_in_a_sentence(group: dict[str, int | dict[str, int]], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_spec(json.dumps({"bootstrap": BOOTSTRAP, "load": {"seconds": 1, "admins": [group]}}).encode())
 
 
-def test_a_fleet_without_producers_and_fetchers_has_nothing_to_prepare_or_read(world):
+def test_a_fleet_without_producers_and_fetchers_has_nothing_to_prepare_or_read(world: QuorumWorld) -> None:
     fleet = make_fleet(
         FleetSpec(BOOTSTRAP, Load(seconds=1, admins=(Admins(count=2, rate_per_s=1.0, mix=(("create", 1),)),)))
     )

@@ -1,6 +1,7 @@
 """Fetchers and producers whose partitions are led by several nodes: a connection and a session each, and failover."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -8,10 +9,11 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.habits import REVISIONS
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import read_offsets
+from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
+from reports.rows import OperationRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -19,32 +21,32 @@ NODES = {IDLE: 0, HOT[0]: 0, HOT[1]: 1, HOT[2]: 1, HOT[3]: 2}
 
 
 @pytest.fixture
-def settings():
+def settings() -> ClientSettings:
     return ClientSettings(tuple(Address(f"node-{number}", 9092) for number in range(3)))
 
 
 @pytest.fixture
-def spread(broker):
+def spread(broker: FakeBroker) -> FakeBroker:
     broker.leaders |= NODES
     broker.nodes = {0, 1, 2}
     return broker
 
 
-def fetcher(variant, settings, process="", **changes):
+def fetcher(variant: str, settings: ClientSettings, process: str = "", **changes: Any) -> SessionFetcher:
     plan = FetcherPlan(process or f"fetcher-{variant}", variant, (IDLE, *HOT), poll_interval_us=20_000, **changes)
     return SessionFetcher(plan, settings, Random(3), BatchReader())
 
 
-def producer(settings, **changes):
+def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
     plan = ProducerPlan("producer-0", HOT, interval_us=10_000, records_per_request=3, **changes)
     return KeyedProducer(plan, settings, Random(4))
 
 
-def operations(world, f):
+def operations(world: World, f: str) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == f]
 
 
-def finish(world, load, subject):
+def finish(world: World, load: KeyedProducer, subject: SessionFetcher) -> None:
     world.stop(load)
     world.run(2)
     world.stop(subject)
@@ -52,7 +54,7 @@ def finish(world, load, subject):
     assert {load.process, subject.process} <= world.finished, "somebody never finished"
 
 
-def assert_all_read_once_in_order(world, spread, process, seeks=False):
+def assert_all_read_once_in_order(world: World, spread: FakeBroker, process: str, seeks: bool = False) -> None:
     for where, offsets in read_offsets(world, process).items():
         assert set(offsets) == set(range(spread.logs[where].end)), where
         if not seeks:
@@ -61,7 +63,9 @@ def assert_all_read_once_in_order(world, spread, process, seeks=False):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(world, spread, settings, variant):
+def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
+    world: World, spread: FakeBroker, settings: ClientSettings, variant: str
+) -> None:
     load, subject = producer(settings), fetcher(variant, settings)
     world.start(load, subject)
     world.run(2)
@@ -75,7 +79,9 @@ def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(world, spr
     assert len(created) == (0 if variant == "full" else 3)
 
 
-def test_a_node_that_hangs_delays_only_its_own_partitions(world, spread, settings):
+def test_a_node_that_hangs_delays_only_its_own_partitions(
+    world: World, spread: FakeBroker, settings: ClientSettings
+) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
     world.run(1)
@@ -94,7 +100,9 @@ def test_a_node_that_hangs_delays_only_its_own_partitions(world, spread, setting
 
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(world, spread, settings, variant, tells):
+def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
+    world: World, spread: FakeBroker, settings: ClientSettings, variant: str, tells: bool
+) -> None:
     spread.tells = tells
     load, subject = producer(settings), fetcher(variant, settings)
     world.start(load, subject)
@@ -114,7 +122,9 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(world,
 
 @pytest.mark.parametrize("proxied", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(world, spread, settings, variant, proxied):
+def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(
+    world: World, spread: FakeBroker, settings: ClientSettings, variant: str, proxied: bool
+) -> None:
     load, subject = producer(settings), fetcher(variant, settings)
     world.start(load, subject)
     world.run(1)
@@ -136,7 +146,9 @@ def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(world, spread, 
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
 
 
-def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(world, spread, settings):
+def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
+    world: World, spread: FakeBroker, settings: ClientSettings
+) -> None:
     load = producer(settings)
     world.proxied = True
     world.down.add(0)
@@ -148,7 +160,9 @@ def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(worl
 
 
 @pytest.mark.parametrize("attended_before", [False, True])
-def test_nothing_was_due_at_a_node_that_led_nothing(world, spread, settings, attended_before):
+def test_nothing_was_due_at_a_node_that_led_nothing(
+    world: World, spread: FakeBroker, settings: ClientSettings, attended_before: bool
+) -> None:
     if not attended_before:
         spread.move(HOT[3], 0)
     load, subject = producer(settings), fetcher("incremental", settings)
@@ -164,7 +178,9 @@ def test_nothing_was_due_at_a_node_that_led_nothing(world, spread, settings, att
     finish(world, load, subject)
 
 
-def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(world, spread, settings):
+def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(
+    world: World, spread: FakeBroker, settings: ClientSettings
+) -> None:
     log = spread.logs[HOT[1]]
     subject = fetcher("incremental", settings)
     world.start(subject)
@@ -181,7 +197,7 @@ def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(world, spr
 
 
 @pytest.mark.usefixtures("spread")
-def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world, settings):
+def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world: World, settings: ClientSettings) -> None:
     subject = fetcher("incremental", settings)
     world.start(subject)
     world.run(0.5)
@@ -192,7 +208,9 @@ def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world, setti
     assert {each.node for each in operations(world, "fetch")[before:]} == {0, 1, 2}
 
 
-def test_a_fetcher_waits_for_a_leader_and_then_reads_on(world, spread, settings):
+def test_a_fetcher_waits_for_a_leader_and_then_reads_on(
+    world: World, spread: FakeBroker, settings: ClientSettings
+) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
     world.run(1)
@@ -205,7 +223,7 @@ def test_a_fetcher_waits_for_a_leader_and_then_reads_on(world, spread, settings)
 
 
 @pytest.mark.usefixtures("spread")
-def test_the_final_reader_opens_one_connection_to_each_leader(world, settings):
+def test_the_final_reader_opens_one_connection_to_each_leader(world: World, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)
@@ -222,11 +240,11 @@ def test_the_final_reader_opens_one_connection_to_each_leader(world, settings):
 
 @pytest.mark.usefixtures("spread")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_the_first_request_of_each_revision(world, settings, revision):
+def test_the_first_request_of_each_revision(world: World, settings: ClientSettings, revision: str) -> None:
     subject = fetcher("incremental", settings, revision=revision)
     sent = []
 
-    def keep(request):
+    def keep(request: Request) -> str | None:
         if request.api_key == bodies.FETCH:
             sent.append(request)
             return "lose_request"
@@ -236,5 +254,6 @@ def test_the_first_request_of_each_revision(world, settings, revision):
     world.start(subject)
     world.run(0.1)
     assert {each.api_version for each in sent} == {1000 if revision == "first" else settings.versions.fetch}
-    assert {(each.body.session_id, each.body.session_epoch) for each in sent} == {(0, -1 if revision == "none" else 0)}
+    asked: list[Any] = [each.body for each in sent]
+    assert {(each.session_id, each.session_epoch) for each in asked} == {(0, -1 if revision == "none" else 0)}
     assert len(sent) == 3, "a request to each leader, at the same time"

@@ -3,6 +3,8 @@
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pytest
 
@@ -15,6 +17,8 @@ from bench.fleet.behaviours.protocol import (
     ConnectFailed,
     Disconnected,
     Finished,
+    FleetAction,
+    FleetEvent,
     Leaving,
     Request,
     Started,
@@ -24,19 +28,23 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.driver import BlockingDriver
+from reference_broker.ports.now import Now
+from reports.rows import HistoryRow
+
+Serve: TypeAlias = Callable[[float | None], Address]
 
 
 class Server:
     """Answers ApiVersions after ``delay_s``; None: never; -1: closes instead."""
 
-    def __init__(self, delay_s):
+    def __init__(self, delay_s: float | None) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = Address(*self.listener.getsockname())
         self.delay_s = delay_s
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
 
-    def serve(self):
+    def serve(self) -> None:
         try:
             connection, _ = self.listener.accept()
         except OSError:
@@ -59,26 +67,27 @@ class Scripted:
 
     process = "scripted"
 
-    def __init__(self, react):
-        self.react, self.events = react, []
+    def __init__(self, react: Callable[[FleetEvent], list[FleetAction]]) -> None:
+        self.react = react
+        self.events: list[tuple[int, FleetEvent]] = []
 
-    def step(self, now, event):
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
         self.events.append((now.mono_us, event))
         return self.react(event)
 
-    def close(self, _):
+    def close(self, now: Now) -> list[HistoryRow]:  # noqa: ARG002
         return []
 
 
-def ask(lane, timeout_us=2_000_000):
+def ask(lane: int, timeout_us: int = 2_000_000) -> Request:
     return Request(bodies.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
 
 
 @pytest.fixture
-def serve():
+def serve() -> Iterator[Serve]:
     servers = []
 
-    def start(delay_s):
+    def start(delay_s: float | None) -> Address:
         servers.append(Server(delay_s))
         return servers[-1].address
 
@@ -87,17 +96,19 @@ def serve():
         each.listener.close()
 
 
-def played(react):
+def played(react: Callable[[FleetEvent], list[FleetAction]]) -> tuple[list[FleetEvent], list[int]]:
     subject = Scripted(react)
     BlockingDriver(subject, lambda _: None).run()
     return [event for _, event in subject.events], [at_us for at_us, _ in subject.events]
 
 
-def connecting(addresses, then):
+def connecting(
+    addresses: list[Address], then: Callable[[FleetEvent, int], list[FleetAction]]
+) -> Callable[[FleetEvent], list[FleetAction]]:
     """Connects lane by lane, then hands over to ``then(event, count of ends seen)``."""
     ends = []
 
-    def react(event):
+    def react(event: FleetEvent) -> list[FleetAction]:
         if isinstance(event, Started):
             return [Connect(addresses[0], 1_000_000, 0)]
         if isinstance(event, Connected) and event.lane + 1 < len(addresses):
@@ -108,10 +119,10 @@ def connecting(addresses, then):
     return react
 
 
-def test_the_answer_that_comes_first_is_given_first(serve):
+def test_the_answer_that_comes_first_is_given_first(serve: Serve) -> None:
     slow, quick = serve(0.3), serve(0)
 
-    def then(event, seen):
+    def then(event: FleetEvent, seen: int) -> list[FleetAction]:
         if isinstance(event, Connected):
             return [ask(0), ask(1)]
         return [Finished()] if seen == 3 else []
@@ -123,24 +134,25 @@ def test_the_answer_that_comes_first_is_given_first(serve):
     assert all(each.response_bytes == 14 for each in answers)
 
 
-def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve):
+def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:
     silent, closing, quick = serve(None), serve(-1), serve(0)
 
-    def then(event, seen):
+    def then(event: FleetEvent, seen: int) -> list[FleetAction]:
         if isinstance(event, Connected):
             return [ask(0, 200_000), ask(1), Wake(0, 2)]
         return [Finished()] if seen == 4 else []
 
     events, _ = played(connecting([silent, closing, quick], then))
-    ends = {type(each): each.lane for each in events[4:]}
+    ends = {type(each): each.lane for each in events[4:] if isinstance(each, Woken | Disconnected | TimedOut)}
+    assert len(events) == 4 + len(ends)
     assert ends == {Woken: 2, Disconnected: 1, TimedOut: 0}
 
 
-def test_a_refused_connection_names_its_lane():
+def test_a_refused_connection_names_its_lane() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
 
-    def react(event):
+    def react(event: FleetEvent) -> list[FleetAction]:
         return [Connect(address, 500_000, 3)] if isinstance(event, Started) else [Finished()]
 
     events, _ = played(react)
@@ -148,8 +160,8 @@ def test_a_refused_connection_names_its_lane():
 
 
 @pytest.mark.parametrize(("end", "event"), [("stop", Stopping), ("leave", Leaving)])
-def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end, event):
-    def react(seen):
+def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end: str, event: type[Leaving | Stopping]) -> None:
+    def react(seen: FleetEvent) -> list[FleetAction]:
         return [Wake(2**62)] if isinstance(seen, Started) else [Finished()]
 
     subject = Scripted(react)
@@ -162,7 +174,7 @@ def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end, event):
     assert driver.told_to_stop
 
 
-def test_a_client_that_is_told_to_end_before_it_began_never_begins():
+def test_a_client_that_is_told_to_end_before_it_began_never_begins() -> None:
     subject = Scripted(lambda _: [])
     driver = BlockingDriver(subject, lambda _: None)
     driver.stop()

@@ -1,35 +1,37 @@
 """Fetcher behaviours against a small correct broker with faults."""
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import read_offsets
-from reports.rows import END_OF_RUN_US
+from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
+from reports.rows import END_OF_RUN_US, OperationRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
 
 
-def fetcher(variant, settings, **changes):
+def fetcher(variant: str, settings: ClientSettings, **changes: Any) -> SessionFetcher:
     plan = FetcherPlan(f"fetcher-{variant}", variant, (IDLE, *HOT), poll_interval_us=20_000, **changes)
     return SessionFetcher(plan, settings, Random(3), BatchReader())
 
 
-def producer(settings, partitions=HOT, **changes):
+def producer(settings: ClientSettings, partitions: tuple[TopicPartition, ...] = HOT, **changes: Any) -> KeyedProducer:
     plan = ProducerPlan("producer-0", partitions, interval_us=10_000, records_per_request=3, **changes)
     return KeyedProducer(plan, settings, Random(4))
 
 
-def nth_fetch(number, fate):
+def nth_fetch(number: int, fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
-    def fault(request):
+    def fault(request: Request) -> str | None:
         if request.api_key == bodies.FETCH:
             seen.append(request)
             if len(seen) == number:
@@ -39,11 +41,11 @@ def nth_fetch(number, fate):
     return fault
 
 
-def fetches(world):
+def fetches(world: World) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == "fetch"]
 
 
-def live(world, settings, fetcher, seconds=2.0):
+def live(world: World, settings: ClientSettings, fetcher: SessionFetcher, seconds: float = 2.0) -> None:
     """Idle partition filled once, load, stop, drain."""
     once = KeyedProducer(ProducerPlan("seeder", (IDLE,), 0, 3, max_slots=1), settings, Random(1))
     load = producer(settings)
@@ -58,7 +60,9 @@ def live(world, settings, fetcher, seconds=2.0):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("fate", [None, "lose_request", "lose_response", "cut"])
-def test_every_variant_reads_everything_through_any_lost_frame(world, broker, settings, variant, fate):
+def test_every_variant_reads_everything_through_any_lost_frame(
+    world: World, broker: FakeBroker, settings: ClientSettings, variant: str, fate: str | None
+) -> None:
     world.fault = nth_fetch(4, fate)
     subject = fetcher(variant, settings)
     live(world, settings, subject)
@@ -72,14 +76,16 @@ def test_every_variant_reads_everything_through_any_lost_frame(world, broker, se
 
 
 @pytest.mark.clause("F-4")
-def test_the_full_variant_never_uses_a_session(world, broker, settings):
+def test_the_full_variant_never_uses_a_session(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
     live(world, settings, fetcher("full", settings))
     assert {(each.session_id, each.session_epoch) for each in fetches(world)} == {(0, -1)}
     assert not broker.sessions
 
 
 @pytest.mark.clause("F-10", "F-11")
-def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(world, broker, settings):
+def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     world.fault = nth_fetch(4, "lose_response")
     live(world, settings, fetcher("resending", settings))
     lost, again, full = fetches(world)[3:6]
@@ -92,7 +98,7 @@ def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fe
     assert requests[3] is not requests[4]
 
 
-def test_a_resent_request_that_had_been_lost_is_simply_accepted(world, settings):
+def test_a_resent_request_that_had_been_lost_is_simply_accepted(world: World, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "lose_request")
     live(world, settings, fetcher("resending", settings))
     lost, again, after = fetches(world)[3:6]
@@ -100,7 +106,9 @@ def test_a_resent_request_that_had_been_lost_is_simply_accepted(world, settings)
     assert (again.session_epoch, after.session_epoch) == (lost.session_epoch, lost.session_epoch + 1)
 
 
-def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(world, settings):
+def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(
+    world: World, settings: ClientSettings
+) -> None:
     world.fault = nth_fetch(4, "lose_response")
     live(world, settings, fetcher("presuming", settings))
     lost, presumed = fetches(world)[3:5]
@@ -108,7 +116,7 @@ def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(wor
     assert (presumed.partitions_sent, presumed.type) == (0, "ok")
 
 
-def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(world, settings):
+def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(world: World, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "lose_request")
     live(world, settings, fetcher("presuming", settings))
     lost, presumed, full = fetches(world)[3:6]
@@ -116,7 +124,7 @@ def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(world, setti
     assert full.session_epoch == 0
 
 
-def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world, settings):
+def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world: World, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "cut")
     live(world, settings, fetcher("incremental", settings))
     lost, after = fetches(world)[3:5]
@@ -124,7 +132,9 @@ def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world, s
     assert (after.session_id, after.session_epoch) == (lost.session_id, 0)
 
 
-def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(world, settings):
+def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
+    world: World, settings: ClientSettings
+) -> None:
     live(world, settings, fetcher("forgetting", settings))
     ended = [each for each in world.rows("assignments") if each.until_us != END_OF_RUN_US]
     assert ended, "nothing was ever forgotten"
@@ -140,7 +150,9 @@ def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
         assert any(each.from_us <= operation.invoke_us < each.until_us for each in covering)
 
 
-def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(world, settings):
+def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
+    world: World, settings: ClientSettings
+) -> None:
     live(world, settings, fetcher("rotating", settings))
     again = [each for each in world.rows("assignments") if each.from_offset == 0 and each.from_us > 1_500_000]
     assert again, "it never went back"
@@ -148,7 +160,9 @@ def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
 
 
 @pytest.mark.parametrize("error", [3, 6, 74])
-def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(world, broker, settings, error):
+def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(
+    world: World, broker: FakeBroker, settings: ClientSettings, error: int
+) -> None:
     broker.errors[HOT[1]] = error
     subject = fetcher("incremental", settings)
     world.start(subject)
@@ -160,7 +174,7 @@ def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(world, 
     assert len(fetches(world)) > live_end + 100, "it did not come back to speed"
 
 
-def test_a_refused_connection_is_tried_again_with_a_growing_wait(world, settings):
+def test_a_refused_connection_is_tried_again_with_a_growing_wait(world: World, settings: ClientSettings) -> None:
     world.refuse_until_us = world.now_us + 10_000_000
     subject = fetcher("incremental", settings)
     world.start(subject)
@@ -172,7 +186,9 @@ def test_a_refused_connection_is_tried_again_with_a_growing_wait(world, settings
     assert fetches(world)
 
 
-def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(world, broker, settings):
+def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)
@@ -191,7 +207,7 @@ def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment
     assert starts == [0, 6]
 
 
-def test_a_hard_end_turns_what_is_open_into_info(world, settings):
+def test_a_hard_end_turns_what_is_open_into_info(world: World, settings: ClientSettings) -> None:
     world.fault = nth_fetch(1, "lose_response")
     subject = fetcher("incremental", settings)
     world.start(subject)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, To
 from bench.fleet.tests.conftest import read_offsets
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from reference_broker.client.offset_requests import OffsetToCommit
+from reports.rows import MembershipRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 PLAN = MemberPlan(
@@ -28,12 +30,12 @@ PLAN = MemberPlan(
 
 
 @pytest.fixture
-def settings():
+def settings() -> ClientSettings:
     return ClientSettings(tuple(Address(f"node-{number}", 9092) for number in range(3)))
 
 
 @pytest.fixture
-def broker():
+def broker() -> GroupsBroker:
     broker = GroupsBroker({"hot": 4})
     for where in HOT:
         broker.leaders[where] = where.partition % 3
@@ -41,30 +43,30 @@ def broker():
 
 
 @pytest.fixture
-def world(broker):
+def world(broker: GroupsBroker) -> GroupWorld:
     return GroupWorld(broker)
 
 
 @pytest.fixture
-def load(settings):
+def load(settings: ClientSettings) -> KeyedProducer:
     plan = ProducerPlan("producer-0", HOT, interval_us=10_000, records_per_request=3)
     return KeyedProducer(plan, settings, Random(4))
 
 
-def member(settings, number, store=None, **changes):
+def member(settings: ClientSettings, number: int, store: OutsideStore | None = None, **changes: Any) -> GroupMember:
     plan = replace(PLAN, process=f"member-{number}", **changes)
     return GroupMember(plan, settings, Random(number), store)
 
 
-def finish(world, load, *members):
+def finish(world: GroupWorld, load: KeyedProducer, *members: GroupMember) -> None:
     world.stop(load)
     world.run(1)
     world.stop(*members)
     world.run(10)
-    assert {each.process for each in (load, *members)} <= world.finished, "somebody never finished"
+    assert {load.process, *(each.process for each in members)} <= world.finished, "somebody never finished"
 
 
-def all_read(world, broker, members):
+def all_read(world: GroupWorld, broker: GroupsBroker, members: list[GroupMember]) -> dict[TopicPartition, list[int]]:
     """By partition: who read which offsets, in order of time."""
     found: dict[TopicPartition, list[int]] = {}
     for each in members:
@@ -75,7 +77,7 @@ def all_read(world, broker, members):
     return found
 
 
-def events(world, what):
+def events(world: GroupWorld, what: str) -> list[MembershipRow]:
     return [each for each in world.rows("memberships") if each.event == what]
 
 
@@ -83,9 +85,15 @@ def events(world, what):
 @pytest.mark.parametrize("metadata_epoch", [True, False])
 @pytest.mark.parametrize("leader_epochs", [True, False])
 def test_members_share_the_partitions_and_commit_all_that_they_read(
-    world, broker, settings, load, protocol, metadata_epoch, leader_epochs
-):
-    changes = {"protocol": protocol, "metadata_epoch": metadata_epoch, "leader_epochs": leader_epochs}
+    world: GroupWorld,
+    broker: GroupsBroker,
+    settings: ClientSettings,
+    load: KeyedProducer,
+    protocol: str,
+    metadata_epoch: bool,
+    leader_epochs: bool,
+) -> None:
+    changes: dict[str, Any] = {"protocol": protocol, "metadata_epoch": metadata_epoch, "leader_epochs": leader_epochs}
     members = [member(settings, number, **changes) for number in range(2)]
     world.start(load, members[0])
     world.run(1)
@@ -105,23 +113,24 @@ def test_members_share_the_partitions_and_commit_all_that_they_read(
     assert revoked == (4 if protocol == "eager" else 2)
 
 
-def test_what_is_fetched_names_the_leader_epoch_only_where_it_is_wanted(world, broker, settings):
+def test_what_is_fetched_names_the_leader_epoch_only_where_it_is_wanted(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings
+) -> None:
     broker.epochs = dict.fromkeys(broker.epochs, 5)
     for leader_epochs, wanted in ((True, {5}), (False, {-1})):
         one = member(settings, int(leader_epochs), metadata_epoch=False, leader_epochs=leader_epochs, group="g2")
         world.start(one)
         world.run(1)
-        asked = {
-            part.current_leader_epoch
-            for request in broker.requests
-            if request.api_key == 1 and request.client_id == one.process
-            for topic in request.body.topics
-            for part in topic.partitions
-        }
+        fetches: list[Any] = [
+            each.body for each in broker.requests if each.api_key == 1 and each.client_id == one.process
+        ]
+        asked = {part.current_leader_epoch for body in fetches for topic in body.topics for part in topic.partitions}
         assert asked == wanted
 
 
-def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(world, broker, settings, load):
+def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     members = [member(settings, number) for number in range(2)]
     world.start(load, *members)
     world.run(2)
@@ -135,7 +144,9 @@ def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])
-def test_nothing_is_read_any_more_while_what_is_revoked_is_committed(world, broker, settings, load, protocol):
+def test_nothing_is_read_any_more_while_what_is_revoked_is_committed(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, protocol: str
+) -> None:
     world.commits_take_us = 300_000
     members = [member(settings, number, protocol=protocol) for number in range(2)]
     world.start(load, members[0])
@@ -148,7 +159,9 @@ def test_nothing_is_read_any_more_while_what_is_revoked_is_committed(world, brok
         assert sorted(offsets) == list(range(broker.logs[where].end)), where
 
 
-def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(world, broker, settings, load):
+def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     members = [member(settings, number) for number in range(2)]
     world.start(load, *members)
     world.run(1)
@@ -165,7 +178,9 @@ def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(world, broker, se
     assert {each.node for each in asked if each.type == "ok"} == {0, 1}
 
 
-def test_a_member_that_is_unknown_loses_all_and_joins_again(world, broker, settings, load):
+def test_a_member_that_is_unknown_loses_all_and_joins_again(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = member(settings, 0)
     world.start(load, one)
     world.run(1)
@@ -177,7 +192,7 @@ def test_a_member_that_is_unknown_loses_all_and_joins_again(world, broker, setti
     all_read(world, broker, [one])
 
 
-def rewind_world(world, broker, load, subject):
+def rewind_world(world: GroupWorld, broker: GroupsBroker, load: KeyedProducer, subject: GroupMember) -> None:
     """Partition 0 moves from node 0 to node 1, and node 0 does not learn of it."""
     world.start(load, subject)
     world.run(1)
@@ -192,7 +207,9 @@ def rewind_world(world, broker, load, subject):
 
 @pytest.mark.clause("M-15", "M-5")
 @pytest.mark.parametrize("guarded", [True, False])
-def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(world, broker, settings, load, guarded):
+def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, guarded: bool
+) -> None:
     one = member(settings, 0, metadata_epoch=guarded, metadata_from=ALTERNATING)
     rewind_world(world, broker, load, one)
     resets = [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
@@ -208,7 +225,9 @@ def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(world, brok
 
 
 @pytest.mark.clause("M-10")
-def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(world, broker, settings, load):
+def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     """All nodes that it can reach are old; once they are new it goes on."""
     first = member(settings, 0)
     broker.epoch = 7
@@ -233,7 +252,9 @@ def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(world, br
 
 
 @pytest.mark.clause("M-7")
-def test_a_refused_epoch_is_raised_once_and_not_retried(world, broker, settings, load):
+def test_a_refused_epoch_is_raised_once_and_not_retried(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = member(settings, 0)
     broker.epoch = 3
     world.start(load, one)
@@ -249,7 +270,9 @@ def test_a_refused_epoch_is_raised_once_and_not_retried(world, broker, settings,
 
 @pytest.mark.clause("M-13")
 @pytest.mark.parametrize("guarded", [True, False])
-def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(world, broker, settings, load, guarded):
+def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, guarded: bool
+) -> None:
     store = OutsideStore()
     changes = {"protocol": "assigned", "offsets": "outside", "metadata_epoch": guarded, "metadata_from": 0}
     first = member(settings, 0, store, **changes)
@@ -279,7 +302,7 @@ def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(wor
             assert sorted(offsets) == list(range(broker.logs[where].end)), where
 
 
-def test_an_earlier_owner_stores_nothing_outside_any_more():
+def test_an_earlier_owner_stores_nothing_outside_any_more() -> None:
     store = OutsideStore()
     assert store.store(HOT[0], OffsetToCommit(7, -1, 3), 2)
     assert not store.store(HOT[0], OffsetToCommit(5, -1, 3), 1)
@@ -287,7 +310,9 @@ def test_an_earlier_owner_stores_nothing_outside_any_more():
     assert store.load(HOT[0]).metadata_epoch == 3
 
 
-def test_a_client_that_stays_for_a_while_begins_again_from_what_it_committed(world, broker, settings, load):
+def test_a_client_that_stays_for_a_while_begins_again_from_what_it_committed(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = member(settings, 0, stay_us=1_000_000)
     world.start(load, one)
     world.run(4)
@@ -297,7 +322,9 @@ def test_a_client_that_stays_for_a_while_begins_again_from_what_it_committed(wor
         assert sorted(offsets) == list(range(broker.logs[where].end)), where
 
 
-def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(world, broker, settings, load):
+def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     broker.drafts = set()
     one = member(settings, 0)
     world.start(load, one)
@@ -314,7 +341,9 @@ def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(w
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
-def test_without_a_committed_offset_the_policy_says_where_to_begin(world, broker, settings, load, reset):
+def test_without_a_committed_offset_the_policy_says_where_to_begin(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, reset: str
+) -> None:
     world.start(load)
     world.run(1)
     world.stop(load)
@@ -325,17 +354,14 @@ def test_without_a_committed_offset_the_policy_says_where_to_begin(world, broker
     assert {each.reason for each in rows} == {"no_offset"}
     assert {each.from_offset for each in rows} == {-1}
     # The fake's ListOffsets knows log starts only; what matters is what was asked.
-    asked = {
-        part.timestamp
-        for request in broker.requests
-        if request.api_key == 2
-        for topic in request.body.topics
-        for part in topic.partitions
-    }
+    lookups: list[Any] = [each.body for each in broker.requests if each.api_key == 2]
+    asked = {part.timestamp for body in lookups for topic in body.topics for part in topic.partitions}
     assert asked == {"earliest": {-2}, "latest": {-1}, "none": set()}[reset]
 
 
-def test_with_the_policy_none_a_position_out_of_range_is_kept(world, broker, settings, load):
+def test_with_the_policy_none_a_position_out_of_range_is_kept(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = member(settings, 0, reset="none", metadata_epoch=False, metadata_from=ALTERNATING)
     rewind_world(world, broker, load, one)
     assert not [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]

@@ -1,17 +1,18 @@
 """Groups and mirrors in a fleet's spec: what is refused, and how members are dealt to workers."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from bench.fleet.fleet import make_fleet
+from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.processes import users_needed
 from bench.fleet.spec import FleetSpec, SpecError, check
 from scenarios.load import Groups, Load, Mirror, Topic
 
 
-def members(name, count, **more):
+def members(name: str, count: int, **more: Any) -> Groups:
     return Groups(name=name, count=count, topics=("hot",), **more)
 
 
@@ -24,14 +25,15 @@ LOAD = Load(
 SPEC = FleetSpec(bootstrap=["node-0:9092", "node-1:9092"], load=LOAD, target=["target:9092"])
 
 
-def dealt(workers):
+def dealt(workers: int) -> list[Fleet]:
     return [make_fleet(SPEC, (index, workers)) for index in range(workers)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(workers):
+def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(workers: int) -> None:
     fleets = dealt(workers)
-    names = [each.process for fleet in fleets for each in (*fleet.members, *fleet.mirrors)]
+    names = [each.process for fleet in fleets for each in fleet.members]
+    names += [each.process for fleet in fleets for each in fleet.mirrors]
     assert sorted(names) == sorted([*(f"member-{number}" for number in range(8)), "mirror-0", "mirror-1"])
     outside = [[each for each in fleet.members if each.member.offsets == "outside"] for fleet in fleets]
     assert [len(each) for each in outside] == [3, *[0] * (workers - 1)]
@@ -40,15 +42,17 @@ def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(wor
     assert users_needed(replace(SPEC, workers=workers)) >= workers * most
 
 
-def test_what_the_spec_says_is_what_a_member_does():
+def test_what_the_spec_says_is_what_a_member_does() -> None:
     made = make_fleet(replace(SPEC, process_prefix="1.")).members
     assert {each.member.group for each in made} == {"1.g", "1.o"}
     assert [each.member.instance_id for each in made][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]
-    assert made[3].config.group.cooperative
+    group = made[3].config.group
+    assert group is not None
+    assert group.cooperative
     assert [each.partition for each in made[0].member.partitions] == [0, 1, 2, 3]
 
 
-def test_the_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_source_s_proxies():
+def test_the_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_source_s_proxies() -> None:
     fleet = make_fleet(replace(SPEC, dial={"target:9092": "proxy:1"}))
     assert fleet.target_preparer is not None
     assert [(each.name, each.partitions) for each in fleet.target_preparer.wanted] == [("hot", 4)]
@@ -65,11 +69,11 @@ def test_the_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_sourc
         ({"topics": ()}, "'hot' of group 'g'"),
     ],
 )
-def test_a_load_that_makes_no_sense_is_refused(changes, word):
+def test_a_load_that_makes_no_sense_is_refused(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(SpecError, match=word):
         check(replace(SPEC, load=dataclasses.replace(LOAD, **changes)))
 
 
-def test_a_mirror_needs_a_cluster_to_copy_to():
+def test_a_mirror_needs_a_cluster_to_copy_to() -> None:
     with pytest.raises(SpecError, match="target"):
         check(replace(SPEC, target=[]))

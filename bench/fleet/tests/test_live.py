@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -15,7 +18,7 @@ import pytest
 
 from bench.fleet.spec import SpecError, parse_spec
 
-LOAD = {
+LOAD: dict[str, Any] = {
     "seconds": 2,
     "topics": [{"name": "hot", "partitions": 4}],
     "fetchers": [
@@ -27,10 +30,16 @@ LOAD = {
 SPEC = {"workers": 1, "load": LOAD}
 
 
+class Piped(subprocess.Popen[str]):
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
+
+
 @pytest.fixture
-def bootstrap(tmp_path):
+def bootstrap(tmp_path: Path) -> Iterator[str]:
     arguments = ["--listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
-    process = subprocess.Popen(
+    process = Piped(
         [sys.executable, "-m", "reference_broker.serve.main", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -43,21 +52,21 @@ def bootstrap(tmp_path):
     process.stdout.close()
 
 
-def start(tmp_path, bootstrap, *options, load=None, **changes):
+def start(tmp_path: Path, bootstrap: str, *options: str, load: dict[str, Any] | None = None, **changes: Any) -> Piped:
     spec = tmp_path / "spec.json"
     where = {"bootstrap": [bootstrap], "out_dir": str(tmp_path / "run")}
     spec.write_text(json.dumps({**SPEC, **where, "load": {**LOAD, **(load or {})}, **changes}))
     command = [sys.executable, "-m", "bench.fleet", str(spec), *options]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Piped(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def table(tmp_path, name):
+def table(tmp_path: Path, name: str) -> list[dict[str, Any]]:
     files = sorted((tmp_path / "run" / "history").glob(f"{name}*.parquet"))
     return [row for path in files for row in pq.read_table(path).to_pylist()]
 
 
 @pytest.mark.live
-def test_members_of_groups_read_everything_and_commit_it(tmp_path, bootstrap):
+def test_members_of_groups_read_everything_and_commit_it(tmp_path: Path, bootstrap: str) -> None:
     """Old clients and new ones, in both protocols, with and without membership, over two workers."""
     settings = {"commit_interval_ms": 200, "heartbeat_interval_ms": 200}
     groups = [
@@ -72,13 +81,13 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path, bootstrap):
     assert fleet.returncode == 0, errors
     assert next(each["members"] for each in lines if each["event"] == "load") == 6
     runs = table(tmp_path, "runs")
-    acked = Counter()
+    acked: Counter[Any] = Counter()
     for each in runs:
         if each["kind"] == "send" and each["first_offset"] >= 0:
             acked[each["partition"]] += each["count"]
     assert sum(acked.values()) > 300
     groups_of = {each["process"]: each["group"] for each in table(tmp_path, "commits")}
-    read = {name: Counter() for name in ("eager", "cooperative")}
+    read: dict[str, Counter[int]] = {name: Counter() for name in ("eager", "cooperative")}
     for each in runs:
         if each["kind"] == "read" and groups_of.get(each["process"]) in read:
             read[groups_of[each["process"]]][each["partition"]] += each["count"]
@@ -93,7 +102,7 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path, bootstrap):
 
 
 @pytest.mark.live
-def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_path, bootstrap):
+def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_path: Path, bootstrap: str) -> None:
     with start(tmp_path, bootstrap, "--hold", load={"seconds": 60}) as fleet:
         events = []
         for line in fleet.stdout:
@@ -114,11 +123,11 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
     assert {each["type"] for each in sent} == {"ok"}, "on a busy machine slots may be overdue when the load ends"
     assert len({each["process"] for each in operations}) == 6 + 2 + 3
     runs = table(tmp_path, "runs")
-    acked = Counter()
+    acked: Counter[Any] = Counter()
     for each in runs:
         if each["kind"] == "send" and each["first_offset"] >= 0:
             acked[each["writer"]] += each["count"]
-    read = Counter()
+    read: Counter[str] = Counter()
     for each in runs:
         if each["process"] == "final-reader":
             assert each["valid"]
@@ -126,7 +135,7 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
     assert read == acked
     ends = {(each["topic"], each["partition"]): each["high_watermark"] for each in table(tmp_path, "ends")}
     assert len(ends) == 4 + 6
-    reached = {}
+    reached: dict[tuple[str, str, int], int] = {}
     for each in table(tmp_path, "positions"):
         key = (each["process"], each["topic"], each["partition"])
         reached[key] = max(reached.get(key, 0), each["next_offset"])
@@ -137,7 +146,7 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
 
 
 @pytest.mark.live
-def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path, bootstrap):
+def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path: Path, bootstrap: str) -> None:
     fetchers = [{"behaviour": "incremental", "count": 10, "topic": "hot", "partitions": 3}]
     shape = {"kind": "spike", "base_percent": 20}
     with start(tmp_path, bootstrap, load={"seconds": 10, "fetchers": fetchers}, shape=shape) as fleet:
@@ -148,7 +157,7 @@ def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path, bootstrap):
         for each in map(json.loads, output.splitlines())
         if each["event"] == "progress"
     ]
-    polls = Counter()
+    polls: Counter[str] = Counter()
     for each in table(tmp_path, "operations"):
         if each["f"] == "fetch":
             polls[each["process"]] += 1
@@ -156,13 +165,13 @@ def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path, bootstrap):
     assert min(left) <= 4, "those of the spike never left"
     lasting = [each for each in table(tmp_path, "assignments") if each["until_us"] == 2**63 - 1]
     assert 0 < len({each["process"] for each in lasting}) < 10
-    errors = {each["error"] for each in table(tmp_path, "operations") if each["f"] in ("fetch", "produce")}
-    assert errors <= {None, "not_sent"}
+    failures = {each["error"] for each in table(tmp_path, "operations") if each["f"] in ("fetch", "produce")}
+    assert failures <= {None, "not_sent"}
     assert max(each["wanted_permille"] for each in table(tmp_path, "load")) > 0
 
 
 @pytest.mark.live
-def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path, bootstrap):
+def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path: Path, bootstrap: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -197,7 +206,7 @@ PAGE_MEMORY_S = 2.5
 """Locust's page answers with what it said before for two seconds: the last start's figures."""
 
 
-def wait_for(condition, seconds=30):
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> bool:
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         if condition():
@@ -206,22 +215,22 @@ def wait_for(condition, seconds=30):
     return False
 
 
-def statistics(url):
+def statistics(url: str) -> Any:
     with urlopen(f"{url}/stats/requests", timeout=10) as answer:
         return json.load(answer)
 
 
-def fetches_counted(url):
+def fetches_counted(url: str) -> int:
     return sum(each["num_requests"] for each in statistics(url)["stats"] if each["name"] == "fetch")
 
 
-def wait_until_workers(url, count):
+def wait_until_workers(url: str, count: int) -> None:
     ready = ("ready", "stopped")
     assert wait_for(lambda: sum(each["state"] in ready for each in statistics(url)["workers"]) >= count)
 
 
 @pytest.mark.live
-def test_a_broker_that_is_not_there_gives_one_sentence_and_exit_code_2(tmp_path):
+def test_a_broker_that_is_not_there_gives_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -233,7 +242,7 @@ def test_a_broker_that_is_not_there_gives_one_sentence_and_exit_code_2(tmp_path)
     ]
 
 
-def changed(table, **values):
+def changed(table: str, **values: Any) -> dict[str, Any]:
     """The first of these tables of the load, with other values."""
     first, *others = LOAD[table]
     return {"load": {**LOAD, table: [{**first, **values}, *others]}}
@@ -250,6 +259,6 @@ def changed(table, **values):
         (changed("topics", partitions=2), "wants 3 partitions of 'hot', which has 2"),
     ],
 )
-def test_a_wrong_spec_is_refused_in_one_sentence(changes, told):
+def test_a_wrong_spec_is_refused_in_one_sentence(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError, match=told.replace("`", ".")):
         parse_spec(json.dumps({**SPEC, "bootstrap": ["127.0.0.1:1"], **changes}).encode())

@@ -4,6 +4,9 @@ import pytest
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.board import ASKING_US, MetadataBoard
+from bench.fleet.behaviours.protocol import ClientSettings, Request
+from bench.fleet.behaviours.session_fetcher import SessionFetcher
+from bench.fleet.tests.conftest import FakeBroker, World
 from bench.fleet.tests.test_clients_of_a_cluster import (
     HOT,
     assert_all_read_once_in_order,
@@ -17,7 +20,7 @@ from bench.fleet.tests.test_clients_of_a_cluster import (
 __all__ = ["settings", "spread"]
 
 
-def fetchers(settings, count):
+def fetchers(settings: ClientSettings, count: int) -> list[SessionFetcher]:
     found = [fetcher("incremental", settings, f"fetcher-{number}") for number in range(count)]
     board = MetadataBoard(found[0].topics)
     for each in found:
@@ -26,7 +29,7 @@ def fetchers(settings, count):
 
 
 @pytest.mark.usefixtures("spread")
-def test_twenty_that_begin_at_once_ask_once(world, settings):
+def test_twenty_that_begin_at_once_ask_once(world: World, settings: ClientSettings) -> None:
     world.start(*fetchers(settings, 20))
     world.run(2)
     assert len(operations(world, "metadata")) <= 2
@@ -34,10 +37,12 @@ def test_twenty_that_begin_at_once_ask_once(world, settings):
 
 
 @pytest.mark.usefixtures("spread")
-def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(world, settings):
-    lost = []
+def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
+    world: World, settings: ClientSettings
+) -> None:
+    lost: list[Request] = []
 
-    def lose_the_first(request):
+    def lose_the_first(request: Request) -> str | None:
         if request.api_key == bodies.METADATA and not lost:
             lost.append(request)
             return "lose_response"
@@ -55,7 +60,9 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(wor
     assert max(first) - began < ASKING_US + 3_000_000
 
 
-def test_leaders_that_move_are_followed_with_few_questions(world, spread, settings):
+def test_leaders_that_move_are_followed_with_few_questions(
+    world: World, spread: FakeBroker, settings: ClientSettings
+) -> None:
     load, readers = producer(settings), fetchers(settings, 6)
     world.start(load, *readers)
     for turn in range(4):

@@ -1,10 +1,12 @@
 """What readers of metadata write down: news only, each node's own, and everything once at the end."""
 
+from typing import Any
+
 import pytest
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from bench.fleet.fleet import make_fleet
+from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.spec import FleetSpec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
 from scenarios.load import Load, MetadataReaders
@@ -23,7 +25,7 @@ def world(quorum: FakeQuorum) -> QuorumWorld:
     return QuorumWorld(quorum)
 
 
-def fleet(count: int = 1, **more: int):
+def fleet(count: int = 1, **more: Any) -> Fleet:
     readers = MetadataReaders(count=count, poll_interval_ms=100)
     return make_fleet(FleetSpec(BOOTSTRAP, Load(seconds=1, metadata_readers=(readers,)), **more))
 
@@ -32,7 +34,7 @@ def create(quorum: FakeQuorum, topics: dict[str, int]) -> None:
     quorum.create(bodies.create_topics_request([bodies.new_topic(*each, 1, {}) for each in topics.items()], 1000), None)
 
 
-def test_only_news_is_written_down(world, quorum):
+def test_only_news_is_written_down(world: QuorumWorld, quorum: FakeQuorum) -> None:
     (reader,) = fleet().metadata_readers
     create(quorum, {"hot": 5})
     world.start(reader)
@@ -49,7 +51,7 @@ def test_only_news_is_written_down(world, quorum):
     assert {(each.topic_set, each.topics_wanted, each.partitions_wanted) for each in home} == {("made.admin-0.1", 2, 3)}
 
 
-def test_a_part_of_a_topic_is_seen_as_such(world, quorum):
+def test_a_part_of_a_topic_is_seen_as_such(world: QuorumWorld, quorum: FakeQuorum) -> None:
     (reader,) = fleet().metadata_readers
     create(quorum, SET)
     quorum.hidden[0, next(iter(SET))] = 1
@@ -59,7 +61,7 @@ def test_a_part_of_a_topic_is_seen_as_such(world, quorum):
     assert [each.partitions_seen for each in rows] == [2, 3]
 
 
-def test_a_reader_goes_through_the_nodes_and_past_a_dead_one(world, quorum):
+def test_a_reader_goes_through_the_nodes_and_past_a_dead_one(world: QuorumWorld, quorum: FakeQuorum) -> None:
     readers = fleet(3).metadata_readers
     create(quorum, SET)
     world.down.add(1)
@@ -72,8 +74,9 @@ def test_a_reader_goes_through_the_nodes_and_past_a_dead_one(world, quorum):
     assert by_reader == {(each.process, node) for each in readers for node in (0, 2)}
 
 
-def test_the_final_description_waits_until_all_nodes_say_the_same(world, quorum):
+def test_the_final_description_waits_until_all_nodes_say_the_same(world: QuorumWorld, quorum: FakeQuorum) -> None:
     describer = fleet().final_describer
+    assert describer is not None
     create(quorum, SET)
     first, second = SET
     quorum.alter(bodies.set_topic_config_request((first,), "retention.ms", str(FIRST_VALUE + 7)), None)
@@ -93,8 +96,9 @@ def test_the_final_description_waits_until_all_nodes_say_the_same(world, quorum)
     assert all(each.final for each in rows)
 
 
-def test_the_final_description_ends_with_what_it_has(world, quorum):
+def test_the_final_description_ends_with_what_it_has(world: QuorumWorld, quorum: FakeQuorum) -> None:
     describer = fleet(final_read_ms=5_000).final_describer
+    assert describer is not None
     create(quorum, SET)
     world.down.add(2)
     world.start(describer)

@@ -1,6 +1,7 @@
 """A mirror: all records once and in order while all is well; again, and late, where its metadata is old."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from bench.fleet.behaviours.group_plans import MemberPlan, MirrorPlan
 from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.mirror import Mirror, Pipe
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.tests.conftest import FakeBroker
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
@@ -28,20 +29,20 @@ class TwoClusters(GroupWorld):
         self.target = FakeBroker({"hot": 4})
         self.target.nodes, self.target.leaders = {TARGET}, dict.fromkeys(HOT, TARGET)
 
-    def send(self, behaviour, request) -> None:
+    def send(self, behaviour: Behaviour, request: Request) -> None:
         if self.at_node[behaviour.process, request.lane] == TARGET:
             self.answer(behaviour, self.target.handle_at(TARGET, request), request.lane)
         else:
             super().send(behaviour, request)
 
-    def copied(self, where):
+    def copied(self, where: TopicPartition) -> list[tuple[str, int]]:
         """(writer, sequence) of each record in the target."""
         values = [
             read_value(record.value) for batch in self.target.logs[where].batches for record in read_records(batch)
         ]
         return [(each.writer, each.sequence) for each in values]
 
-    def written(self, where):
+    def written(self, where: TopicPartition) -> list[tuple[str, int]]:
         values = [
             read_value(record.value) for batch in self.broker.logs[where].batches for record in read_records(batch)
         ]
@@ -49,12 +50,12 @@ class TwoClusters(GroupWorld):
 
 
 @pytest.fixture
-def settings():
+def settings() -> ClientSettings:
     return ClientSettings(tuple(Address(f"node-{number}", 9092) for number in range(3)))
 
 
 @pytest.fixture
-def world():
+def world() -> TwoClusters:
     broker = GroupsBroker({"hot": 4})
     for where in HOT:
         broker.leaders[where] = where.partition % 3
@@ -62,12 +63,12 @@ def world():
 
 
 @pytest.fixture
-def load(settings):
+def load(settings: ClientSettings) -> KeyedProducer:
     plan = ProducerPlan("producer-0", HOT, interval_us=10_000, records_per_request=3)
     return KeyedProducer(plan, settings, Random(4))
 
 
-def mirror(settings, number=0, **changes):
+def mirror(settings: ClientSettings, number: int = 0, **changes: Any) -> Mirror:
     member = MemberPlan(
         f"mirror-{number}",
         "mirror",
@@ -83,7 +84,7 @@ def mirror(settings, number=0, **changes):
     return Mirror(plan, settings, Random(number))
 
 
-def finish(world, load, *mirrors):
+def finish(world: TwoClusters, load: KeyedProducer, *mirrors: Mirror) -> None:
     world.stop(load)
     world.run(1)
     world.stop(*mirrors)
@@ -91,14 +92,16 @@ def finish(world, load, *mirrors):
     assert {each.process for each in mirrors} <= world.finished, "somebody never finished"
 
 
-def test_every_record_is_copied_once_in_order_and_then_committed(world, settings, load):
+def test_every_record_is_copied_once_in_order_and_then_committed(
+    world: TwoClusters, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = mirror(settings)
     world.start(load, one)
     world.run(2)
     finish(world, load, one)
     for where in HOT:
         assert world.copied(where) == world.written(where) != []
-        assert world.broker.groups["mirror"].offsets[where][0] == world.broker.logs[where].end
+        assert world.fake.groups["mirror"].offsets[where][0] == world.broker.logs[where].end
     rows = [each for each in world.rows("copies") if each.partition == 0]
     assert sum(each.count for each in rows) == world.broker.logs[HOT[0]].end
     assert all(each.source_offset == each.target_offset for each in rows)
@@ -106,14 +109,16 @@ def test_every_record_is_copied_once_in_order_and_then_committed(world, settings
     assert {each.process for each in rows} == {"mirror-0-writer"}
 
 
-def test_nothing_is_committed_that_the_target_has_not_acknowledged(world, settings, load):
+def test_nothing_is_committed_that_the_target_has_not_acknowledged(
+    world: TwoClusters, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = mirror(settings)
     world.start(load, one)
     world.run(0.5)
     world.target.errors = dict.fromkeys(HOT, 5)
     world.run(2)
     for where in HOT:
-        assert world.broker.groups["mirror"].offsets[where][0] <= world.target.logs[where].end
+        assert world.fake.groups["mirror"].offsets[where][0] <= world.target.logs[where].end
         assert world.target.logs[where].end < world.broker.logs[where].end
     world.target.errors = {}
     finish(world, load, one)
@@ -121,7 +126,9 @@ def test_nothing_is_committed_that_the_target_has_not_acknowledged(world, settin
         assert world.copied(where) == world.written(where)
 
 
-def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(world, settings, load):
+def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(
+    world: TwoClusters, settings: ClientSettings, load: KeyedProducer
+) -> None:
     first, second = mirror(settings), mirror(settings, 1)
     world.start(load, first)
     world.run(1)
@@ -133,7 +140,9 @@ def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(world, 
     assert {each.process for each in world.rows("copies")} == {"mirror-0-writer", "mirror-1-writer"}
 
 
-def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(world, settings, load):
+def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(
+    world: TwoClusters, settings: ClientSettings, load: KeyedProducer
+) -> None:
     one = mirror(settings)
     world.start(load, one)
     world.run(2)
@@ -153,7 +162,9 @@ def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(world,
 
 @pytest.mark.clause("M-15")
 @pytest.mark.parametrize("guarded", [True, False])
-def test_old_metadata_makes_it_copy_again_unless_it_is_guarded(world, settings, load, guarded):
+def test_old_metadata_makes_it_copy_again_unless_it_is_guarded(
+    world: TwoClusters, settings: ClientSettings, load: KeyedProducer, guarded: bool
+) -> None:
     one = mirror(settings, metadata_epoch=guarded)
     world.start(load, one)
     world.run(1)
@@ -172,11 +183,11 @@ def test_old_metadata_makes_it_copy_again_unless_it_is_guarded(world, settings, 
         assert set(world.copied(HOT[0])) == set(world.written(HOT[0]))
 
 
-def read_at(offset):
+def read_at(offset: int) -> ConsumerRecord:
     return ConsumerRecord(*HOT[0], offset, 1, None, b"v")
 
 
-def test_what_was_dropped_while_it_was_on_its_way_settles_nothing():
+def test_what_was_dropped_while_it_was_on_its_way_settles_nothing() -> None:
     pipe = Pipe()
     pipe.put([read_at(7), read_at(8)])
     batch = pipe.take(HOT[0])

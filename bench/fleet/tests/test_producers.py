@@ -1,7 +1,9 @@
 """Producer, seeder, preparer and final reader against a small correct broker with faults."""
 
 import itertools
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -9,33 +11,35 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
-from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
 from bench.fleet.runs import BatchReader
+from bench.fleet.tests.conftest import FakeBroker, World
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate
 from reference_broker.records.reader import read_records
+from reports.rows import OperationRow, RunRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = tuple(TopicPartition("idle", each) for each in range(2))
 
 
-def producer(settings, **changes):
+def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
     options = {"interval_us": 10_000, "records_per_request": 3, "delivery_timeout_us": 5_000_000} | changes
     return KeyedProducer(ProducerPlan("producer-0", HOT, **options), settings, Random(4))
 
 
-def produces(world):
+def produces(world: World) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == "produce"]
 
 
-def sends(world):
+def sends(world: World) -> dict[int, RunRow]:
     return {each.index: each for each in world.rows("runs") if each.kind == "send"}
 
 
-def nth_produce(numbers, fate):
+def nth_produce(numbers: set[int], fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
-    def fault(request):
+    def fault(request: Request) -> str | None:
         if request.api_key == bodies.PRODUCE:
             seen.append(request)
             if len(seen) in numbers:
@@ -45,10 +49,10 @@ def nth_produce(numbers, fate):
     return fault
 
 
-def values_in(broker):
+def values_in(broker: FakeBroker) -> list[tuple[str, int]]:
     """(writer's sequence as CRC-checked value) per partition, from the log itself."""
     reader = BatchReader()
-    found = []
+    found: list[tuple[str, int]] = []
     for where, log in broker.logs.items():
         for batch in log.batches:
             header = next(iter(iterate(batch)))[1]
@@ -62,7 +66,9 @@ def values_in(broker):
 
 @pytest.mark.clause("P-6")
 @pytest.mark.parametrize("fate", ["lose_request", "lose_response", "cut"])
-def test_a_batch_sent_again_after_any_lost_frame_is_written_once(world, broker, settings, fate):
+def test_a_batch_sent_again_after_any_lost_frame_is_written_once(
+    world: World, broker: FakeBroker, settings: ClientSettings, fate: str
+) -> None:
     world.fault = nth_produce({3, 7}, fate)
     subject = producer(settings)
     world.start(subject)
@@ -76,7 +82,7 @@ def test_a_batch_sent_again_after_any_lost_frame_is_written_once(world, broker, 
     assert len(values) == 3 * len(produces(world))
 
 
-def test_sends_know_where_their_records_are(world, broker, settings):
+def test_sends_know_where_their_records_are(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
     subject = producer(settings)
     world.start(subject)
     world.run(1)
@@ -92,7 +98,7 @@ def test_sends_know_where_their_records_are(world, broker, settings):
         assert (header.producer_id, header.record_count) == (row.producer_id, row.count)
 
 
-def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(world, settings):
+def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(world: World, settings: ClientSettings) -> None:
     world.refuse_until_us = 0
     subject = producer(settings)
     world.start(subject)
@@ -109,7 +115,9 @@ def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(world, set
     assert late.complete_us - late.intended_us > 1_900_000
 
 
-def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(world, settings):
+def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(
+    world: World, settings: ClientSettings
+) -> None:
     subject = producer(settings, delivery_timeout_us=3_000_000)
     world.fault = nth_produce({3}, "lose_response")
     world.start(subject)
@@ -121,7 +129,9 @@ def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_
     assert sends(world)[infos[0].index].first_offset == -1
 
 
-def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(world, broker, settings):
+def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     subject = producer(settings)
     world.start(subject)
     world.run(0.5)
@@ -136,7 +146,9 @@ def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(
     assert len({each.producer_id for each in sends(world).values()}) >= 2
 
 
-def test_without_idempotence_a_lost_batch_is_not_sent_again(world, broker, settings):
+def test_without_idempotence_a_lost_batch_is_not_sent_again(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     subject = producer(settings, idempotent=False)
     world.fault = nth_produce({3}, "lose_response")
     world.start(subject)
@@ -149,7 +161,7 @@ def test_without_idempotence_a_lost_batch_is_not_sent_again(world, broker, setti
     assert len(values) == len(set(values))
 
 
-def test_slots_due_but_never_sent_are_offered_and_failed(world, settings):
+def test_slots_due_but_never_sent_are_offered_and_failed(world: World, settings: ClientSettings) -> None:
     subject = producer(settings)
     world.start(subject)
     world.run(1)
@@ -165,7 +177,7 @@ def test_slots_due_but_never_sent_are_offered_and_failed(world, settings):
     assert sum(each.offered for each in load) - sum(each.sent for each in load) >= len(unsent)
 
 
-def test_a_key_never_changes_its_partition():
+def test_a_key_never_changes_its_partition() -> None:
     keys = partition_keys(HOT, 8)
     assert all(len(each) == 8 for each in keys.values())
     every = [key for each in keys.values() for key in each]
@@ -173,7 +185,9 @@ def test_a_key_never_changes_its_partition():
     assert partition_keys(HOT[:2] + HOT[2:], 8) == keys
 
 
-def test_the_seeder_appends_once_to_each_idle_partition(world, broker, settings):
+def test_the_seeder_appends_once_to_each_idle_partition(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     subject = seeder("seeder", settings, Random(1), IDLE)
     world.start(subject)
     world.run(1)
@@ -182,7 +196,7 @@ def test_the_seeder_appends_once_to_each_idle_partition(world, broker, settings)
     assert all(len(list(read_records(broker.logs[each].batches[0]))) == 3 for each in IDLE)
 
 
-def test_the_preparer_ends_well_when_every_partition_has_a_leader(world, settings):
+def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: World, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 2)])
     world.refuse_until_us = world.now_us + 500_000
     world.start(subject)
@@ -191,7 +205,7 @@ def test_the_preparer_ends_well_when_every_partition_has_a_leader(world, setting
     assert subject.failure is None
 
 
-def test_the_preparer_says_why_topics_are_not_there(world, settings):
+def test_the_preparer_says_why_topics_are_not_there(world: World, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 9)])
     world.fault = lambda request: "cut" if request.api_key == bodies.CREATE_TOPICS else None
     world.start(subject)
@@ -200,7 +214,9 @@ def test_the_preparer_says_why_topics_are_not_there(world, settings):
     assert subject.failure is not None
 
 
-def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(world, broker, settings):
+def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     load = producer(settings)
     world.start(load)
     world.run(2)
@@ -217,7 +233,7 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(w
     assert {where: (each.log_start_offset, each.high_watermark) for where, each in ends.items()} == {
         where: (log.start, log.end) for where, log in broker.logs.items()
     }
-    read = {}
+    read: dict[TopicPartition, list[int]] = {}
     for row in world.rows("runs"):
         if row.kind == "read":
             where = TopicPartition(row.topic, row.partition)
@@ -226,7 +242,9 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(w
     assert {each.f for each in world.rows("operations")} >= {"final_read", "list_offsets"}
 
 
-def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(world, broker, settings):
+def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
     broker.errors[HOT[0]] = 6
     subject = FinalReader("final-reader", settings, Random(1), HOT, BatchReader(), limit_us=3_000_000)
     world.start(subject)

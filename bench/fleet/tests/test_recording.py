@@ -1,6 +1,7 @@
 """Rows, recorder, sinks: what is recorded is what comes out, with the run's start subtracted."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,11 +25,13 @@ from reports.schema import TABLES
 ORIGIN = 5_000_000_000
 
 
-def operation(index, intended, invoke, complete, kind="ok", f="fetch", error=None):
+def operation(
+    index: int, intended: int, invoke: int, complete: int, kind: str = "ok", f: str = "fetch", error: str | None = None
+) -> OperationRow:
     return OperationRow("p", index, f, kind, ORIGIN + intended, ORIGIN + invoke, ORIGIN + complete, 0, error)
 
 
-def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_path):
+def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "worker-0"), "worker-0", ORIGIN, batch_rows=2)
     rows = [operation(each, 10, 20, 1_000_020 + each) for each in range(5)]
     run = RunRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)
@@ -53,7 +56,7 @@ def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_pat
     assert (load[0]["offered"], load[1]["completed"], load[1]["cpu_permille"]) == (5, 5, 420)
 
 
-def test_times_of_groups_rows_are_since_the_start_too():
+def test_times_of_groups_rows_are_since_the_start_too() -> None:
     joined = MembershipRow("p", "g", "m", 3, "joined", "", -1, ORIGIN + 90, ORIGIN + 40)
     columns = columns_of([joined], ORIGIN)
     assert (columns["at_us"], columns["since_us"]) == ([90], [40])
@@ -61,13 +64,13 @@ def test_times_of_groups_rows_are_since_the_start_too():
     assert columns_of([reset], ORIGIN)["at_us"] == [5]
 
 
-def test_every_table_has_its_file_where_the_schema_says(tmp_path):
+def test_every_table_has_its_file_where_the_schema_says(tmp_path: Path) -> None:
     for table in TABLE_OF.values():
         schema = next(each for each in TABLES if each.name == table)
         assert file_of(tmp_path, table, "w").relative_to(tmp_path).match(schema.path)
 
 
-def test_service_and_response_time_differ_by_the_wait_before_the_send():
+def test_service_and_response_time_differ_by_the_wait_before_the_send() -> None:
     recorder = Recorder(MemorySink(), "w", ORIGIN)
     recorder.record([operation(0, 0, 100, 150), operation(1, 0, 0, 900_000, "info", error="timeout")])
     found = {(each.measure, each.low_us <= 150 < each.high_us) for each in recorder.latency_rows() if each.low_us < 200}
@@ -75,7 +78,7 @@ def test_service_and_response_time_differ_by_the_wait_before_the_send():
     assert sum(each.count for each in recorder.latency_rows() if each.low_us > 800_000) == 2, "a timeout has a latency"
 
 
-def test_load_counts_each_operation_in_the_seconds_of_its_times():
+def test_load_counts_each_operation_in_the_seconds_of_its_times() -> None:
     recorder = Recorder(MemorySink(), "w", ORIGIN)
     recorder.record(
         [
@@ -91,7 +94,7 @@ def test_load_counts_each_operation_in_the_seconds_of_its_times():
     assert recorder.totals.ok == 1
 
 
-def test_a_disk_that_fails_is_reported_at_the_end(tmp_path):
+def test_a_disk_that_fails_is_reported_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where a folder should be")
     recorder = Recorder(ParquetSink(tmp_path, "w"), "w", 0)
     recorder.record([operation(0, 0, 1, 2)])
@@ -99,5 +102,5 @@ def test_a_disk_that_fails_is_reported_at_the_end(tmp_path):
         recorder.close(Now(3, 0))
 
 
-def test_columns_of_nothing_are_nothing():
+def test_columns_of_nothing_are_nothing() -> None:
     assert columns_of([], 5) == {}

@@ -5,28 +5,29 @@ from collections import Counter
 
 import pytest
 
-from bench.fleet.behaviours.protocol import Leaving
+from bench.fleet.behaviours.protocol import ClientSettings, Leaving
 from bench.fleet.shapes import LoadShape, clients_at, share
 from bench.fleet.spec import SpecError, parse_spec
+from bench.fleet.tests.conftest import World
 from bench.fleet.tests.test_clients_of_a_cluster import HOT, fetcher, producer, settings, spread
 from reports.rows import END_OF_RUN_US
 
 __all__ = ["settings", "spread"]
 
 
-def test_steps_are_equally_high_and_equally_long():
+def test_steps_are_equally_high_and_equally_long() -> None:
     shape = LoadShape("step", steps=4)
     alive = [clients_at(shape, 100, second, 20) for second in range(20)]
     assert Counter(alive) == {25: 5, 50: 5, 75: 5, 100: 5}
     assert alive == sorted(alive)
 
 
-def test_a_spike_comes_in_the_middle_and_goes_again():
+def test_a_spike_comes_in_the_middle_and_goes_again() -> None:
     alive = [clients_at(LoadShape("spike", base_percent=10), 50, second, 10) for second in range(10)]
     assert alive == [5, 5, 5, 5, 50, 50, 5, 5, 5, 5]
 
 
-def test_a_soak_ramps_up_in_its_first_tenth_and_stays():
+def test_a_soak_ramps_up_in_its_first_tenth_and_stays() -> None:
     assert [share(LoadShape("soak"), each, 100) for each in (0, 5, 10, 50, 100)] == [0, 0.5, 1, 1, 1]
     assert clients_at(LoadShape("soak"), 10, 0, 100) == 1
 
@@ -40,14 +41,16 @@ def test_a_soak_ramps_up_in_its_first_tenth_and_stays():
         ({"kind": "spike", "base_percent": 101}, 5, "base_percent from 1 to 100"),
     ],
 )
-def test_a_wrong_shape_is_refused_in_one_sentence(shape, seconds, told):
+def test_a_wrong_shape_is_refused_in_one_sentence(shape: dict[str, int | str], seconds: int, told: str) -> None:
     spec = {"bootstrap": ["127.0.0.1:1"], "load": {"seconds": seconds}, "shape": shape}
     with pytest.raises(SpecError, match=told):
         parse_spec(json.dumps(spec).encode())
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(world, settings):
+def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
+    world: World, settings: ClientSettings
+) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
     world.run(1)
@@ -61,7 +64,7 @@ def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_producer_that_leaves_settles_what_is_in_flight(world, settings):
+def test_a_producer_that_leaves_settles_what_is_in_flight(world: World, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)

@@ -2,15 +2,20 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from bench.fleet.behaviours.admin import OPERATIONS
-from bench.fleet.behaviours.protocol import Connected, Now, Started
+from bench.fleet.behaviours.habits import FetcherPlan
+from bench.fleet.behaviours.producers import ProducerPlan
+from bench.fleet.behaviours.protocol import Connect, Connected, Now, Started
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS
-from bench.fleet.fleet import make_fleet
+from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, address_of, parse_spec, write_spec
+from bench.fleet.tests.conftest import FakeBroker, World
 from scenarios.load import Fetchers, Load, Producers, Topic
 from scenarios.vocabulary import ADMIN_OPERATIONS, BEHAVIOURS, FETCHER_REVISIONS
 
@@ -28,19 +33,19 @@ SPEC = FleetSpec(
 )
 
 
-def plans(fleet):
-    return [each.plan for each in (*fleet.fetchers, *fleet.producers)]
+def plans(fleet: Fleet) -> list[FetcherPlan | ProducerPlan]:
+    return [*(each.plan for each in fleet.fetchers), *(each.plan for each in fleet.producers)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_shares_are_the_whole_fleet_dealt_out(workers):
+def test_shares_are_the_whole_fleet_dealt_out(workers: int) -> None:
     dealt = [plan for index in range(workers) for plan in plans(make_fleet(SPEC, (index, workers)))]
     assert sorted(dealt, key=lambda each: each.process) == sorted(
         plans(make_fleet(SPEC)), key=lambda each: each.process
     )
 
 
-def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones():
+def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones() -> None:
     fetchers = make_fleet(SPEC).fetchers
     idle = [each.plan.partitions[0] for each in fetchers]
     assert len(set(idle)) == len(idle) == 5
@@ -51,17 +56,17 @@ def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones()
     assert max(counts) - min(counts) <= 1
 
 
-def test_each_producer_of_a_group_has_the_rate_that_the_load_says():
+def test_each_producer_of_a_group_has_the_rate_that_the_load_says() -> None:
     [first, *_] = make_fleet(SPEC).producers
     assert first.plan.interval_us == 1_000_000 * 3 * 10 // 600
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     spec = replace(SPEC, topic_prefix="run-", dial={"a:1": "b:2"})
     assert parse_spec(write_spec(spec, tmp_path / "spec.json").read_bytes()) == spec
 
 
-def test_clients_of_several_topics_read_and_write_their_own():
+def test_clients_of_several_topics_read_and_write_their_own() -> None:
     topics = (Topic("hot", 2), Topic("cold", 3, config=(("cleanup.policy", "compact"),)))
     load = Load(
         seconds=1,
@@ -82,14 +87,14 @@ def test_clients_of_several_topics_read_and_write_their_own():
     assert made == {"run-hot": (2, {}), "run-cold": (3, compacted), "run-idle": (3, {})}
 
 
-def test_the_words_of_a_load_are_those_that_behaviours_know():
+def test_the_words_of_a_load_are_those_that_behaviours_know() -> None:
     assert tuple(VARIANTS) == BEHAVIOURS
     assert tuple(REVISIONS) == FETCHER_REVISIONS
     assert tuple(OPERATIONS) == ADMIN_OPERATIONS
 
 
-def test_one_seed_gives_one_history(broker, world):
-    def history(seed):
+def test_one_seed_gives_one_history(broker: FakeBroker, world: World) -> None:
+    def history(seed: int) -> Mapping[str, Sequence[object]]:
         own_broker = type(broker)({"hot": 4, "idle": 5})
         own = type(world)(own_broker)
         lost = iter(range(1, 10_000))
@@ -107,21 +112,22 @@ def test_one_seed_gives_one_history(broker, world):
 
 
 @pytest.mark.live
-def test_importing_the_fleet_command_does_not_import_locust_or_pyarrow():
+def test_importing_the_fleet_command_does_not_import_locust_or_pyarrow() -> None:
     code = "import sys, bench.fleet.command; print([m for m in ('locust', 'gevent', 'pyarrow') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 
-def test_addresses_may_be_ipv6():
+def test_addresses_may_be_ipv6() -> None:
     assert address_of("[::1]:92") == ("::1", 92)
     with pytest.raises(SpecError, match="not host:port"):
         address_of("nowhere:x")
 
 
-def test_clients_dial_the_proxy_and_believe_in_the_advertised_address():
+def test_clients_dial_the_proxy_and_believe_in_the_advertised_address() -> None:
     fleet = make_fleet(replace(SPEC, dial={"node-0:9092": "127.0.0.1:7"}))
     (connect,) = fleet.fetchers[0].step(Now(0, 0), Started())
+    assert isinstance(connect, Connect)
     assert connect.address == ("127.0.0.1", 7)
     fleet.fetchers[0].step(Now(1, 0), Connected())
     assert fleet.fetchers[0].connected_to == ("node-0", 9092)

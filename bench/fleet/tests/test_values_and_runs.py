@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 
 from bench.fleet.histogram import Histogram, bounds_us, bucket_of
 from bench.fleet.runs import BatchReader, Run, compress, joins
@@ -26,7 +27,9 @@ sequences = st.integers(min_value=0, max_value=2**63 - 1)
     st.integers(0, 200),
     st.binary(max_size=9),
 )
-def test_a_value_says_its_writer_and_sequence_and_has_the_size_asked_for(writer, sequence, more, padding):
+def test_a_value_says_its_writer_and_sequence_and_has_the_size_asked_for(
+    writer: str, sequence: int, more: int, padding: bytes
+) -> None:
     size = smallest_size_bytes(writer) + more
     value = ValueMaker(writer, size, padding).make(sequence)
     assert len(value) == size
@@ -35,7 +38,7 @@ def test_a_value_says_its_writer_and_sequence_and_has_the_size_asked_for(writer,
 
 
 @given(sequences, st.data())
-def test_a_changed_value_is_foreign(sequence, data):
+def test_a_changed_value_is_foreign(sequence: int, data: DataObject) -> None:
     value = bytearray(ValueMaker("producer-1", 60).make(sequence))
     position = data.draw(st.integers(0, len(value) - 1))
     value[position] ^= data.draw(st.integers(1, 255))
@@ -43,11 +46,11 @@ def test_a_changed_value_is_foreign(sequence, data):
 
 
 @given(st.one_of(st.none(), st.binary(max_size=100)))
-def test_any_other_bytes_are_foreign(value):
+def test_any_other_bytes_are_foreign(value: bytes | None) -> None:
     assert read_value(value) == FOREIGN
 
 
-def test_a_value_too_small_for_its_writer_is_refused():
+def test_a_value_too_small_for_its_writer_is_refused() -> None:
     with pytest.raises(ValueError, match="needs 25 bytes"):
         ValueMaker("producer-1", 24)
 
@@ -63,7 +66,7 @@ parts = st.builds(
 ).map(lambda run: run if run.writer else Run(run.first_offset, run.count, run.producer_id, "", -1, False))
 
 
-def records(runs):
+def records(runs: list[Run]) -> list[tuple[int, int, str, int, bool]]:
     return [
         (
             run.first_offset + each,
@@ -78,19 +81,19 @@ def records(runs):
 
 
 @given(st.lists(parts, max_size=30))
-def test_runs_say_exactly_what_the_records_said_and_no_two_neighbours_join(given_parts):
+def test_runs_say_exactly_what_the_records_said_and_no_two_neighbours_join(given_parts: list[Run]) -> None:
     runs = compress(given_parts)
     assert records(runs) == records(given_parts)
     assert not any(joins(first, first.count, second) for first, second in itertools.pairwise(runs))
 
 
 @given(parts, st.integers(0, 12))
-def test_the_tail_of_a_run_holds_its_records_from_an_offset_on(run, offset):
+def test_the_tail_of_a_run_holds_its_records_from_an_offset_on(run: Run, offset: int) -> None:
     tail = run.tail(offset)
     assert records([tail] if tail else []) == [each for each in records([run]) if each[0] >= offset]
 
 
-def batch(first, count, writer="producer-1", producer_id=5, base_offset=0):
+def batch(first: int, count: int, writer: str = "producer-1", producer_id: int = 5, base_offset: int = 0) -> bytes:
     make = ValueMaker(writer, 60).make
     return build(
         [Record(timestamp_ms=1, key=b"k", value=make(first + each)) for each in range(count)],
@@ -101,22 +104,22 @@ def batch(first, count, writer="producer-1", producer_id=5, base_offset=0):
     )
 
 
-def taken(data, from_offset=0):
+def taken(data: bytes, from_offset: int = 0) -> TakenBatch:
     return TakenBatch(read_header(data), memoryview(data), from_offset)
 
 
-def test_batches_are_read_as_runs_over_their_borders():
+def test_batches_are_read_as_runs_over_their_borders() -> None:
     first, second = batch(10, 4), batch(14, 2, base_offset=4)
     assert BatchReader().read(WHERE, [taken(first), taken(second)]) == [Run(0, 6, 5, "producer-1", 10, True)]
 
 
-def test_a_batch_in_whose_middle_the_position_lies_is_read_from_there():
+def test_a_batch_in_whose_middle_the_position_lies_is_read_from_there() -> None:
     reader, data = BatchReader(), batch(10, 4, base_offset=100)
     for _ in range(2):
         assert reader.read(WHERE, [taken(data, 102)]) == [Run(102, 2, 5, "producer-1", 12, True)]
 
 
-def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_read_before():
+def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_read_before() -> None:
     reader, data = BatchReader(), batch(10, 4)
     assert reader.read(WHERE, [taken(data)])[0].valid
     broken = bytearray(data)
@@ -124,7 +127,7 @@ def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_
     assert reader.read(WHERE, [taken(bytes(broken))]) == [Run(0, 4, 5, "", -1, False)]
 
 
-def test_the_reader_remembers_a_bounded_number_of_batches():
+def test_the_reader_remembers_a_bounded_number_of_batches() -> None:
     reader = BatchReader(capacity=3)
     for each in range(10):
         reader.read(WHERE, [taken(batch(each * 2, 2, base_offset=each * 2))])
@@ -132,20 +135,20 @@ def test_the_reader_remembers_a_bounded_number_of_batches():
 
 
 @given(st.integers(0, 2**50))
-def test_a_bucket_holds_its_value_and_is_at_most_one_percent_wide(value):
+def test_a_bucket_holds_its_value_and_is_at_most_one_percent_wide(value: int) -> None:
     low, high = bounds_us(bucket_of(value))
     assert low <= value < high
     assert high - low == 1 or (high - low) * 100 <= low
 
 
 @given(st.integers(0, 2**20))
-def test_buckets_follow_each_other_without_gaps(bucket):
+def test_buckets_follow_each_other_without_gaps(bucket: int) -> None:
     assert bounds_us(bucket)[1] == bounds_us(bucket + 1)[0]
     assert bucket_of(bounds_us(bucket)[0]) == bucket
 
 
 @given(st.lists(st.integers(0, 10**9)))
-def test_a_histogram_keeps_every_value_in_the_bucket_that_holds_it(values):
+def test_a_histogram_keeps_every_value_in_the_bucket_that_holds_it(values: list[int]) -> None:
     histogram = Histogram()
     for value in values:
         histogram.record(value)

@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import aiokafka
 import aiokafka.abc
@@ -97,8 +98,8 @@ class Librdkafka(Member):
         try:
             while not self.ending:
                 messages = consumer.consume(BATCH, timeout=POLL_S)
-                good = [each for each in messages if each.error() is None]
-                offsets = self.note([(each.partition(), each.offset()) for each in good])
+                good = [(each.partition(), each.offset()) for each in messages if each.error() is None]
+                offsets = self.note(cast("list[tuple[int, int]]", good))  # Only errors lack them.
                 self.owned = len(consumer.assignment())
                 if offsets:
                     self._commit(consumer, offsets)

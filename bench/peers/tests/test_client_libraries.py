@@ -17,7 +17,7 @@ with warnings.catch_warnings():  # kafka-python reads its schemas in a way that 
     import kafka
 
 if TYPE_CHECKING:
-    from conftest import Metrics
+    from bench.peers.tests.conftest import Metrics
 
 pytestmark = pytest.mark.live
 
@@ -73,7 +73,7 @@ def _librdkafka_reads(bootstrap: str, topic: str, count: int) -> list[bytes]:
     read: list[bytes] = []
     while len(read) < count and (messages := consumer.consume(count, timeout=2)):
         assert all(message.error() is None for message in messages)
-        read += [message.value() for message in messages]
+        read += [message.value() or b"" for message in messages]
     consumer.close()
     return read
 

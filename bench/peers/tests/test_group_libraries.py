@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import confluent_kafka
 import pytest
@@ -115,9 +116,9 @@ def test_a_member_of_each_library_in_one_group(group_node: BrokerNode) -> None:
         for number, member in enumerate(members):
             member.start()
             expected = {0: [4], 1: [2, 2], 2: [1, 1, 2], 3: [1, 1, 1, 1]}[number]
-            until(f"{number + 1} share", lambda seen=members[: number + 1], e=expected: _share(seen, e), LIMIT_S)
+            until(f"{number + 1} share", partial(_share, members[: number + 1], expected), LIMIT_S)
             _write(group_node.bootstrap, "mixed")
-            until("all is read", lambda rounds=number + 1: _all_read(members, rounds), LIMIT_S)
+            until("all is read", partial(_all_read, members, number + 1), LIMIT_S)
         members[0].stop()
         until("three share", lambda: _share(members[1:], [1, 1, 2]), LIMIT_S)
     assert len({each for member in members for each in member.read}) == PARTITIONS * EACH * len(kinds)

@@ -15,7 +15,7 @@ from bench.peers.reference import reference_node
 from reference_broker.apis.registry import SERVED
 
 if TYPE_CHECKING:
-    from conftest import Metrics
+    from bench.peers.tests.conftest import Metrics
 
 pytestmark = pytest.mark.peer
 
@@ -110,11 +110,14 @@ def test_a_consumer_at_the_end_keeps_one_session_until_it_leaves(
     tools.create_topic("tail")
     tools.produce("tail", ["before"])
     assert metrics.fetch_sessions() == 0
+
+    def asks_beyond(count: int) -> Callable[[], bool]:
+        return lambda: metrics.requests("Fetch") > count
+
     with tools.consuming("tail", 0, "latest") as consumer:
         assert eventually(lambda: metrics.fetch_sessions() == 1)
         for value in ("first", "second"):
-            fetches = metrics.requests("Fetch")
-            assert eventually(lambda fetches=fetches: metrics.requests("Fetch") > fetches + 2)
+            assert eventually(asks_beyond(metrics.requests("Fetch") + 2))
             tools.produce("tail", [value])
             assert consumer.next_value() == value
             assert metrics.fetch_sessions() == 1
@@ -149,6 +152,7 @@ def test_deleted_records_are_gone_also_after_a_kill(tmp_path: Path) -> None:
         assert tools.delete_records(plan, {("cut", 0): 20}) == {("cut", 0): 20}
         with pytest.raises(ToolError, match="OffsetOutOfRange"):
             tools.delete_records(plan, {("cut", 0): len(values) + 1})
+        assert first.process is not None
         first.process.kill()
     with reference_node(tmp_path) as second:
         tools = JavaTools(second.bootstrap)

@@ -11,20 +11,21 @@ import pytest
 
 from bench.peers.java_tools import DescribedReplica, JavaTools, ToolError
 from bench.peers.metadata_dump import dump_metadata
-from bench.peers.node import BrokerNode
+from bench.peers.node import end
+from bench.peers.reference import ReferenceNode
 from bench.peers.systems import REFERENCE
 
 pytestmark = pytest.mark.peer
 
 NODES = (0, 1, 2)
 METADATA_FOLDER = "__cluster_metadata-0"
-Cluster: TypeAlias = Sequence[BrokerNode]
+Cluster: TypeAlias = Sequence[ReferenceNode]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with REFERENCE.launched(tmp_path, len(NODES), {}) as nodes:
-        yield nodes.members
+        yield [node for node in nodes.members if isinstance(node, ReferenceNode)]
 
 
 def status(cluster: Cluster, node: int) -> dict[str, str]:
@@ -91,10 +92,7 @@ def test_another_leads_after_a_kill_and_the_logs_agree(
     cluster[leader].launch()
     cluster[leader].await_ready()
     assert eventually(lambda: came_back(cluster, leader))
-    for node in cluster:
-        node.end()
-    for node in cluster:
-        node.wait()
+    end(cluster)
     logs = [dump_metadata(sorted((node.data / METADATA_FOLDER).glob("*.log"))) for node in cluster]
     assert len(logs) == len(NODES)
     assert not any(dump.complaints for dump in logs)

@@ -1,7 +1,6 @@
 """Consumer groups on three nodes while coordinators are killed: every committed batch was read, nothing is skipped."""
 
 from collections.abc import Iterator
-from typing import cast
 
 import confluent_kafka
 import pytest
@@ -76,10 +75,7 @@ def _ends(bootstrap: str, topic: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return {
-            each: cast(
-                "tuple[int, int]",
-                consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, each), timeout=LIMIT_S),
-            )[1]
+            each: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, each), timeout=LIMIT_S)[1]
             for each in range(PARTITIONS)
         }
     finally:

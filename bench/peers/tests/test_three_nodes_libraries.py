@@ -70,7 +70,7 @@ class Writer(threading.Thread):
 
     def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is None:
-            self.acknowledged.append(int(message.value()))
+            self.acknowledged.append(int(message.value() or b""))
         else:
             self.failures.append(str(error))
 
@@ -97,7 +97,7 @@ def _read(nodes: ThreeNodes, topic: str, count: int) -> list[int]:
     read: list[int] = []
     while messages := consumer.consume(10_000, timeout=2.0 if len(read) >= count else LIMIT_S / 3):
         assert all(message.error() is None for message in messages), [str(m.error()) for m in messages if m.error()]
-        read += [int(message.value()) for message in messages]
+        read += [int(message.value() or b"") for message in messages]
     consumer.close()
     return read
 

@@ -131,7 +131,7 @@ def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pyt
 
         return end
 
-    monkeypatch.setitem(LIVE, "rolling_bounce", begin)  # type: ignore[arg-type]
+    monkeypatch.setitem(LIVE, "rolling_bounce", begin)
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(3.0)
     (row,) = world.strikes.rows
@@ -144,7 +144,7 @@ def test_the_end_of_the_load_is_told_to_what_still_goes_on(monkeypatch: pytest.M
     def begin(place: Place, target: Target) -> End:  # noqa: ARG001
         return lambda: Ended("") if place.is_over else None
 
-    monkeypatch.setitem(LIVE, "rolling_bounce", begin)  # type: ignore[arg-type]
+    monkeypatch.setitem(LIVE, "rolling_bounce", begin)
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
     world.strikes.end_all()

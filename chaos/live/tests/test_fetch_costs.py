@@ -139,7 +139,7 @@ def test_a_session_that_was_asked_for_and_not_given_is_none() -> None:
     world = World()
     denied = answer(1)
     assert isinstance(denied.body, FetchResponse)
-    denied.body.session_id = 0
+    denied.body.session_id = 0  # type: ignore[misc]  # Only mypy takes values as frozen.
     for request in (fetch(1, (0, 0)), fetch(1, (9, -1))):
         world.request(request, [denied])
         world.send(denied)
@@ -180,7 +180,7 @@ def test_each_revision_is_told_from_the_others() -> None:
     first = fetch(1, (9, 0), version=1000)
     incremental = fetch(1, (9, 4), version=1000)
     assert isinstance(incremental.body, FetchRequest)
-    incremental.body.fetch_type = INCREMENTAL_FETCH
+    incremental.body.fetch_type = INCREMENTAL_FETCH  # type: ignore[misc]  # Only mypy takes values as frozen.
     for request in (fetch(1, (0, 0)), fetch(1, (9, 0)), fetch(1), fetch(1, (0, -1), 12), first, incremental):
         world.request(request, [answer(1)])
         world.send(answer(1))
@@ -198,7 +198,8 @@ def test_the_quorum_s_fetches_are_left_out() -> None:
     world = World()
     request = fetch(1)
     assert isinstance(request.body, FetchRequest)
-    request.body.topics = [FetchTopic("", METADATA_TOPIC_ID, [FetchPartition(0, 0, 1000)])]
+    topics = [FetchTopic("", METADATA_TOPIC_ID, [FetchPartition(0, 0, 1000)])]
+    request.body.topics = topics  # type: ignore[misc]  # Only mypy takes values as frozen.
     world.request(request, [answer(1)])
     world.send(answer(1))
     world.event(TimerFired(1), [], 5)

@@ -69,7 +69,7 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         hit.append(target.fault.node)
         return lambda: Ended("it laughed")
 
-    monkeypatch.setitem(LIVE, "tickle", begin)  # type: ignore[arg-type]
+    monkeypatch.setitem(LIVE, "tickle", begin)
     return hit
 
 

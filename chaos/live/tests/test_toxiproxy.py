@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from bench.ports import free_port
 from chaos.faults.registry import LIVE
+from chaos.faults.timed import End, Place
 from chaos.live.errors import SetupError
 from chaos.live.links import Link, Links
 from chaos.live.probe import probe
@@ -60,6 +62,16 @@ class OneLink:
 
     def aimed(self, fault: Fault) -> Target:
         return Target(fault, tuple(self.links.by_name.values()), "link")
+
+
+def begin(place: OneLink, fault: Fault) -> End:
+    return LIVE[fault.kind](cast("Place", place), place.aimed(fault))
+
+
+def evidence(end: End) -> str:
+    ended = end()
+    assert ended is not None
+    return ended.evidence
 
 
 @pytest.fixture
@@ -139,8 +151,7 @@ LINK_FAULTS = [
 @pytest.mark.parametrize("fault", LINK_FAULTS, ids=lambda fault: f"{fault.kind}-{fault.direction}")
 def test_a_link_fault_is_felt_leaves_evidence_and_heals(place: OneLink, fault: Fault) -> None:
     assert probe(place.link.listen).outcome == "answered"
-    end = LIVE[fault.kind](place, place.aimed(fault))
-    assert end().evidence != ""
+    assert evidence(begin(place, fault)) != ""
     healed = [probe(place.link.listen) for _ in range(5)]
     assert {each.outcome for each in healed} == {"answered"}
     assert min(each.first_us for each in healed) < 40_000, "on a busy machine some answers are late"
@@ -149,8 +160,7 @@ def test_a_link_fault_is_felt_leaves_evidence_and_heals(place: OneLink, fault: F
 def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:
     """Nobody answers behind this link, so a delay cannot be seen."""
     place = OneLink(server, f"127.0.0.1:{free_port()}")
-    end = LIVE["link_delayed"](place, place.aimed(Fault("f", "link_delayed", delay_ms=Range(40, 40))))
-    assert end().evidence == ""
+    assert evidence(begin(place, Fault("f", "link_delayed", delay_ms=Range(40, 40)))) == ""
     server.client.delete(place.link.name)
 
 
@@ -158,9 +168,9 @@ def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> N
 def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, node: str, kind: str) -> None:
     several = [place.link, *(place.links.add(dialler, 0, node) for dialler in (1, 2))]
     try:
-        end = LIVE[kind](place, place.aimed(Fault("f", kind)))
+        end = begin(place, Fault("f", kind))
         assert all(probe(link.listen, limit_s=0.3).outcome != "answered" for link in several)
-        told = end().evidence
+        told = evidence(end)
         assert all(link.name in told for link in several)
         assert all(probe(link.listen).outcome == "answered" for link in several)
     finally:

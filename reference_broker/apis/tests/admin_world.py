@@ -4,9 +4,12 @@ What is appended to the metadata log is committed by ``settle``; ``auto``: after
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+
+from kio.static.primitive import i32Timedelta
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.dispatcher import Dispatcher
@@ -32,6 +35,7 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+NO_WAIT, A_SECOND = i32Timedelta.parse(timedelta(0)), i32Timedelta.parse(timedelta(seconds=1))
 
 
 class AdminCall:
@@ -97,8 +101,9 @@ class AdminWorld:
     """Node 1. ``earlier``: the life before, whose disk and metadata log this one finds."""
 
     def __init__(self, earlier: "AdminWorld | None" = None, seed: int = 0, **config: str) -> None:
-        self.disk = earlier.disk if earlier is not None else MemoryDisk()
-        self.metadata = MetadataWorld(earlier.metadata.log if earlier is not None else LogInMemory(), seed, **config)
+        self.disk: MemoryDisk = earlier.disk if earlier is not None else MemoryDisk()
+        log = earlier.metadata.log if earlier is not None else LogInMemory()
+        self.metadata: MetadataWorld = MetadataWorld(log, seed, **config)
         self.controller = self.metadata.controller
         self.outside = Outside()
         self.auto = True

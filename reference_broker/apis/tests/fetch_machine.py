@@ -1,6 +1,7 @@
 """Random worlds around the fetch handlers, against a model that recomputes everything from scratch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -85,15 +86,15 @@ class Fetching(RuleBasedStateMachine):
         self.births += 1
         made = self.world.publish(topic, TOPICS[topic], b"%16d" % self.births)
         for partition in made:
-            self.step(lambda partition=partition: self.world.partitions.add(partition), partition, True)
+            self.step(partial(self.world.partitions.add, partition), partition, True)
 
     @rule(topic=st.sampled_from(sorted(TOPICS)))
     def delete(self, topic: str) -> None:
         self.world.unpublish(topic)
         for partition in [one for key, one in self.world.partitions.by_name.items() if key[0] == topic]:
-            self.step(lambda partition=partition: self.world.partitions.remove(partition), partition)
+            self.step(partial(self.world.partitions.remove, partition), partition)
 
-    def change(self, place: tuple[str, int], act: Callable[[Partition], None]) -> None:
+    def change(self, place: tuple[str, int], act: Callable[[Partition], object]) -> None:
         partition = self.world.partitions.by_name.get(place)
         if partition is not None:
             act(partition)
@@ -154,7 +155,7 @@ class Fetching(RuleBasedStateMachine):
             some = ms if not due else max(0, min(ms, (due[0] - now_us) // 1000))
             if some == 0 and due and due[0] > now_us:
                 some = 1
-            self.step(lambda some=some: self.world.pass_ms(some))
+            self.step(partial(self.world.pass_ms, some))
             ms -= some
             if some == 0 and not due:
                 break
@@ -209,15 +210,14 @@ class Fetching(RuleBasedStateMachine):
             self.seen.append(call.answer.session_id)
 
     def build(
-        self, session_id: int, epoch: int, version: int, wanted: Any, forget: Any, old: int, limits: dict[str, int]
+        self, session_id: int, epoch: int, version: int, wanted: Any, forget: Any, old: int, limits: dict[str, Any]
     ) -> FetchRequest:
-        request = FetchRequest(session_id=session_id, session_epoch=epoch, **limits)
-        for (topic, index), offset, max_bytes, current, last in wanted:
-            one = FetchPartition(index, offset, max_bytes, current, last)
-            request.topics.append(FetchTopic(*self.topic_name(topic, version, old), [one]))
-        for topic, index in forget:
-            request.forgotten.append(ForgottenTopic(*self.topic_name(topic, version, old), [index]))
-        return request
+        topics = [
+            FetchTopic(*self.topic_name(topic, version, old), [FetchPartition(index, offset, max_bytes, current, last)])
+            for (topic, index), offset, max_bytes, current, last in wanted
+        ]
+        forgotten = [ForgottenTopic(*self.topic_name(topic, version, old), [index]) for topic, index in forget]
+        return FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics, forgotten=forgotten, **limits)
 
     @rule(data=st.data())
     @precondition(lambda self: self.naive.waiting)
@@ -231,7 +231,10 @@ class Fetching(RuleBasedStateMachine):
     @invariant()
     def metrics_are_exact(self) -> None:
         metrics, sessions = self.world.metrics, self.naive.sessions.values()
-        gauge = lambda name: metrics.gauge("kafka.server", "FetchSessionCache", name).value  # noqa: E731
+
+        def gauge(name: str) -> float:
+            return metrics.gauge("kafka.server", "FetchSessionCache", name).value
+
         assert gauge("NumIncrementalFetchSessions") == len(sessions) == len(self.world.sessions.sessions)
         assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(one.parts) for one in sessions)
         evictions = metrics.counter("kafka.server", "FetchSessionCache", "IncrementalFetchSessionEvictionsPerSec")

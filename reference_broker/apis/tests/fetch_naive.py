@@ -1,5 +1,6 @@
 """What fetches must be answered, computed anew each time by walking over everything, from the clauses' words."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from reference_broker.apis.tests.fetch_naive_first import NaiveFirst
@@ -75,9 +76,9 @@ class Naive:
         for topic in request.topics:
             for one in topic.partitions:
                 key = (topic.topic_id if session.by_id else topic.topic, one.partition)
-                part = next((part for part in session.parts if part.key == key), None)
-                if part is None:
-                    part = Part(key, topic.topic)
+                held = next((part for part in session.parts if part.key == key), None)
+                part = held or Part(key, topic.topic)
+                if held is None:
                     session.parts.append(part)
                 part.offset, part.max_bytes, part.named = one.fetch_offset, one.partition_max_bytes, True
                 part.leader_epoch, part.last_epoch = one.current_leader_epoch, one.last_fetched_epoch
@@ -123,7 +124,7 @@ class Naive:
         if part.key[1] != touched.index:
             return False
         if not session.by_id:
-            return part.key[0] == touched.topic
+            return bool(part.key[0] == touched.topic)
         return part.key[0] == touched.topic_id or (arrived and part.name == touched.topic)
 
     def hung_up(self, call: FakeCall) -> None:
@@ -140,7 +141,7 @@ class Naive:
         number = next((number for number, one in self.sessions.items() if one is session), 0)
         if request.session_epoch == 0 and not number:
             number = self.create(session, fetch.call.answer.session_id)
-        assert normal(fetch.call.answer) == (0, number, [line(session, part, *what) for part, *what in told])
+        assert normal(fetch.call.answer) == (0, number, [line(session, *what) for what in told])
         for part, state, records in told:
             part.sent_watermark, part.sent_log_start = state.watermark, state.log_start
             part.sent_error, part.sent_divergence = state.error, state.divergence
@@ -187,8 +188,8 @@ class Naive:
         return there >= min(fetch.request.min_bytes, fetch.request.max_bytes)
 
     def led(self, session: Session, part: Part) -> Any:
-        partitions = self.world.partitions
-        return (partitions.by_id if session.by_id else partitions.by_name).get(part.key)
+        known: Mapping[Any, Any] = self.world.partitions.by_id if session.by_id else self.world.partitions.by_name
+        return known.get(part.key)
 
     def state(self, session: Session, part: Part, request: FetchRequest) -> State:
         partition = self.led(session, part)

@@ -91,7 +91,9 @@ class NaiveFirst:
         """Everything that changes about a partition makes it dirty."""
         sessions = [*self.naive.sessions.values(), *(fetch.session for fetch in self.naive.waiting)]
         for session in sessions:
-            for part in session.parts if isinstance(session, FirstSession) else []:
+            if not isinstance(session, FirstSession):
+                continue
+            for part in session.parts:
                 if self.naive.concerns(session, part, partition, arrived):
                     part.dirty = max(part.dirty, session.upcoming)
 
@@ -102,7 +104,7 @@ class NaiveFirst:
         number = next((number for number, one in naive.sessions.items() if one is session), 0)
         if not number:
             number = naive.create(session, fetch.call.answer.session_id)
-        expected = [line(session, part, *what) for part, *what in told]
+        expected = [line(session, part, state, records) for part, state, records in told]
         assert normal(fetch.call.answer) == (0, number, expected), f"number {session.number}"
         assert fetch.call.answer.response_flags == (not session.full) + 2 * (number != 0)
         self.after(session, told)

@@ -112,9 +112,11 @@ class FakeCall:
     def __init__(self, connection: int, client_id: str, api_version: int) -> None:
         self.connection = connection
         self.client_id = client_id
+        self.client_host = ""
         self.api_version = api_version
         self.closed = False
         self.answers: list[Any] = []
+        """Of whatever API the call is for."""
         self.forget: Callable[[], None] | None = None
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
@@ -142,7 +144,8 @@ class FakeCall:
     @property
     def answer(self) -> FetchResponse:
         assert self.answers, "no answer yet"
-        return self.answers[0]
+        answer: FetchResponse = self.answers[0]
+        return answer
 
 
 @dataclass
@@ -159,22 +162,23 @@ class World:
         self.outside = TimedPorts()
         self.metrics = Metrics()
         self.partitions = Partitions()
-        self.controller = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
+        self.controller: Any = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
         cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms)
-        config = SimpleNamespace(fetch_max_bytes=self.max_bytes_limit)
+        config: Any = SimpleNamespace(fetch_max_bytes=self.max_bytes_limit)
         now = Now(1_000_000, 1_700_000_000_000)
         unused: Any = None
         ports: Any = self.outside
         replication: Any = SimpleNamespace(leaders=SimpleNamespace(waits=FollowerWaits(ports)))
+        replica: Any = SimpleNamespace(controller=self.controller)
         self.broker = Broker(
             node_id=7,
             config=config,
             now=now,
             disk=unused,
-            outside=self.outside,
+            outside=ports,
             metrics=self.metrics,
             partitions=self.partitions,
-            replica=SimpleNamespace(controller=self.controller),
+            replica=replica,
             fetch_sessions=cache,
             replication=replication,
             groups=unused,
@@ -219,9 +223,13 @@ class World:
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.partitions.by_name[topic, index]
 
+    def log(self, topic: str, index: int = 0) -> Any:
+        """What ``log_of`` made."""
+        return self.partition(topic, index).log
+
     def append(self, topic: str, index: int = 0, records: int = 1, size_bytes: int = 100, commit: bool = True) -> None:
         partition = self.partition(topic, index)
-        partition.log.append(records, size_bytes, partition.leader_epoch)
+        self.log(topic, index).append(records, size_bytes, partition.leader_epoch)
         if commit:
             partition.log.high_watermark = partition.log.log_end_offset
         partition.changed()
@@ -267,13 +275,20 @@ class World:
         client_id: str = "c",
         **fields: Any,
     ) -> FakeCall:
-        request = FetchRequest(session_id=session_id, session_epoch=epoch, max_wait_ms=max_wait_ms, **fields)
         ids = {name: topic.topic_id for name, topic in self.controller.image.topics.items()}
+        topics: list[FetchTopic] = []
         for (topic, index), what in (wanted or {}).items():
             one = what if isinstance(what, FetchPartition) else FetchPartition(index, what, LARGE)
-            request.topics.append(FetchTopic(*named(topic, ids, version), [one]))
-        for topic, index in forget:
-            request.forgotten.append(ForgottenTopic(*named(topic, ids, version), [index]))
+            topics.append(FetchTopic(*named(topic, ids, version), [one]))
+        forgotten = [ForgottenTopic(*named(topic, ids, version), [index]) for topic, index in forget]
+        request = FetchRequest(
+            session_id=session_id,
+            session_epoch=epoch,
+            max_wait_ms=max_wait_ms,
+            topics=topics,
+            forgotten=forgotten,
+            **fields,
+        )
         return self.send(request, version, client_id)
 
     def fetch_first(
@@ -306,7 +321,8 @@ def two_topics() -> World:
 
 
 def id_of(world: World, topic: str) -> bytes:
-    return world.controller.image.topics[topic].topic_id
+    image: MetadataImage = world.controller.image
+    return image.topics[topic].topic_id
 
 
 def registered(node: int) -> BrokerImage:

@@ -16,7 +16,8 @@ from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests import leader_world
-from reference_broker.replication.tests.leader_world import START_MS, TOPIC_ID, broker_epoch_of
+from reference_broker.replication.tests.leader_world import TOPIC_ID, broker_epoch_of
+from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.fetch import (
     FetchPartition,

@@ -1,6 +1,6 @@
 """Every answer of the admin APIs can be written and read in every version that is announced."""
 
-from datetime import timedelta
+from types import ModuleType
 
 import pytest
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -11,12 +11,14 @@ from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartiti
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32, i64
 
 from reference_broker.apis.configs import k32_describe_configs
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
 from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
-from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.declared import key_of, versions_of
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
@@ -24,21 +26,24 @@ from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
-_ZERO = timedelta(0)
 BODIES = {
     k03_metadata: MetadataRequest(
-        topics=(MetadataRequestTopic(name="t", topic_id=None),), include_topic_authorized_operations=False
+        topics=(MetadataRequestTopic(name=TopicName("t"), topic_id=None),), include_topic_authorized_operations=False
     ),
     k10_find_coordinator: FindCoordinatorRequest(coordinator_keys=("g",)),
     k19_create_topics: creation_of("new"),
-    k20_delete_topics: DeleteTopicsRequest(topics=(named("t"),), timeout=_ZERO),
+    k20_delete_topics: DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT),
     k21_delete_records: DeleteRecordsRequest(
-        topics=(DeleteRecordsTopic(name="t", partitions=(DeleteRecordsPartition(partition_index=0, offset=-1),)),),
-        timeout=_ZERO,
+        topics=(
+            DeleteRecordsTopic(
+                name=TopicName("t"), partitions=(DeleteRecordsPartition(partition_index=i32(0), offset=i64(-1)),)
+            ),
+        ),
+        timeout=NO_WAIT,
     ),
-    k22_init_producer_id: InitProducerIdRequest(transactional_id=None, transaction_timeout=_ZERO),
+    k22_init_producer_id: InitProducerIdRequest(transactional_id=None, transaction_timeout=NO_WAIT),
     k32_describe_configs: DescribeConfigsRequest(
-        resources=(DescribeConfigsResource(resource_type=2, resource_name="t"),), include_synonyms=True
+        resources=(DescribeConfigsResource(resource_type=i8(2), resource_name="t"),), include_synonyms=True
     ),
     k37_create_partitions: growth_of("t", 2),
     k60_describe_cluster: DescribeClusterRequest(
@@ -50,7 +55,7 @@ CASES = [(module, version) for module in BODIES for version in versions_of(modul
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module, version):
+def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", BODIES[module])))[4:]

@@ -1,38 +1,55 @@
 """DescribeConfigs, DeleteRecords, InitProducerId."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_configs.v4.response import DescribeConfigsResult
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32, i64
 
 from reference_broker.apis.configs import k32_describe_configs
 from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
-from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 
 
-def describe(world, kind, name, keys=None, synonyms=False, documentation=False):
-    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+def describe(
+    world: AdminWorld,
+    kind: int,
+    name: str,
+    keys: tuple[str, ...] | None = None,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=keys)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=synonyms, include_documentation=documentation)
-    return world.ask(k32_describe_configs, body).results[0]
+    found: DescribeConfigsResult = world.ask(k32_describe_configs, body).results[0]
+    return found
 
 
-def delete_records(world, *offsets, name="t"):
-    partitions = tuple(DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in offsets)
-    body = DeleteRecordsRequest(topics=(DeleteRecordsTopic(name=name, partitions=partitions),), timeout=timedelta(0))
+def delete_records(world: AdminWorld, *offsets: tuple[int, int], name: str = "t") -> list[tuple[str, int]]:
+    partitions = tuple(
+        DeleteRecordsPartition(partition_index=i32(index), offset=i64(offset)) for index, offset in offsets
+    )
+    body = DeleteRecordsRequest(
+        topics=(DeleteRecordsTopic(name=TopicName(name), partitions=partitions),), timeout=NO_WAIT
+    )
     answer = world.ask(k21_delete_records, body).topics[0].partitions
     return [(one.error_code.name, one.low_watermark) for one in answer]
 
 
-def init(**fields):
+def init(**fields: Any) -> InitProducerIdRequest:
     return InitProducerIdRequest(**{"transactional_id": None, "transaction_timeout": timedelta(seconds=1), **fields})
 
 
-def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it():
+def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it() -> None:
     world = AdminWorld(log_segment_bytes="5000", log_retention_hours="1")
     create(world, topic("t", configs=(("segment.bytes", "6000"),)))
     result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "unclean.leader.election.enable"), True, True)
@@ -49,7 +66,7 @@ def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it():
     assert all(row.documentation for row in result.configs)
 
 
-def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for():
+def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     result = describe(world, 2, "t")
@@ -58,7 +75,7 @@ def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for():
     assert len(describe(world, 2, "t", ()).configs) == len(result.configs)
 
 
-def test_this_brokers_settings_are_told():
+def test_this_brokers_settings_are_told() -> None:
     world = AdminWorld(fetch_max_bytes="2048")
     rows = {row.name: row for row in describe(world, 4, "1").configs}
     assert (rows["fetch.max.bytes"].value, rows["fetch.max.bytes"].config_source) == ("2048", 4)
@@ -78,12 +95,12 @@ def test_this_brokers_settings_are_told():
         (77, "x", ErrorCode.invalid_request),
     ],
 )
-def test_each_unknown_resource_gets_its_error(kind, name, error):
+def test_each_unknown_resource_gets_its_error(kind: int, name: str, error: ErrorCode) -> None:
     result = describe(AdminWorld(), kind, name)
     assert (result.error_code, bool(result.error_message), result.configs) == (error, True, ())
 
 
-def test_records_are_deleted_up_to_an_offset_or_the_high_watermark():
+def test_records_are_deleted_up_to_an_offset_or_the_high_watermark() -> None:
     world = AdminWorld()
     create(world, topic("t", 2))
     world.append("t", 0, 10)
@@ -93,14 +110,14 @@ def test_records_are_deleted_up_to_an_offset_or_the_high_watermark():
     assert world.broker.partitions.by_name["t", 0].log.log_start_offset == 4
 
 
-def test_a_deletion_marks_the_partition_for_those_who_watch_it():
+def test_a_deletion_marks_the_partition_for_those_who_watch_it() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.append("t", 0, 3)
     seen = []
 
     class Watching:
-        def partition_changed(self, partition):
+        def partition_changed(self, partition: Partition) -> None:
             seen.append(partition.log.log_start_offset)
 
     world.broker.partitions.by_name["t", 0].watch(Watching())
@@ -108,7 +125,7 @@ def test_a_deletion_marks_the_partition_for_those_who_watch_it():
     assert seen == [2]
 
 
-def test_each_bad_deletion_of_records_gets_its_error():
+def test_each_bad_deletion_of_records_gets_its_error() -> None:
     world = AdminWorld()
     create(world, topic("t"), topic("c", configs=(("cleanup.policy", "compact"),)))
     world.append("t", 0, 3)
@@ -120,7 +137,7 @@ def test_each_bad_deletion_of_records_gets_its_error():
     assert delete_records(world, (0, 0), name="c") == [("policy_violation", -1)]
 
 
-def test_producer_ids_are_never_given_twice_also_across_a_restart():
+def test_producer_ids_are_never_given_twice_also_across_a_restart() -> None:
     world = AdminWorld()
     given = [world.ask(k22_init_producer_id, init()).producer_id for _ in range(1500)]
     again = world.again(seed=1)
@@ -130,7 +147,7 @@ def test_producer_ids_are_never_given_twice_also_across_a_restart():
     assert min(given[1500:]) == 2000
 
 
-def test_an_id_is_given_only_when_its_block_is_durable_and_in_order():
+def test_an_id_is_given_only_when_its_block_is_durable_and_in_order() -> None:
     world = AdminWorld()
     world.auto = False
     calls = [world.begin(k22_init_producer_id, init()) for _ in range(1002)]
@@ -143,7 +160,7 @@ def test_an_id_is_given_only_when_its_block_is_durable_and_in_order():
     ]
 
 
-def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again():
+def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
     answer = world.ask(k22_init_producer_id, init())
@@ -160,11 +177,11 @@ def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again
         ({"producer_epoch": 5}, ErrorCode.invalid_request),
     ],
 )
-def test_each_refused_producer_gets_its_error(fields, error):
+def test_each_refused_producer_gets_its_error(fields: dict[str, int | str], error: ErrorCode) -> None:
     answer = AdminWorld().ask(k22_init_producer_id, init(**fields))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error, -1, -1)
 
 
-def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka():
+def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka() -> None:
     answer = AdminWorld().ask(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, 0, 0)

@@ -1,6 +1,8 @@
 """What only the active controller does: configs, features, brokers, blocks of IDs; large changes; elsewhere refused."""
 
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -21,8 +23,10 @@ from kio.schema.incremental_alter_configs.v1.request import (
     IncrementalAlterConfigsRequest,
 )
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import BrokerId, ProducerId, TopicName
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+from kio.static.primitive import i8, i16, i32, i64, u16
 
 from reference_broker.apis.brokers import (
     k56_alter_partition,
@@ -35,7 +39,7 @@ from reference_broker.apis.brokers import (
 from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.records import k22_init_producer_id
-from reference_broker.apis.tests.admin_world import AdminCall, AdminWorld
+from reference_broker.apis.tests.admin_world import A_SECOND, NO_WAIT, AdminCall, AdminWorld
 from reference_broker.apis.tests.declared import key_of, newest, versions_of
 from reference_broker.apis.tests.test_config_and_ids import init
 from reference_broker.apis.tests.test_topic_admin import create, delete, growth_of, named, topic
@@ -46,18 +50,20 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
+Setting: TypeAlias = tuple[str, int, str | None]
+Resource: TypeAlias = tuple[str, Sequence[Setting]] | tuple[str, Sequence[Setting], int]
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def changes(*resources, validate_only=False):
+def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
     """Resources as (name, [(setting, operation, value)]) or (name, settings, type)."""
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(
-                resource_type=kind[0] if kind else 2,
+                resource_type=i8(kind[0] if kind else 2),
                 resource_name=name,
                 configs=tuple(
-                    AlterableConfig(name=key, config_operation=operation, value=value)
+                    AlterableConfig(name=key, config_operation=i8(operation), value=value)
                     for key, operation, value in configs
                 ),
             )
@@ -67,52 +73,60 @@ def changes(*resources, validate_only=False):
     )
 
 
-def alter(world, *resources, validate_only=False):
+def alter(world: AdminWorld, *resources: Resource, validate_only: bool = False) -> list[str]:
     answer = world.ask(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
     return [one.error_code.name for one in answer.responses]
 
 
-def replace_all(world, name, pairs, kind=2):
+def replace_all(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]], kind: int = 2) -> str:
     resource = PlainResource(
-        resource_type=kind,
+        resource_type=i8(kind),
         resource_name=name,
         configs=tuple(PlainConfig(name=key, value=value) for key, value in pairs),
     )
     answer = world.ask(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
-    return answer.responses[0].error_code.name
+    return str(answer.responses[0].error_code.name)
 
 
-def settings_of(world, name):
+def settings_of(world: AdminWorld, name: str) -> dict[str, str]:
     return dict(world.controller.image.topic_configs(name))
 
 
-def raised(level, upgrade_type=1, feature="metadata.version", validate_only=False):
-    update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
-    return UpdateFeaturesRequest(timeout=timedelta(seconds=1), feature_updates=(update,), validate_only=validate_only)
+def raised(
+    level: int, upgrade_type: int = 1, feature: str = "metadata.version", validate_only: bool = False
+) -> UpdateFeaturesRequest:
+    update = FeatureUpdateKey(feature=feature, max_version_level=i16(level), upgrade_type=i8(upgrade_type))
+    return UpdateFeaturesRequest(timeout=A_SECOND, feature_updates=(update,), validate_only=validate_only)
 
 
-def registration(broker_id=7, incarnation=5, cluster_id="cluster", directory=3):
+def registration(
+    broker_id: int = 7, incarnation: int = 5, cluster_id: str = "cluster", directory: int = 3
+) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(
-        broker_id=broker_id,
+        broker_id=BrokerId(broker_id),
         cluster_id=cluster_id,
         incarnation_id=UUID(int=incarnation),
-        listeners=(Listener(name="PLAINTEXT", host="h", port=1, security_protocol=0),),
-        features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),),
+        listeners=(Listener(name="PLAINTEXT", host="h", port=u16(1), security_protocol=i16(0)),),
+        features=(Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),),
         rack=None,
         log_dirs=(UUID(int=directory),),
     )
 
 
-def heartbeat(broker_id, epoch, fence=False):
+def heartbeat(broker_id: int, epoch: int, fence: bool = False) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
-        broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=10**6, want_fence=fence, want_shut_down=False
+        broker_id=BrokerId(broker_id),
+        broker_epoch=i64(epoch),
+        current_metadata_offset=i64(10**6),
+        want_fence=fence,
+        want_shut_down=False,
     )
 
 
 # Configs
 
 
-def test_settings_are_set_deleted_and_lists_grow_and_shrink():
+def test_settings_are_set_deleted_and_lists_grow_and_shrink() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
     change = [("retention.ms", SET, "7"), ("segment.bytes", DELETE, None), ("cleanup.policy", APPEND, "compact")]
@@ -124,7 +138,7 @@ def test_settings_are_set_deleted_and_lists_grow_and_shrink():
     assert settings_of(world.again(seed=1), "t") == {"cleanup.policy": "compact"}
 
 
-def test_alter_configs_replaces_all():
+def test_alter_configs_replaces_all() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
     assert replace_all(world, "t", [("segment.bytes", "9000"), ("flush.ms", "1")]) == "none"
@@ -149,17 +163,17 @@ def test_alter_configs_replaces_all():
         (("t", [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "5")]), "invalid_config"),
     ],
 )
-def test_each_bad_change_of_settings_gets_its_error_and_stops_no_other(resource, error):
+def test_each_bad_change_of_settings_gets_its_error_and_stops_no_other(resource: Resource, error: str) -> None:
     world = AdminWorld()
     create(world, topic("t"), topic("u"))
     assert alter(world, resource, ("u", [("flush.ms", SET, "3")])) == [error, "none"]
     assert (settings_of(world, "t"), settings_of(world, "u")) == ({}, {"flush.ms": "3"})
 
 
-def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing():
+def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing() -> None:
     world = AdminWorld()
     create(world, topic("t"))
-    good = ("t", [("flush.ms", SET, "3")])
+    good: Resource = ("t", [("flush.ms", SET, "3")])
     end = world.metadata.log.end
     assert alter(world, good, good) == ["invalid_request"] * 2
     assert alter(world, good, validate_only=True) == ["none"]
@@ -176,7 +190,7 @@ def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing():
 
 
 @pytest.mark.clause("T-2")
-def test_the_metadata_version_is_raised_and_then_transactions_are_allowed():
+def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
     assert create(world, topic("big", 200))[0].error_code == ErrorCode.policy_violation
     answer = world.ask(k57_update_features, raised(13))
@@ -198,7 +212,7 @@ def test_the_metadata_version_is_raised_and_then_transactions_are_allowed():
         (raised(1, feature="kraft.version"), "feature_update_failed"),
     ],
 )
-def test_each_bad_update_of_a_feature_gets_its_error(body, error):
+def test_each_bad_update_of_a_feature_gets_its_error(body: UpdateFeaturesRequest, error: str) -> None:
     world = AdminWorld()
     end = world.metadata.log.end
     assert world.ask(k57_update_features, body).error_code.name == error
@@ -206,7 +220,7 @@ def test_each_bad_update_of_a_feature_gets_its_error(body, error):
     assert world.metadata.log.end == end
 
 
-def test_an_update_only_to_be_validated_writes_nothing():
+def test_an_update_only_to_be_validated_writes_nothing() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
     assert world.ask(k57_update_features, raised(13, validate_only=True)).error_code == ErrorCode.none
     assert world.controller.latest.features == {"metadata.version": 12}
@@ -215,7 +229,7 @@ def test_an_update_only_to_be_validated_writes_nothing():
 # Brokers
 
 
-def test_a_broker_registers_once_however_often_it_asks():
+def test_a_broker_registers_once_however_often_it_asks() -> None:
     world = AdminWorld()
     first, again = (world.ask(k62_broker_registration, registration()) for _ in range(2))
     assert (first.error_code, again.error_code, first.broker_epoch) == (ErrorCode.none,) * 2 + (again.broker_epoch,)
@@ -227,8 +241,8 @@ def test_a_broker_registers_once_however_often_it_asks():
     assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
 
 
-def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent():
-    world = AdminWorld(**{"broker.session.timeout.ms": "3000"})
+def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent() -> None:
+    world = AdminWorld(broker_session_timeout_ms="3000")
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
     for _ in range(2):
         assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
@@ -244,7 +258,7 @@ def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(
     assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
 
 
-def test_a_restarted_broker_on_its_own_directory_is_back_at_once():
+def test_a_restarted_broker_on_its_own_directory_is_back_at_once() -> None:
     world = AdminWorld()
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
     for _ in range(2):
@@ -253,7 +267,7 @@ def test_a_restarted_broker_on_its_own_directory_is_back_at_once():
     assert (again.error_code, again.broker_epoch > epoch) == (ErrorCode.none, True)
 
 
-def test_topics_are_placed_on_live_brokers_only_and_spread_over_them():
+def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
     world = AdminWorld()
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
     create(world, topic("before", 4))
@@ -271,48 +285,52 @@ def test_topics_are_placed_on_live_brokers_only_and_spread_over_them():
     assert grown == (leaders * 2)[:6]
 
 
-def test_a_broker_is_unregistered():
+def test_a_broker_is_unregistered() -> None:
     world = AdminWorld()
     world.ask(k62_broker_registration, registration())
-    assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=7)).error_code == ErrorCode.none
+    assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7))).error_code == ErrorCode.none
     assert list(world.controller.image.brokers) == [1]
-    unknown = world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=7))
+    unknown = world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7)))
     assert unknown.error_code == ErrorCode.broker_id_not_registered
 
 
-def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers():
+def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers() -> None:
     world = AdminWorld()
-    body = AllocateProducerIdsRequest(broker_id=1, broker_epoch=world.lifecycle.registered_epoch)
+    body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))
     answers = [world.ask(k67_allocate_producer_ids, body) for _ in range(2)]
     assert [(one.producer_id_start, one.producer_id_len) for one in answers] == [(0, 1000), (1000, 1000)]
-    refused = world.ask(k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=1, broker_epoch=1))
+    refused = world.ask(
+        k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1))
+    )
     assert (refused.error_code, refused.producer_id_len) == (ErrorCode.stale_broker_epoch, 0)
 
 
 # Not the controller
 
 
-ELSEWHERE = {
-    k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=timedelta(0)), lambda a: a.topics[0]),
-    k20_delete_topics: (DeleteTopicsRequest(topics=(named("t"),), timeout=timedelta(0)), lambda a: a.responses[0]),
+ELSEWHERE: dict[ModuleType, tuple[Any, Callable[[Any], Any]]] = {
+    k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=NO_WAIT), lambda a: a.topics[0]),
+    k20_delete_topics: (DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT), lambda a: a.responses[0]),
     k33_alter_configs: (
         AlterConfigsRequest(
-            resources=(PlainResource(resource_type=2, resource_name="t", configs=()),), validate_only=False
+            resources=(PlainResource(resource_type=i8(2), resource_name="t", configs=()),), validate_only=False
         ),
         lambda a: a.responses[0],
     ),
     k37_create_partitions: (growth_of("t", 5), lambda a: a.results[0]),
     k43_elect_leaders: (
-        ElectLeadersRequest(election_type=0, topic_partitions=(TopicPartitions(topic="t", partitions=(0,)),)),
+        ElectLeadersRequest(
+            election_type=i8(0), topic_partitions=(TopicPartitions(topic=TopicName("t"), partitions=(i32(0),)),)
+        ),
         lambda a: a,
     ),
     k44_incremental_alter_configs: (changes(("t", [("flush.ms", SET, "1")])), lambda a: a.responses[0]),
-    k56_alter_partition: (AlterPartitionRequest(broker_id=1, broker_epoch=1, topics=()), lambda a: a),
+    k56_alter_partition: (AlterPartitionRequest(broker_id=BrokerId(1), broker_epoch=i64(1), topics=()), lambda a: a),
     k57_update_features: (raised(13), lambda a: a),
     k62_broker_registration: (registration(), lambda a: a),
     k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
-    k64_unregister_broker: (UnregisterBrokerRequest(broker_id=1), lambda a: a),
-    k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), lambda a: a),
+    k64_unregister_broker: (UnregisterBrokerRequest(broker_id=BrokerId(1)), lambda a: a),
+    k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1)), lambda a: a),
 }
 PASSED_ON = (
     k19_create_topics,
@@ -329,7 +347,7 @@ PASSED_ON = (
 
 @pytest.mark.clause("T-10")
 @pytest.mark.parametrize("module", ELSEWHERE, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
-def test_only_the_active_controller_changes_anything(module):
+def test_only_the_active_controller_changes_anything(module: ModuleType) -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.metadata.lose(to=2)
@@ -343,7 +361,7 @@ def test_only_the_active_controller_changes_anything(module):
 
 
 @pytest.mark.parametrize("module", PASSED_ON)
-def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_once(module):
+def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_once(module: ModuleType) -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
@@ -361,12 +379,12 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     assert len(world.outside.sent) == 1
 
 
-def test_another_controller_is_asked_for_topics_that_are_created_by_the_way():
+def test_another_controller_is_asked_for_topics_that_are_created_by_the_way() -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     world.metadata.ports.sent.clear()
     wanted = MetadataRequest(
-        topics=(MetadataRequestTopic(name="new", topic_id=None),),
+        topics=(MetadataRequestTopic(name=TopicName("new"), topic_id=None),),
         allow_auto_topic_creation=True,
         include_topic_authorized_operations=False,
     )
@@ -378,7 +396,7 @@ def test_another_controller_is_asked_for_topics_that_are_created_by_the_way():
     assert len(world.metadata.ports.sent) == 1
 
 
-def test_producer_ids_come_from_another_controller_and_without_one_clients_come_again():
+def test_producer_ids_come_from_another_controller_and_without_one_clients_come_again() -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     world.metadata.ports.sent.clear()
@@ -397,9 +415,9 @@ def test_producer_ids_come_from_another_controller_and_without_one_clients_come_
     assert call.answers[0].producer_id == 7000
 
 
-def _block(error, first=-1):
+def _block(error: ErrorCode, first: int = -1) -> AllocateProducerIdsResponse:
     return AllocateProducerIdsResponse(
-        throttle_time=timedelta(0), error_code=error, producer_id_start=first, producer_id_len=1000
+        throttle_time=NO_WAIT, error_code=error, producer_id_start=ProducerId(first), producer_id_len=i32(1000)
     )
 
 
@@ -407,7 +425,7 @@ def _block(error, first=-1):
 
 
 @pytest.mark.clause("T-6", "T-8")
-def test_a_topic_of_10000_partitions_is_seen_whole_and_deleted_again():
+def test_a_topic_of_10000_partitions_is_seen_whole_and_deleted_again() -> None:
     world = AdminWorld()
     seen = []
     world.metadata.loader.subscribe(
@@ -423,7 +441,7 @@ def test_a_topic_of_10000_partitions_is_seen_whole_and_deleted_again():
 
 
 @pytest.mark.clause("T-6")
-def test_a_request_of_500_topics_is_seen_whole():
+def test_a_request_of_500_topics_is_seen_whole() -> None:
     world = AdminWorld()
     seen = []
     world.metadata.loader.subscribe(lambda _, image: seen.append(len(image.topics)))
@@ -434,23 +452,23 @@ def test_a_request_of_500_topics_is_seen_whole():
 
 
 @pytest.mark.clause("T-6")
-def test_3000_changes_of_settings_in_one_request_are_one_change():
+def test_3000_changes_of_settings_in_one_request_are_one_change() -> None:
     world = AdminWorld()
     create(world, *(topic(f"t{number}") for number in range(500)))
     keys = ("flush.ms", "flush.messages", "retention.ms", "retention.bytes", "segment.ms")
     before = world.metadata.kinds().count("begin")
-    pairs = [(key, SET, "77") for key in keys] + [("segment.bytes", SET, "5000")]
+    pairs: list[Setting] = [*((key, SET, "77") for key in keys), ("segment.bytes", SET, "5000")]
     assert alter(world, *((f"t{number}", pairs) for number in range(500))) == ["none"] * 500
     assert sum(len(settings_of(world, f"t{number}")) for number in range(500)) == 3000
     assert world.metadata.kinds().count("begin") == before + 1
 
 
 @pytest.mark.clause("T-10")
-def test_a_repeated_request_is_not_told_that_the_topic_exists_by_a_leader_that_loses_it():
+def test_a_repeated_request_is_not_told_that_the_topic_exists_by_a_leader_that_loses_it() -> None:
     """The first one was on its way, and went with the leadership: the second one was judged by what never was."""
     world = AdminWorld()
     world.auto = False
-    body = CreateTopicsRequest(topics=(topic("t", 1),), timeout=timedelta(0))
+    body = CreateTopicsRequest(topics=(topic("t", 1),), timeout=NO_WAIT)
     calls = [world.begin(k19_create_topics, body) for _ in range(2)]
     assert [call.answers for call in calls] == [[], []]
     world.metadata.lose()
@@ -458,10 +476,10 @@ def test_a_repeated_request_is_not_told_that_the_topic_exists_by_a_leader_that_l
 
 
 @pytest.mark.clause("T-10")
-def test_a_request_that_is_repeated_after_a_failover_has_one_effect():
+def test_a_request_that_is_repeated_after_a_failover_has_one_effect() -> None:
     world = AdminWorld()
     world.auto = False
-    body = CreateTopicsRequest(topics=(topic("big", 300),), timeout=timedelta(0))
+    body = CreateTopicsRequest(topics=(topic("big", 300),), timeout=NO_WAIT)
     call = world.begin(k19_create_topics, body)
     world.metadata.lose()
     assert call.answers[0].topics[0].error_code == ErrorCode.not_controller
@@ -475,7 +493,7 @@ def test_a_request_that_is_repeated_after_a_failover_has_one_effect():
 # On the wire
 
 
-def bodies(world):
+def bodies(world: AdminWorld) -> dict[ModuleType, object]:
     return {
         **{module: body for module, (body, _) in ELSEWHERE.items()},
         k63_broker_heartbeat: heartbeat(1, world.lifecycle.registered_epoch),
@@ -497,7 +515,7 @@ CASES = [(module, version) for module in NEW for version in versions_of(module)]
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module, version):
+def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]

@@ -22,6 +22,8 @@ from kio.schema.offset_fetch.v9.request import (
     OffsetFetchRequestTopics,
 )
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i8, i32, i64
 
 from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch, k10_find_coordinator, k47_offset_delete
 from reference_broker.apis.metadata import k03_metadata
@@ -43,14 +45,14 @@ NOTHING = [(0, -1, -1, "", 0)]
 
 
 def find(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str, int, str, int]]:
-    answer = world.ask(k10_find_coordinator, FindCoordinatorRequest(key_type=kind, coordinator_keys=groups))
+    answer = world.ask(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=groups))
     world.settle()
     return [(one.key, one.error_code.name, one.node_id, one.host, one.port) for one in answer.coordinators]
 
 
 def led() -> AdminWorld:
     """The offsets topic is there, and the topic ``t``."""
-    world = AdminWorld(**{"offsets.topic.num.partitions": "5"})
+    world = AdminWorld(offsets_topic_num_partitions="5")
     find(world, "g")
     world.ask(k19_create_topics, creation_of("t"))
     world.settle()
@@ -59,15 +61,17 @@ def led() -> AdminWorld:
 
 def commit(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = "m") -> OffsetCommitRequest:
     partition = OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_leader_epoch=2, committed_metadata=metadata
+        partition_index=i32(0), committed_offset=i64(offset), committed_leader_epoch=i32(2), committed_metadata=metadata
     )
-    topics = (OffsetCommitRequestTopic(name=topic, partitions=(partition,)),)
-    return OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+    topics = (OffsetCommitRequestTopic(name=TopicName(topic), partitions=(partition,)),)
+    return OffsetCommitRequest(group_id=GroupId(group), member_id="", topics=topics)
 
 
 def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
-    topics = None if topic is None else (OffsetFetchRequestTopics(name=topic, partition_indexes=(0,)),)
-    return OffsetFetchRequest(groups=tuple(OffsetFetchRequestGroup(group_id=each, topics=topics) for each in groups))
+    topics = None if topic is None else (OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=(i32(0),)),)
+    return OffsetFetchRequest(
+        groups=tuple(OffsetFetchRequestGroup(group_id=GroupId(each), topics=topics) for each in groups)
+    )
 
 
 def told(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
@@ -79,7 +83,7 @@ def told(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, 
 
 
 def test_the_first_question_creates_the_topic_and_later_ones_are_answered() -> None:
-    world = AdminWorld(**{"offsets.topic.num.partitions": "7", "offsets.topic.segment.bytes": "12345"})
+    world = AdminWorld(offsets_topic_num_partitions="7", offsets_topic_segment_bytes="12345")
     assert find(world, "g", "h") == [
         ("g", "coordinator_not_available", -1, "", -1),
         ("h", "coordinator_not_available", -1, "", -1),
@@ -99,7 +103,7 @@ def test_many_questions_create_it_once() -> None:
     world = AdminWorld()
     world.auto = False
     for _ in range(3):
-        world.begin(k10_find_coordinator, FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+        world.begin(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",)))
     assert world.broker.groups.is_creating
     world.settle()
     assert not world.broker.groups.is_creating
@@ -108,8 +112,8 @@ def test_many_questions_create_it_once() -> None:
 
 def test_a_consumer_of_the_offsets_topic_creates_it_as_it_must_be() -> None:
     """Automatic creation by Metadata: another number of partitions would part the groups from their coordinators."""
-    world = AdminWorld(**{"offsets.topic.num.partitions": "7", "num.partitions": "3"})
-    topic = MetadataRequestTopic(topic_id=None, name=OFFSETS_TOPIC)
+    world = AdminWorld(offsets_topic_num_partitions="7", num_partitions="3")
+    topic = MetadataRequestTopic(topic_id=None, name=TopicName(OFFSETS_TOPIC))
     world.ask(k03_metadata, MetadataRequest(topics=(topic,), include_topic_authorized_operations=False))
     world.settle()
     assert len(world.controller.image.topics[OFFSETS_TOPIC].partitions) == 7
@@ -160,7 +164,9 @@ def test_errors_stand_where_the_version_has_room_for_them() -> None:
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
 def test_a_member_of_a_group_that_is_gone_hears_so_as_its_version_can_tell(version: int, code: Error) -> None:
-    answer = led().ask(k08_offset_commit, replace(commit(), generation_id_or_member_epoch=1, member_id="m"), version)
+    answer = led().ask(
+        k08_offset_commit, replace(commit(), generation_id_or_member_epoch=i32(1), member_id="m"), version
+    )
     assert answer.topics[0].partitions[0].error_code == code
 
 
@@ -168,20 +174,28 @@ def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
     world = led()
     world.ask(k08_offset_commit, commit(""))
     assert told(world.ask(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
-    topics = (OffsetDeleteRequestTopic(name="t", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),)
-    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="", topics=topics))
+    topics = (
+        OffsetDeleteRequestTopic(
+            name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
+        ),
+    )
+    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId(""), topics=topics))
     assert answer.error_code == ErrorCode.invalid_group_id
 
 
 def test_a_committed_offset_is_deleted() -> None:
     world = led()
     world.ask(k08_offset_commit, commit())
-    topics = (OffsetDeleteRequestTopic(name="t", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),)
-    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="g", topics=topics))
+    topics = (
+        OffsetDeleteRequestTopic(
+            name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
+        ),
+    )
+    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert int(answer.error_code) == 0
     assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
     assert told(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
-    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id="nobody", topics=topics))
+    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
     assert (int(answer.error_code), answer.topics) == (int(ErrorCode.group_id_not_found), ())
 
 

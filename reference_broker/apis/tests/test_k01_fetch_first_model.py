@@ -1,5 +1,6 @@
 """Random conversations in the first revision, in slots that it shares with the final one, against the same model."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,9 +107,8 @@ class FetchingFirst(Fetching):
             partition: Any = self.naive.led(session, part)
             if partition is not None and part.offset < partition.log.high_watermark:
                 one = FetchPartition(part.key[1], partition.log.high_watermark, part.max_bytes)
-                request.topics.append(FetchTopic(str(part.key[0]), bytes(16), [one]))
-        request.fetch_type = INCREMENTAL_FETCH
-        self.ask(request, 1000)
+                request = replace(request, topics=[*request.topics, FetchTopic(str(part.key[0]), bytes(16), [one])])
+        self.ask(replace(request, fetch_type=INCREMENTAL_FETCH), 1000)
 
 
 FetchingFirst.TestCase.settings = settings(stateful_step_count=40)

@@ -94,15 +94,15 @@ def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) ->
     session_id = world.fetch_first(0, 0, {A0: 3}).answer.session_id
     world.fetch_first(session_id, 1)
     partition = world.partition("a")
-    log = partition.log
+    log = world.log("a")
     if what == "log start":
         log.delete_records_before(2)
     elif what == "high watermark":
         log.high_watermark = 1
     elif what == "last stable offset":
-        log.lso_hold = 0  # type: ignore[attr-defined]
+        log.lso_hold = 0
     else:
-        log.append(1, 10, 0)  # type: ignore[attr-defined]
+        log.append(1, 10, 0)
     partition.changed()
     assert session_of(world, session_id).partitions[A0].change_number == 2
     assert names(world.fetch_first(session_id, 2).answer) == [A0]
@@ -198,8 +198,8 @@ def test_no_partition_starves_under_a_small_limit(world: World) -> None:
     for number in range(1, 21):
         for place in (A0, A1, A2, B0):
             world.append(*place)
-        for place in names(world.fetch_first(session_id, number, max_bytes=100).answer):
-            served[place] = served.get(place, 0) + 1
+        for name in names(world.fetch_first(session_id, number, max_bytes=100).answer):
+            served[name] = served.get(name, 0) + 1
     assert min(served.get(place, 0) for place in (A0, A1, A2, B0)) == 5
 
 
@@ -259,9 +259,9 @@ def test_a_quiet_fetch_of_many_partitions_touches_none(world: World) -> None:
     session_id = world.fetch_first(0, 0, places).answer.session_id
     world.fetch_first(session_id, 1)
     for index in range(500):
-        world.partition("many", index).log.touches = 0  # type: ignore[attr-defined]
+        world.log("many", index).touches = 0
     world.append("many", 7)
     assert names(world.fetch_first(session_id, 2).answer) == [("many", 7)]
     world.fetch_first(session_id, 3)
-    touched = [index for index in range(500) if world.partition("many", index).log.touches]  # type: ignore[attr-defined]
+    touched = [index for index in range(500) if world.log("many", index).touches]
     assert touched == [7]

@@ -35,7 +35,8 @@ def test_both_epochs_are_kept_until_a_request_names_the_partition(world: World, 
     session_id = world.open_session({A0: at(4, 1, 1), A1: 0}, version=version)
     (cached, _) = world.sessions.sessions[session_id].partitions.values()
     seen = []
-    for epoch, wanted in enumerate([{}, {A1: 0}, {A0: at(4, 2, 0)}, {}, {A0: at(4)}], 1):
+    asked: list[dict[tuple[str, int], int | FetchPartition]] = [{}, {A1: 0}, {A0: at(4, 2, 0)}, {}, {A0: at(4)}]
+    for epoch, wanted in enumerate(asked, 1):
         world.fetch(session_id, epoch, wanted, version=version)
         seen.append((cached.current_leader_epoch, cached.last_fetched_epoch))
     assert seen == [(1, 1), (1, 1), (2, 0), (2, 0), (-1, -1)]
@@ -197,7 +198,7 @@ def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_of
 @pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
 @pytest.mark.parametrize("in_session", [True, False])
 def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
-    wanted = {A0: at(4), A1: 0}
+    wanted: dict[tuple[str, int], int | FetchPartition] = {A0: at(4), A1: 0}
     session_id, epoch = (world.open_session(wanted), 1) if in_session else (0, -1)
     call = world.fetch(session_id, epoch, {} if in_session else wanted, max_wait_ms=500)
     partition = world.partition("a")

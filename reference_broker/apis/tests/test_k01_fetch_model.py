@@ -68,13 +68,15 @@ class FetchingFinal(Fetching):
         epoch = session.epoch if number == "next" else session.epoch - 1
         if epoch == 0:
             return  # a full request
-        request = FetchRequest(session_id=session_id, session_epoch=epoch, **limits)  # type: ignore[arg-type]
+        topics: list[FetchTopic] = []
         for part in session.parts if names == "processed" else []:
             partition: Any = self.naive.led(session, part)
             if partition is not None and part.offset < partition.log.high_watermark:
                 one = FetchPartition(part.key[1], partition.log.high_watermark, 100)
-                topic = ("", part.key[0]) if session.by_id else (part.key[0], bytes(16))
-                request.topics.append(FetchTopic(*topic, [one]))  # type: ignore[arg-type]
+                key: Any = part.key[0]
+                topics.append(FetchTopic("", key, [one]) if session.by_id else FetchTopic(key, bytes(16), [one]))
+        some: dict[str, Any] = {**limits, "topics": topics}
+        request = FetchRequest(session_id=session_id, session_epoch=epoch, **some)
         self.ask(request, 13 if session.by_id else 12)
 
 

@@ -49,7 +49,7 @@ def test_a_moved_log_start_is_told_once(world: World) -> None:
 @pytest.mark.clause("F-14")
 def test_a_last_stable_offset_alone_is_no_news(world: World) -> None:
     session_id = world.open_session({A0: 0})
-    log = world.partition("a").log
+    log = world.log("a")
     log.lso_hold = 0
     world.append("a")
     world.fetch(session_id, 1, {A0: 1})
@@ -142,7 +142,7 @@ def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(w
     world.append("a", 0, size_bytes=10)
     world.append("a", 1, size_bytes=500)
     world.append("a", 2, size_bytes=10)
-    wanted = {A0: 0, A1: FetchPartition(1, 0, 100), A2: 0}
+    wanted: dict[tuple[str, int], int | FetchPartition] = {A0: 0, A1: FetchPartition(1, 0, 100), A2: 0}
     answer = told(world.fetch(0, -1, wanted).answer)
     assert [len(data.records or b"") for data in answer.values()] == [10, 0, 10]
 

@@ -1,6 +1,7 @@
 """Slots under pressure: followers, consumers and both revisions in one cache; sessions that outlive their topics."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ class Fetcher:
         return answer
 
 
-def a_world(slots: int, **fields: int) -> World:
+def a_world(slots: int, **fields: Any) -> World:
     world = World(slots=slots, **fields)
     world.create("a", 2)
     world.create("b")
@@ -59,7 +60,10 @@ def a_world(slots: int, **fields: int) -> World:
 
 def metrics(world: World) -> tuple[int, int, int]:
     kind = "FetchSessionCache"
-    gauge = lambda name: int(world.metrics.gauge("kafka.server", kind, name).value)  # noqa: E731
+
+    def gauge(name: str) -> int:
+        return int(world.metrics.gauge("kafka.server", kind, name).value)
+
     evictions = world.metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
     return gauge("NumIncrementalFetchSessions"), gauge("NumIncrementalFetchPartitionsCached"), int(evictions.value)
 
@@ -148,18 +152,17 @@ class Thrasher:
     def request(self, turn: int) -> FetchRequest:
         first, fewer = self.revision == "first", turn % 5 == 4
         is_new = not self.session_id or (first and fewer)
-        request = FetchRequest(
+        named = self.places[: 1 if fewer else None] if is_new else []
+        dropped = self.places[1:] if fewer and not is_new else []
+        return FetchRequest(
             replica_id=self.replica_id,
             max_wait_ms=0,
             session_id=self.session_id,
             session_epoch=0 if is_new else self.number,
+            topics=[FetchTopic(topic, bytes(16), [FetchPartition(index, 0, 1000)]) for topic, index in named],
+            forgotten=[ForgottenTopic(topic, bytes(16), [index]) for topic, index in dropped],
             fetch_type=0 if is_new or not first else INCREMENTAL_FETCH,
         )
-        for topic, index in self.places[: 1 if fewer else None] if is_new else []:
-            request.topics.append(FetchTopic(topic, bytes(16), [FetchPartition(index, 0, 1000)]))
-        if fewer and not is_new:
-            request.forgotten = [ForgottenTopic(topic, bytes(16), [index]) for topic, index in self.places[1:]]
-        return request
 
     def answered(self, request: FetchRequest, answer: FetchResponse) -> None:
         if answer.session_id != self.session_id:

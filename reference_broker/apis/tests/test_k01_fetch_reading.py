@@ -1,5 +1,7 @@
 """What a fetch says of one partition: offsets, epochs, isolation, and who leads it."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.apis.tests.fetch_world import World, told
@@ -28,7 +30,7 @@ def wanted(offset: int = 0, current: int = -1, last: int = -1) -> dict[tuple[str
     return {A0: FetchPartition(0, offset, 1 << 20, current_leader_epoch=current, last_fetched_epoch=last)}
 
 
-def fetched(world: World, offset: int = 0, current: int = -1, last: int = -1, **fields: int) -> PartitionData:
+def fetched(world: World, offset: int = 0, current: int = -1, last: int = -1, **fields: Any) -> PartitionData:
     return told(world.fetch(0, -1, wanted(offset, current, last), **fields).answer)[A0]
 
 
@@ -52,7 +54,7 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world
 
 @pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
 def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
-    world.partition("a").log.lso_hold = 2
+    world.log("a").lso_hold = 2
     committed = fetched(world, isolation_level=1)
     assert (len(committed.records or b""), committed.last_stable_offset, committed.aborted_transactions) == (100, 2, [])
     uncommitted = fetched(world)
@@ -118,7 +120,7 @@ def test_below_the_log_start_is_out_of_range_even_if_diverging(world: World) -> 
 def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> None:
     session_id = world.open_session(wanted(5, last=2))
     call = world.fetch(session_id, 1, max_wait_ms=500)
-    log = world.partition("a").log
+    log = world.log("a")
     log.truncate_to(2)
     log.append(3, 100, 3)
     world.partition("a").changed()
@@ -133,7 +135,7 @@ def test_the_first_revision_tells_a_divergence_until_it_is_gone_and_again_where_
 ) -> None:
     session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).answer.session_id
     call = world.fetch_first(session_id, 1, max_wait_ms=500)
-    log = world.partition("a").log
+    log = world.log("a")
     log.truncate_to(2)
     log.append(3, 100, 3)
     world.partition("a").changed()

@@ -139,9 +139,8 @@ def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: World)
     session_id = world.open_session({A0: 0}, version=13)
     world.delete("a")
     world.create("a", topic_id=new)
-    request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
-    request.topics = [FetchTopic("", new, [FetchPartition(0, 0, LARGE)])]
-    request.forgotten = [ForgottenTopic("", old, [0])]
+    topics, forgotten = [FetchTopic("", new, [FetchPartition(0, 0, LARGE)])], [ForgottenTopic("", old, [0])]
+    request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, topics=topics, forgotten=forgotten)
     answer = world.send(request, version=13).answer
     assert [(key, data.error_code) for key, data in told(answer).items()] == [((new, 0), 0)]
     assert list(world.sessions.sessions[session_id].partitions) == [(new, 0)]

@@ -1,9 +1,15 @@
 """Fetches that wait: what ends a wait, what rides along, and what becomes of one that nobody waits for any more."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 from reference_broker.apis.records import fetch_waiting
-from reference_broker.apis.tests.fetch_world import FakeLog, World, names, told
+from reference_broker.apis.records.fetch_reading import look
+from reference_broker.apis.tests.fetch_world import FakeCall, FakeLog, World, names, told
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
@@ -17,26 +23,34 @@ def world() -> World:
     return world
 
 
+@dataclass
+class Waiting:
+    start: Callable[..., FakeCall]
+    in_session: bool
+
+    def __call__(self, **fields: int) -> FakeCall:
+        return self.start(**fields)
+
+
 @pytest.fixture(params=["session", "sessionless"])
-def waiting(request: pytest.FixtureRequest, world: World):
+def waiting(request: pytest.FixtureRequest, world: World) -> Waiting:
     """Starts a fetch of all three partitions from their ends that has nothing to say at once."""
 
-    def start(**fields: int):
+    def start(**fields: Any) -> FakeCall:
         wanted = {key: world.partition(*key).log.log_end_offset for key in (A0, A1, A2)}
         if request.param == "sessionless":
             return world.fetch(0, -1, wanted, **{"max_wait_ms": 500, **fields})
         session_id = world.open_session(wanted)
         return world.fetch(session_id, 1, **{"max_wait_ms": 500, **fields})
 
-    start.in_session = request.param == "session"
-    return start
+    return Waiting(start, request.param == "session")
 
 
 def no_watchers(world: World) -> bool:
     return not any(partition.watchers for partition in world.partitions.by_name.values())
 
 
-def test_a_wait_ends_when_its_time_is_over(world: World, waiting) -> None:
+def test_a_wait_ends_when_its_time_is_over(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.pass_ms(499)
     assert call.waiting
@@ -45,7 +59,7 @@ def test_a_wait_ends_when_its_time_is_over(world: World, waiting) -> None:
     assert names(call.answer) == ([] if waiting.in_session else [A0, A1, A2])
 
 
-def test_a_wait_ends_when_data_comes(world: World, waiting) -> None:
+def test_a_wait_ends_when_data_comes(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.append("a", 1)
     assert told(call.answer)[A1].records
@@ -53,7 +67,7 @@ def test_a_wait_ends_when_data_comes(world: World, waiting) -> None:
     assert waiting.in_session or no_watchers(world)
 
 
-def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting) -> None:
+def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting: Waiting) -> None:
     call = waiting(min_bytes=300)
     world.append("a", 0)
     world.append("a", 1)
@@ -75,7 +89,7 @@ def test_min_bytes_above_the_response_limit_do_not_wait_for_ever(world: World) -
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0, "max_wait_ms": 500}])
-def test_some_fetches_never_wait(world: World, fields: dict[str, int]) -> None:
+def test_some_fetches_never_wait(world: World, fields: dict[str, Any]) -> None:
     session_id = world.open_session({A0: 0})
     assert world.fetch(session_id, 1, **fields).answer.session_id == session_id
 
@@ -114,7 +128,7 @@ def test_watermarks_end_no_wait_but_ride_along(world: World) -> None:
 
 
 @pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
-def test_an_error_that_appears_ends_the_wait(world: World, waiting) -> None:
+def test_an_error_that_appears_ends_the_wait(world: World, waiting: Waiting) -> None:
     world.append("a", records=3)
     call = waiting()
     world.partition("a").log.truncate_to(0)
@@ -122,7 +136,7 @@ def test_an_error_that_appears_ends_the_wait(world: World, waiting) -> None:
     assert told(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
 
 
-def test_a_deleted_topic_ends_the_wait(world: World, waiting) -> None:
+def test_a_deleted_topic_ends_the_wait(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.delete("a")
     assert ErrorCode.unknown_topic_or_partition in [data.error_code for data in told(call.answer).values()]
@@ -258,8 +272,7 @@ def test_two_sessions_that_wait_for_one_partition_are_both_answered(world: World
 
 
 def test_changing_the_isolation_level_within_a_session_reads_to_the_new_end(world: World) -> None:
-    log = world.partition("a").log
-    log.lso_hold = 0
+    world.log("a").lso_hold = 0
     session_id = world.open_session({A0: 0}, isolation_level=1)
     world.append("a")
     assert not told(world.fetch(session_id, 1, isolation_level=1).answer)[A0].records
@@ -270,7 +283,7 @@ def test_changing_the_isolation_level_within_a_session_reads_to_the_new_end(worl
 
 
 def touches(world: World) -> int:
-    return sum(partition.log.touches for partition in world.partitions.by_name.values())
+    return sum(world.log(*place).touches for place in world.partitions.by_name)
 
 
 @pytest.mark.parametrize("cached", [10, 10_000])
@@ -283,10 +296,18 @@ def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
     session_id = world.open_session({("big", index): 0 for index in range(cached)})
     looked: list[int] = []
     watched: list[int] = []
-    look = fetch_waiting.look
-    monkeypatch.setattr(fetch_waiting, "look", lambda *given: (looked.append(1), look(*given))[1])
-    watch = type(world.partition("big")).watch
-    monkeypatch.setattr(type(world.partition("big")), "watch", lambda *given: (watched.append(1), watch(*given))[1])
+    watch = Partition.watch
+
+    def noted_look(*given: Any) -> Any:
+        looked.append(1)
+        return look(*given)
+
+    def noted_watch(*given: Any) -> None:
+        watched.append(1)
+        watch(*given)
+
+    monkeypatch.setattr(fetch_waiting, "look", noted_look)
+    monkeypatch.setattr(Partition, "watch", noted_watch)
     for epoch in range(1, 4):
         before, looked[:], watched[:] = touches(world), [], []
         for index in range(changed):

@@ -106,7 +106,7 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
     world.create("a")
     for _ in range(3):
         world.append("a")
-    world.partition("a").log.lso_hold = 1
+    world.log("a").lso_hold = 1
     assert found(ask(world, asked(LATEST), level=1)[0])[0] == 1
     assert found(ask(world, asked(LATEST), level=0)[0])[0] == 3
 

@@ -1,7 +1,7 @@
 """Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator."""
 
 from dataclasses import replace
-from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,21 +14,34 @@ from kio.schema.describe_topic_partitions.v0.request import (
 )
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32
 
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
 from reference_broker.apis.metadata.topic_answers import TopicAnswers
-from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
+from reference_broker.metadata.cache import MetadataCache
 from reference_broker.wire.drafts import MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
 
 ALL = object()
 
 
-def metadata(world, names=ALL, ids=(), version=13, auto=False, operations=False):
-    topics = None if names is ALL else tuple(MetadataRequestTopic(name=name, topic_id=None) for name in names)
+def metadata(
+    world: AdminWorld,
+    names: Any = ALL,
+    ids: tuple[UUID | None, ...] = (),
+    version: int = 13,
+    auto: bool = False,
+    operations: bool = False,
+) -> Any:
+    """The answer, of whatever version."""
+    topics = None
+    if names is not ALL:
+        topics = tuple(MetadataRequestTopic(name=TopicName(name), topic_id=None) for name in names)
     if ids:
         topics = tuple(MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids)
     body = MetadataRequest(
@@ -37,11 +50,11 @@ def metadata(world, names=ALL, ids=(), version=13, auto=False, operations=False)
     return world.ask(k03_metadata, body, version)
 
 
-def told(answer):
+def told(answer: Any) -> list[tuple[str, str, int]]:
     return [(one.name, one.error_code.name, len(one.partitions)) for one in answer.topics]
 
 
-def test_all_topics_with_brokers_cluster_and_controller():
+def test_all_topics_with_brokers_cluster_and_controller() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b"))
     answer = metadata(world)
@@ -54,13 +67,13 @@ def test_all_topics_with_brokers_cluster_and_controller():
 
 
 @pytest.mark.parametrize(("version", "count"), [(0, 2), (1, 0), (13, 0)])
-def test_the_empty_list_means_all_topics_in_version_0_and_none_later(version, count):
+def test_the_empty_list_means_all_topics_in_version_0_and_none_later(version: int, count: int) -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     assert len(metadata(world, (), version=version).topics) == count
 
 
-def test_topics_by_name_in_the_order_of_the_request_each_once():
+def test_topics_by_name_in_the_order_of_the_request_each_once() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     assert told(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
@@ -72,7 +85,7 @@ def test_topics_by_name_in_the_order_of_the_request_each_once():
     assert "nope" not in world.controller.latest.topics
 
 
-def test_topics_by_id_from_version_12():
+def test_topics_by_id_from_version_12() -> None:
     world = AdminWorld()
     (made,) = create(world, topic("a"))
     known, unknown = metadata(world, ids=(made.topic_id, UUID(int=5))).topics
@@ -81,7 +94,7 @@ def test_topics_by_id_from_version_12():
     assert metadata(world, ids=(made.topic_id,), version=11).topics[0].error_code == ErrorCode.invalid_request
 
 
-def test_a_missing_topic_is_created_when_both_sides_allow_it():
+def test_a_missing_topic_is_created_when_both_sides_allow_it() -> None:
     world = AdminWorld(num_partitions="3")
     assert told(metadata(world, ("new", ".."), auto=True)) == [
         ("new", "unknown_topic_or_partition", 0),
@@ -93,7 +106,7 @@ def test_a_missing_topic_is_created_when_both_sides_allow_it():
     assert "new" not in off.controller.latest.topics
 
 
-def test_one_request_starts_so_many_topics_and_the_next_one_the_rest():
+def test_one_request_starts_so_many_topics_and_the_next_one_the_rest() -> None:
     """Each is a change of the metadata of its own: a list of 100,000 names would hold up everyone else."""
     world = AdminWorld()
     names = tuple(f"t{number}" for number in range(250))
@@ -107,19 +120,19 @@ def test_one_request_starts_so_many_topics_and_the_next_one_the_rest():
     assert tuple(world.controller.latest.topics) == names
 
 
-def test_a_topic_that_cannot_be_created_says_why():
+def test_a_topic_that_cannot_be_created_says_why() -> None:
     name = "__cluster_metadata"
     assert told(metadata(AdminWorld(), (name,), auto=True)) == [(name, "topic_authorization_failed", 0)]
 
 
-def test_allowed_operations_only_where_asked_for():
+def test_allowed_operations_only_where_asked_for() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     assert metadata(world).topics[0].topic_authorized_operations == -(2**31)
     assert metadata(world, operations=True).topics[0].topic_authorized_operations == 3576
 
 
-def test_an_answer_is_made_once_for_each_state_of_a_topic():
+def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     first, again = metadata(world), metadata(world, operations=True)
@@ -130,7 +143,7 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic():
     assert later.topics[1].partitions is first.topics[1].partitions
 
 
-def test_the_answers_of_deleted_topics_are_not_kept():
+def test_the_answers_of_deleted_topics_are_not_kept() -> None:
     world, answers = AdminWorld(), TopicAnswers()
 
     def find_all() -> None:
@@ -146,7 +159,7 @@ def test_the_answers_of_deleted_topics_are_not_kept():
     assert list(answers.by_name) == ["b", "c"]
 
 
-def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too():
+def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     metadata(world, operations=True)
@@ -164,7 +177,7 @@ def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too():
     assert later.topics[1] is first.topics[1]
 
 
-def test_nothing_is_told_before_it_is_durable():
+def test_nothing_is_told_before_it_is_durable() -> None:
     world = AdminWorld()
     world.auto = False
     world.begin(k19_create_topics, creation_of("a"))
@@ -173,7 +186,7 @@ def test_nothing_is_told_before_it_is_durable():
     assert told(metadata(world, ("a",))) == [("a", "none", 1)]
 
 
-def test_a_partition_without_a_live_leader_says_so():
+def test_a_partition_without_a_live_leader_says_so() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     world.broker.metadata = without_brokers(world.broker.metadata)
@@ -182,12 +195,12 @@ def test_a_partition_without_a_live_leader_says_so():
     assert partition.offline_replicas == (1,)
 
 
-def test_pages_of_partitions_follow_the_cursor():
+def test_pages_of_partitions_follow_the_cursor() -> None:
     world = AdminWorld()
     create(world, topic("a", 3), topic("b", 3))
     seen, cursor, pages = [], None, 0
     while True:
-        body = DescribeTopicPartitionsRequest(topics=(), response_partition_limit=2, cursor=cursor)
+        body = DescribeTopicPartitionsRequest(topics=(), response_partition_limit=i32(2), cursor=cursor)
         page = world.ask(k75_describe_topic_partitions, body)
         seen += [(one.name, partition.partition_index) for one in page.topics for partition in one.partitions]
         pages += 1
@@ -197,10 +210,10 @@ def test_pages_of_partitions_follow_the_cursor():
     assert (seen, pages) == ([(name, index) for name in "ab" for index in range(3)], 3)
 
 
-def test_described_partitions_have_empty_lists_and_never_null():
+def test_described_partitions_have_empty_lists_and_never_null() -> None:
     world = AdminWorld()
     create(world, topic("a"))
-    names = tuple(TopicRequest(name=name) for name in ("nope", "a", ".."))
+    names = tuple(TopicRequest(name=TopicName(name)) for name in ("nope", "a", ".."))
     answer = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
     assert told(answer) == [
         ("..", "invalid_topic_exception", 0),
@@ -212,7 +225,7 @@ def test_described_partitions_have_empty_lists_and_never_null():
 
 
 @pytest.mark.parametrize(("asked", "operations"), [(False, -(2**31)), (True, 8096)])
-def test_the_cluster_is_described(asked, operations):
+def test_the_cluster_is_described(asked: bool, operations: int) -> None:
     world = AdminWorld()
     body = DescribeClusterRequest(include_cluster_authorized_operations=asked, include_fenced_brokers=True)
     answer = world.ask(k60_describe_cluster, body)
@@ -224,9 +237,9 @@ def test_the_cluster_is_described(asked, operations):
 @pytest.mark.parametrize(
     ("kind", "error"), [(2, ErrorCode.mismatched_endpoint_type), (3, ErrorCode.unsupported_endpoint_type)]
 )
-def test_only_brokers_can_be_described(kind, error):
+def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
     body = DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=kind, include_fenced_brokers=False
+        include_cluster_authorized_operations=False, endpoint_type=i8(kind), include_fenced_brokers=False
     )
     answer = AdminWorld().ask(k60_describe_cluster, body)
     assert (answer.error_code, answer.brokers) == (error, ())
@@ -235,8 +248,8 @@ def test_only_brokers_can_be_described(kind, error):
 @pytest.mark.parametrize(
     ("kind", "error"), [(0, "coordinator_not_available"), (1, "coordinator_not_available"), (9, "invalid_request")]
 )
-def test_no_coordinator_is_there_for_any_key(kind, error):
-    body = FindCoordinatorRequest(key_type=kind, coordinator_keys=("g1", "g2"))
+def test_no_coordinator_is_there_for_any_key(kind: int, error: str) -> None:
+    body = FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=("g1", "g2"))
     answer = AdminWorld().ask(k10_find_coordinator, body)
     assert [(one.key, one.error_code.name, one.node_id) for one in answer.coordinators] == [
         ("g1", error, -1),
@@ -244,9 +257,9 @@ def test_no_coordinator_is_there_for_any_key(kind, error):
     ]
 
 
-def creation_of(name):
-    return CreateTopicsRequest(topics=(topic(name),), timeout=timedelta(0))
+def creation_of(name: str) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=(topic(name),), timeout=NO_WAIT)
 
 
-def without_brokers(cache):
+def without_brokers(cache: MetadataCache) -> MetadataCache:
     return replace(cache, brokers=())

@@ -15,7 +15,8 @@ from reference_broker.apis.tests.replicated_world import ReplicatedWorld, errors
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import iterate
-from reference_broker.replication.tests.leader_world import LAG_MS, START_MS, broker_epoch_of
+from reference_broker.replication.tests.leader_world import LAG_MS, broker_epoch_of
+from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import EpochEndOffset
 

@@ -1,15 +1,20 @@
 """Topics with several replicas: created, grown, their in-sync replicas changed, their leaders elected."""
 
-from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerState, PartitionData, TopicData
+from kio.schema.alter_partition.v3.response import AlterPartitionResponse
+from kio.schema.alter_partition.v3.response import PartitionData as PartitionAnswer
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
+from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import BrokerId, TopicName
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.static.primitive import i8, i16, i32, i64, u16
 
 from reference_broker.apis.brokers import (
     k56_alter_partition,
@@ -18,59 +23,63 @@ from reference_broker.apis.brokers import (
     k64_unregister_broker,
 )
 from reference_broker.apis.metadata import k03_metadata
-from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, grow, topic
 from reference_broker.apis.topics import k43_elect_leaders
+from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
 
 
 class Cluster(AdminWorld):
     """Node 1 and brokers 2 and 3."""
 
-    def __init__(self, **config):
+    def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.epochs = {1: self.lifecycle.registered_epoch}
         for broker_id in (2, 3):
             self.register(broker_id, broker_id)
             self.beat(broker_id)
 
-    def register(self, broker_id, incarnation):
+    def register(self, broker_id: int, incarnation: int) -> None:
         answer = self.ask_to_register(broker_id, incarnation)
         assert answer.error_code is ErrorCode.none
         self.epochs[broker_id] = answer.broker_epoch
 
-    def ask_to_register(self, broker_id, incarnation):
+    def ask_to_register(self, broker_id: int, incarnation: int) -> BrokerRegistrationResponse:
         body = BrokerRegistrationRequest(
-            broker_id=broker_id,
+            broker_id=BrokerId(broker_id),
             cluster_id="cluster",
             incarnation_id=UUID(int=incarnation),
-            listeners=(Listener(name="PLAINTEXT", host="h", port=9092, security_protocol=0),),
-            features=(Feature(name="metadata.version", min_supported_version=1, max_supported_version=25),),
+            listeners=(Listener(name="PLAINTEXT", host="h", port=u16(9092), security_protocol=i16(0)),),
+            features=(Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),),
             rack=None,
             log_dirs=(UUID(int=100 + broker_id),),
         )
-        return self.ask(k62_broker_registration, body)
+        found: BrokerRegistrationResponse = self.ask(k62_broker_registration, body)
+        return found
 
-    def beat(self, broker_id, want_fence=False, want_shut_down=False, offset=10**6):
+    def beat(self, broker_id: int, want_fence: bool = False, want_shut_down: bool = False, offset: int = 10**6) -> None:
         body = BrokerHeartbeatRequest(
-            broker_id=broker_id,
-            broker_epoch=self.epochs[broker_id],
-            current_metadata_offset=offset,
+            broker_id=BrokerId(broker_id),
+            broker_epoch=i64(self.epochs[broker_id]),
+            current_metadata_offset=i64(offset),
             want_fence=want_fence,
             want_shut_down=want_shut_down,
         )
         assert self.ask(k63_broker_heartbeat, body).error_code is ErrorCode.none
 
-    def partition(self, index=0, name="t"):
+    def partition(self, index: int = 0, name: str = "t") -> PartitionImage:
         return self.controller.image.topics[name].partitions[index]
 
-    def topic_id(self, name="t"):
+    def topic_id(self, name: str = "t") -> UUID:
         return UUID(bytes=self.controller.image.topics[name].topic_id)
 
-    def change(self, isr, *, leader=1, epochs=None, **changed):
+    def change(
+        self, isr: tuple[int, ...], *, leader: int = 1, epochs: dict[int, int] | None = None, **changed: int
+    ) -> PartitionAnswer:
         """Asks for an ISR of partition 0 as its leader would; the answer for that partition."""
         known = self.partition()
-        fields = {
+        fields: dict[str, Any] = {
             "partition_index": 0,
             "leader_epoch": known.leader_epoch,
             "partition_epoch": known.partition_epoch,
@@ -78,23 +87,37 @@ class Cluster(AdminWorld):
             **changed,
         }
         told = epochs or {}
-        wanted = tuple(BrokerState(broker_id=one, broker_epoch=told.get(one, self.epochs.get(one, 9))) for one in isr)
+        wanted = tuple(
+            BrokerState(broker_id=BrokerId(one), broker_epoch=i64(told.get(one, self.epochs.get(one, 9))))
+            for one in isr
+        )
         entry = PartitionData(new_isr_with_epochs=wanted, **fields)
         ((answer,),) = (one.partitions for one in self.alter(leader, (entry,)).topics)
         return answer
 
-    def alter(self, leader, partitions, topic_id=None, broker_epoch=None):
+    def alter(
+        self,
+        leader: int,
+        partitions: tuple[PartitionData, ...],
+        topic_id: UUID | None = None,
+        broker_epoch: int | None = None,
+    ) -> AlterPartitionResponse:
         body = AlterPartitionRequest(
-            broker_id=leader,
-            broker_epoch=self.epochs[leader] if broker_epoch is None else broker_epoch,
+            broker_id=BrokerId(leader),
+            broker_epoch=i64(self.epochs[leader] if broker_epoch is None else broker_epoch),
             topics=(TopicData(topic_id=topic_id or self.topic_id(), partitions=partitions),),
         )
-        return self.ask(k56_alter_partition, body)
+        found: AlterPartitionResponse = self.ask(k56_alter_partition, body)
+        return found
 
-    def elect(self, kind, *wanted, api_version=None):
+    def elect(
+        self, kind: int, *wanted: tuple[str, tuple[int, ...]], api_version: int | None = None
+    ) -> tuple[str, dict[tuple[str, int], str]]:
         """``wanted``: (topic, partitions); none: all."""
-        entries = tuple(TopicPartitions(topic=name, partitions=indexes) for name, indexes in wanted) or None
-        body = ElectLeadersRequest(election_type=kind, topic_partitions=entries, timeout=timedelta(0))
+        entries = tuple(
+            TopicPartitions(topic=TopicName(name), partitions=tuple(map(i32, indexes))) for name, indexes in wanted
+        )
+        body = ElectLeadersRequest(election_type=i8(kind), topic_partitions=entries or None, timeout=NO_WAIT)
         answer = self.ask(k43_elect_leaders, body, api_version)
         results = {
             (one.topic, part.partition_id): part.error_code.name
@@ -104,7 +127,7 @@ class Cluster(AdminWorld):
         return answer.error_code.name, results
 
 
-def with_topic(*assignments, **config):
+def with_topic(*assignments: tuple[int, ...], **config: str) -> Cluster:
     """A cluster with topic t."""
     world = Cluster(**config)
     wanted = topic(partitions=-1, replication_factor=-1, assignments=tuple(enumerate(assignments)))
@@ -112,7 +135,7 @@ def with_topic(*assignments, **config):
     return world
 
 
-def test_a_topic_of_three_replicas_is_in_sync_and_led_by_each_broker_in_turn():
+def test_a_topic_of_three_replicas_is_in_sync_and_led_by_each_broker_in_turn() -> None:
     world = Cluster()
     (result,) = create(world, topic(partitions=6, replication_factor=3))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 6, 3)
@@ -122,16 +145,16 @@ def test_a_topic_of_three_replicas_is_in_sync_and_led_by_each_broker_in_turn():
     assert sorted(one.leader for one in partitions) == [1, 1, 2, 2, 3, 3]
 
 
-def test_the_default_factor_stands_for_minus_one_and_more_than_there_are_brokers_is_refused():
+def test_the_default_factor_stands_for_minus_one_and_more_than_there_are_brokers_is_refused() -> None:
     world = Cluster(default_replication_factor="2")
     (result,) = create(world, topic(replication_factor=-1))
     assert (result.error_code, result.replication_factor) == (ErrorCode.none, 2)
     (refused,) = create(world, topic("u", replication_factor=4))
     assert refused.error_code is ErrorCode.invalid_replication_factor
-    assert "4 cannot be reached because only 3" in refused.error_message
+    assert "4 cannot be reached because only 3" in (refused.error_message or "")
 
 
-def test_fenced_brokers_hold_replicas_but_are_not_in_sync():
+def test_fenced_brokers_hold_replicas_but_are_not_in_sync() -> None:
     world = Cluster()
     world.beat(3, want_fence=True)
     create(world, topic(partitions=4, replication_factor=3))
@@ -141,7 +164,7 @@ def test_fenced_brokers_hold_replicas_but_are_not_in_sync():
         assert one.leader == one.replicas[0] != 3
 
 
-def test_replicas_of_which_nobody_lives_are_refused():
+def test_replicas_of_which_nobody_lives_are_refused() -> None:
     world = with_topic((1, 2))
     world.beat(2, want_fence=True)
     world.beat(3, want_fence=True)
@@ -152,7 +175,7 @@ def test_replicas_of_which_nobody_lives_are_refused():
     assert (world.partition(1).leader, world.partition(1).isr) == (1, (1,))
 
 
-def test_new_partitions_have_as_many_replicas_as_the_old_ones():
+def test_new_partitions_have_as_many_replicas_as_the_old_ones() -> None:
     world = with_topic((1, 2), (2, 3))
     assert grow(world, "t", 5).error_code is ErrorCode.none
     assert [len(one.replicas) for one in world.controller.image.topics["t"].partitions] == [2] * 5
@@ -161,7 +184,7 @@ def test_new_partitions_have_as_many_replicas_as_the_old_ones():
     assert world.partition(5).replicas == (3, 1)
 
 
-def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch():
+def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch() -> None:
     world = with_topic((1, 2, 3))
     smaller = world.change((1, 3))
     assert (smaller.error_code, smaller.leader_id, smaller.leader_epoch) == (ErrorCode.none, 1, 0)
@@ -197,7 +220,9 @@ def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch():
         ((1, 2, 3), {}, "none"),
     ],
 )
-def test_each_bad_change_of_in_sync_replicas_gets_its_error(isr, fields, error):
+def test_each_bad_change_of_in_sync_replicas_gets_its_error(
+    isr: tuple[int, ...], fields: dict[str, Any], error: str
+) -> None:
     world = with_topic((1, 2, 3))
     world.change((1, 3))
     before = world.partition()
@@ -206,7 +231,7 @@ def test_each_bad_change_of_in_sync_replicas_gets_its_error(isr, fields, error):
 
 
 @pytest.mark.parametrize("how", ["fenced", "leaving", "restarted", "gone"])
-def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how):
+def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how: str) -> None:
     world = with_topic((1, 2, 3))
     world.change((1, 3))
     if how == "restarted":
@@ -215,7 +240,10 @@ def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how):
         world.beat(2)
         world.epochs[2] = old
     elif how == "gone":
-        assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=2)).error_code is ErrorCode.none
+        assert (
+            world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(2))).error_code
+            is ErrorCode.none
+        )
     elif how == "leaving":
         world.beat(3, offset=0)
         world.beat(2, want_shut_down=True)
@@ -225,7 +253,7 @@ def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how):
     assert world.change((1, 3, 2)).error_code is ErrorCode.ineligible_replica
 
 
-def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_replicas():
+def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_replicas() -> None:
     world = with_topic((2, 1, 3))
     world.metadata.quorum.failing = 1
     assert world.ask_to_register(2, 22).error_code is ErrorCode.kafka_storage_error
@@ -241,7 +269,7 @@ def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_repl
     assert world.controller.image.brokers is before.brokers
 
 
-def test_a_change_is_judged_by_what_is_on_its_way():
+def test_a_change_is_judged_by_what_is_on_its_way() -> None:
     world = with_topic((1, 2, 3))
     world.auto = False
     first = world.begin(k56_alter_partition, _request(world, (1, 2)))
@@ -253,7 +281,7 @@ def test_a_change_is_judged_by_what_is_on_its_way():
     assert world.partition().isr == (1, 2)
 
 
-def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas():
+def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas() -> None:
     world = with_topic((1, 2, 3))
     world.change((1, 3))
     world.auto = False
@@ -264,29 +292,33 @@ def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas():
     assert call.answers[0].topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
 
 
-def _request(world, isr):
+def _request(world: Cluster, isr: tuple[int, ...]) -> AlterPartitionRequest:
     known = world.partition()
     entry = PartitionData(
-        partition_index=0,
-        leader_epoch=known.leader_epoch,
-        partition_epoch=known.partition_epoch,
-        new_isr_with_epochs=tuple(BrokerState(broker_id=one, broker_epoch=world.epochs[one]) for one in isr),
+        partition_index=i32(0),
+        leader_epoch=i32(known.leader_epoch),
+        partition_epoch=i32(known.partition_epoch),
+        new_isr_with_epochs=tuple(
+            BrokerState(broker_id=BrokerId(one), broker_epoch=i64(world.epochs[one])) for one in isr
+        ),
     )
     return AlterPartitionRequest(
-        broker_id=1, broker_epoch=world.epochs[1], topics=(TopicData(topic_id=world.topic_id(), partitions=(entry,)),)
+        broker_id=BrokerId(1),
+        broker_epoch=i64(world.epochs[1]),
+        topics=(TopicData(topic_id=world.topic_id(), partitions=(entry,)),),
     )
 
 
-def test_a_leader_that_is_not_the_registered_one_changes_nothing():
+def test_a_leader_that_is_not_the_registered_one_changes_nothing() -> None:
     world = with_topic((1, 2))
     answer = world.alter(1, (), broker_epoch=world.epochs[1] - 1)
     assert (answer.error_code, answer.topics) == (ErrorCode.stale_broker_epoch, ())
-    entry = PartitionData(partition_index=0, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=())
+    entry = PartitionData(partition_index=i32(0), leader_epoch=i32(0), partition_epoch=i32(0), new_isr_with_epochs=())
     answer = world.alter(1, (entry,), topic_id=UUID(int=99))
     assert answer.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
-def test_who_waits_when_leadership_is_lost_is_told_so():
+def test_who_waits_when_leadership_is_lost_is_told_so() -> None:
     world = with_topic((1, 2))
     world.auto = False
     call = world.begin(k56_alter_partition, _request(world, (1,)))
@@ -294,7 +326,7 @@ def test_who_waits_when_leadership_is_lost_is_told_so():
     assert (call.answers[0].error_code, call.answers[0].topics) == (ErrorCode.not_controller, ())
 
 
-def test_a_leader_of_an_unclean_election_says_that_it_has_recovered():
+def test_a_leader_of_an_unclean_election_says_that_it_has_recovered() -> None:
     world = with_topic((2, 1), unclean_leader_election_enable="true")
     world.change((2,), leader=2)
     world.beat(2, want_fence=True)
@@ -305,7 +337,7 @@ def test_a_leader_of_an_unclean_election_says_that_it_has_recovered():
     assert world.partition().leader_recovery_state == 0
 
 
-def test_preferred_leaders_are_elected_where_they_are_in_sync():
+def test_preferred_leaders_are_elected_where_they_are_in_sync() -> None:
     world = with_topic((2, 1), (2, 1), (1, 2))
     world.beat(2, want_fence=True)
     world.beat(2)
@@ -325,7 +357,7 @@ def test_preferred_leaders_are_elected_where_they_are_in_sync():
     assert world.elect(0) == ("none", {("t", 1): "preferred_leader_not_available"})
 
 
-def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives():
+def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives() -> None:
     world = with_topic((2, 1), (1, 2), (2, 3))
     world.change((2,), leader=2)
     world.beat(3, want_fence=True)
@@ -339,12 +371,12 @@ def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives():
     assert (known.leader, known.isr, known.leader_recovery_state) == (1, (1,), 1)
 
 
-def test_an_unknown_type_of_election_is_refused():
+def test_an_unknown_type_of_election_is_refused() -> None:
     world = with_topic((1, 2))
     assert world.elect(7, ("t", (0,))) == ("invalid_request", {("t", 0): "invalid_request"})
 
 
-def test_a_version_without_types_elects_preferred_leaders():
+def test_a_version_without_types_elects_preferred_leaders() -> None:
     world = with_topic((2, 1))
     world.beat(2, want_fence=True)
     world.beat(2)
@@ -353,15 +385,15 @@ def test_a_version_without_types_elects_preferred_leaders():
     assert world.partition().leader == 2
 
 
-def told(world, api_version=13):
-    name = None if api_version > 12 else "t"
+def told(world: Cluster, api_version: int = 13) -> tuple[str, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    name = None if api_version > 12 else TopicName("t")
     entry = MetadataRequestTopic(topic_id=None if name else world.topic_id(), name=name)
     body = MetadataRequest(topics=(entry,), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     (found,) = world.ask(k03_metadata, body, api_version).topics[0].partitions
     return found.error_code.name, found.leader_id, found.replica_nodes, found.isr_nodes, found.offline_replicas
 
 
-def test_clients_are_told_of_in_sync_and_offline_replicas_and_of_no_fenced_leader():
+def test_clients_are_told_of_in_sync_and_offline_replicas_and_of_no_fenced_leader() -> None:
     world = with_topic((2, 1, 3))
     assert told(world) == ("none", 2, (2, 1, 3), (2, 1, 3), ())
     world.beat(3, want_fence=True)

@@ -1,6 +1,5 @@
 """CreateTopics, DeleteTopics, CreatePartitions: results, every error, order and durability."""
 
-from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -9,78 +8,106 @@ from kio.schema.create_partitions.v3.request import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from kio.schema.create_partitions.v3.response import CreatePartitionsTopicResult
 from kio.schema.create_topics.v7.request import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from kio.schema.create_topics.v7.response import CreatableTopicResult
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.delete_topics.v6.response import DeletableTopicResult
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32
 
-from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.admin_world import A_SECOND, NO_WAIT, AdminWorld
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
 from reference_broker.wire.errors import ErrorCode
 
 
-def topic(name="t", partitions=1, replication_factor=1, configs=(), assignments=()):
+def topic(
+    name: str = "t",
+    partitions: int = 1,
+    replication_factor: int = 1,
+    configs: tuple[tuple[str, str | None], ...] = (),
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = (),
+) -> CreatableTopic:
     return CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replication_factor,
-        assignments=tuple(CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments),
+        name=TopicName(name),
+        num_partitions=i32(partitions),
+        replication_factor=i16(replication_factor),
+        assignments=tuple(
+            CreatableReplicaAssignment(partition_index=i32(i), broker_ids=tuple(map(BrokerId, b)))
+            for i, b in assignments
+        ),
         configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs),
     )
 
 
-def create(world, *topics, validate_only=False):
-    body = CreateTopicsRequest(topics=topics, timeout=timedelta(seconds=1), validate_only=validate_only)
-    return world.ask(k19_create_topics, body).topics
+def create(world: AdminWorld, *topics: CreatableTopic, validate_only: bool = False) -> tuple[CreatableTopicResult, ...]:
+    body = CreateTopicsRequest(topics=topics, timeout=A_SECOND, validate_only=validate_only)
+    found: tuple[CreatableTopicResult, ...] = world.ask(k19_create_topics, body).topics
+    return found
 
 
-def delete(world, *states, api_version=6):
-    body = DeleteTopicsRequest(topics=states, timeout=timedelta(seconds=1))
-    return world.ask(k20_delete_topics, body, api_version).responses
+def delete(world: AdminWorld, *states: DeleteTopicState, api_version: int = 6) -> tuple[DeletableTopicResult, ...]:
+    body = DeleteTopicsRequest(topics=states, timeout=A_SECOND)
+    found: tuple[DeletableTopicResult, ...] = world.ask(k20_delete_topics, body, api_version).responses
+    return found
 
 
-def named(name):
-    return DeleteTopicState(name=name, topic_id=None)
+def named(name: str) -> DeleteTopicState:
+    return DeleteTopicState(name=TopicName(name), topic_id=None)
 
 
-def growth_of(name, count, assignments=None, validate_only=False):
+def growth_of(
+    name: str, count: int, assignments: tuple[tuple[int, ...], ...] | None = None, validate_only: bool = False
+) -> CreatePartitionsRequest:
     entry = CreatePartitionsTopic(
-        name=name,
-        count=count,
-        assignments=assignments and tuple(CreatePartitionsAssignment(broker_ids=ids) for ids in assignments),
+        name=TopicName(name),
+        count=i32(count),
+        assignments=None
+        if assignments is None
+        else tuple(CreatePartitionsAssignment(broker_ids=tuple(map(BrokerId, ids))) for ids in assignments),
     )
-    return CreatePartitionsRequest(topics=(entry,), timeout=timedelta(0), validate_only=validate_only)
+    return CreatePartitionsRequest(topics=(entry,), timeout=NO_WAIT, validate_only=validate_only)
 
 
-def grow(world, name, count, assignments=None, validate_only=False):
+def grow(
+    world: AdminWorld,
+    name: str,
+    count: int,
+    assignments: tuple[tuple[int, ...], ...] | None = None,
+    validate_only: bool = False,
+) -> CreatePartitionsTopicResult:
     body = growth_of(name, count, assignments, validate_only)
-    (result,) = world.ask(k37_create_partitions, body).results
+    results: tuple[CreatePartitionsTopicResult, ...] = world.ask(k37_create_partitions, body).results
+    (result,) = results
     return result
 
 
-def test_a_created_topic_is_open_durable_and_told_with_its_settings():
+def test_a_created_topic_is_open_durable_and_told_with_its_settings() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 3, 1)
-    told = {config.name: (config.value, config.config_source) for config in result.configs}
+    told = {config.name: (config.value, config.config_source) for config in result.configs or ()}
     assert (told["retention.ms"], told["segment.bytes"]) == (("5000", 1), ("1073741824", 5))
     assert [index for _, index in world.broker.partitions.by_name] == [0, 1, 2]
     assert world.broker.partitions.by_name["t", 2].log.config.max_message_bytes == 777
     again = world.again(seed=9)
+    assert result.topic_id is not None
     assert again.controller.image.topics["t"].topic_id == result.topic_id.bytes
     assert again.broker.partitions.by_name["t", 2].log.config.retention_ms == 5000
 
 
-def test_defaults_stand_for_minus_one():
+def test_defaults_stand_for_minus_one() -> None:
     world = AdminWorld(num_partitions="4")
     (result,) = create(world, topic("t", -1, -1))
     assert (result.num_partitions, result.replication_factor) == (4, 1)
 
 
-def test_validate_only_answers_as_if_and_writes_nothing():
+def test_validate_only_answers_as_if_and_writes_nothing() -> None:
     world = AdminWorld()
     offset = world.controller.latest.provenance.offset
     good, bad = create(world, topic("t", 2), topic("..", 2), validate_only=True)
@@ -119,7 +146,7 @@ def test_validate_only_answers_as_if_and_writes_nothing():
         ),
     ],
 )
-def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted, error):
+def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted: CreatableTopic, error: ErrorCode) -> None:
     world = AdminWorld()
     create(world, topic("x.y"))
     bad, good = create(world, wanted, topic("good"))
@@ -128,13 +155,13 @@ def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted, error):
     assert sorted(world.controller.image.topics) == ["good", "x.y"]
 
 
-def test_a_manual_assignment_places_partitions():
+def test_a_manual_assignment_places_partitions() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", -1, -1, assignments=((1, (1,)), (0, (1,)))))
     assert (result.error_code, result.num_partitions) == (ErrorCode.none, 2)
 
 
-def test_a_name_twice_in_one_request_creates_nothing():
+def test_a_name_twice_in_one_request_creates_nothing() -> None:
     world = AdminWorld()
     twice, once = create(world, topic("t"), topic("u"), topic("t", 5))
     assert (twice.name, twice.error_code, once.error_code) == ("t", ErrorCode.invalid_request, ErrorCode.none)
@@ -142,17 +169,17 @@ def test_a_name_twice_in_one_request_creates_nothing():
 
 
 @pytest.mark.clause("T-2")
-def test_a_request_larger_than_a_batch_is_refused_as_a_whole_below_the_level_of_transactions():
+def test_a_request_larger_than_a_batch_is_refused_as_a_whole_below_the_level_of_transactions() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
     results = create(world, topic("a", 60), topic("b", 60))
     assert [result.error_code for result in results] == [ErrorCode.policy_violation] * 2
     assert not world.controller.latest.topics
 
 
-def test_concurrent_requests_for_one_name_create_it_once_and_are_answered_after_the_sync():
+def test_concurrent_requests_for_one_name_create_it_once_and_are_answered_after_the_sync() -> None:
     world = AdminWorld()
     world.auto = False
-    body = CreateTopicsRequest(topics=(topic("t"),), timeout=timedelta(0))
+    body = CreateTopicsRequest(topics=(topic("t"),), timeout=NO_WAIT)
     first, second = (world.begin(k19_create_topics, body) for _ in range(2))
     assert (first.answers, second.answers) == ([], [])
     world.settle()
@@ -160,13 +187,13 @@ def test_concurrent_requests_for_one_name_create_it_once_and_are_answered_after_
     assert codes == [ErrorCode.none, ErrorCode.topic_already_exists]
 
 
-def test_a_name_is_free_only_after_its_deletion_is_published():
+def test_a_name_is_free_only_after_its_deletion_is_published() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.append("t", 0, 3)
     world.auto = False
-    deleting = world.begin(k20_delete_topics, DeleteTopicsRequest(topics=(named("t"),), timeout=timedelta(0)))
-    body = CreateTopicsRequest(topics=(topic("t"),), timeout=timedelta(0))
+    deleting = world.begin(k20_delete_topics, DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT))
+    body = CreateTopicsRequest(topics=(topic("t"),), timeout=NO_WAIT)
     early = world.begin(k19_create_topics, body)
     world.settle()
     assert deleting.answers[0].responses[0].error_code == ErrorCode.none
@@ -176,14 +203,14 @@ def test_a_name_is_free_only_after_its_deletion_is_published():
     assert world.broker.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
-def test_a_full_disk_is_an_error_in_the_answer_and_the_node_goes_on():
+def test_a_full_disk_is_an_error_in_the_answer_and_the_node_goes_on() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
     assert create(world, topic("t"))[0].error_code == ErrorCode.kafka_storage_error
     assert create(world, topic("t"))[0].error_code == ErrorCode.none
 
 
-def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices():
+def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices() -> None:
     world = AdminWorld()
     made = create(world, topic("a", 20), topic("b"))
     for index in range(20):
@@ -198,13 +225,13 @@ def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices():
     assert not any(name.endswith("-delete") for name in world.disk.list(""))
 
 
-def follow(world):
+def follow(world: AdminWorld) -> None:
     """Its partitions are as the metadata says; what was deleted may still have files."""
     while world.publisher.is_behind:
         world.outside.steps.pop(0)()
 
 
-def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_name_is_used_again():
+def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_name_is_used_again() -> None:
     world = AdminWorld()
     create(world, topic("a", 100))
     follow(world)
@@ -223,11 +250,11 @@ def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_n
     assert world.again(seed=4).broker.partitions.by_name["a", 99].log.log_end_offset == 1
 
 
-def test_each_bad_deletion_gets_its_error():
+def test_each_bad_deletion_gets_its_error() -> None:
     world = AdminWorld()
     (made,) = create(world, topic("a"))
     unknown = DeleteTopicState(name=None, topic_id=UUID(int=77))
-    both = DeleteTopicState(name="a", topic_id=made.topic_id)
+    both = DeleteTopicState(name=TopicName("a"), topic_id=made.topic_id)
     neither = DeleteTopicState(name=None, topic_id=None)
     results = delete(world, named("nope"), unknown, both, neither)
     assert [result.error_code for result in results] == [
@@ -242,13 +269,13 @@ def test_each_bad_deletion_gets_its_error():
 
 
 @pytest.mark.parametrize(("version", "error"), [(1, "invalid_request"), (3, "topic_deletion_disabled")])
-def test_deletion_can_be_switched_off(version, error):
+def test_deletion_can_be_switched_off(version: int, error: str) -> None:
     world = AdminWorld(delete_topic_enable="false")
     create(world, topic("a"))
     assert delete(world, named("a"), api_version=version)[0].error_code == ErrorCode[error]
 
 
-def test_half_done_deletions_and_strays_are_cleaned_at_start():
+def test_half_done_deletions_and_strays_are_cleaned_at_start() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b-1"))
     world.append("a", 0, 1)
@@ -263,7 +290,7 @@ def test_half_done_deletions_and_strays_are_cleaned_at_start():
     assert again.broker.partitions.by_name["a", 0].log.high_watermark == 1
 
 
-def test_partitions_are_added_to_a_topic():
+def test_partitions_are_added_to_a_topic() -> None:
     world = AdminWorld()
     create(world, topic("t", 2))
     assert grow(world, "t", 5).error_code == ErrorCode.none
@@ -286,7 +313,9 @@ def test_partitions_are_added_to_a_topic():
         ("t", 1_000_001, None, ErrorCode.policy_violation),
     ],
 )
-def test_each_bad_growth_gets_its_error(name, count, assignments, error):
+def test_each_bad_growth_gets_its_error(
+    name: str, count: int, assignments: tuple[tuple[int, ...]] | None, error: ErrorCode
+) -> None:
     world = AdminWorld()
     create(world, topic("t", 2))
     result = grow(world, name, count, assignments)
@@ -294,16 +323,16 @@ def test_each_bad_growth_gets_its_error(name, count, assignments, error):
     assert len(world.controller.latest.topics["t"].partitions) == 2
 
 
-def test_a_topic_twice_in_a_growth_request_is_refused():
+def test_a_topic_twice_in_a_growth_request_is_refused() -> None:
     world = AdminWorld()
     create(world, topic("t"))
-    entry = CreatePartitionsTopic(name="t", count=3, assignments=None)
-    body = CreatePartitionsRequest(topics=(entry, entry), timeout=timedelta(0), validate_only=False)
+    entry = CreatePartitionsTopic(name=TopicName("t"), count=i32(3), assignments=None)
+    body = CreatePartitionsRequest(topics=(entry, entry), timeout=NO_WAIT, validate_only=False)
     (result,) = world.ask(k37_create_partitions, body).results
     assert result.error_code == ErrorCode.invalid_request
 
 
-def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records():
+def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.append("t", 0, 5)
@@ -313,7 +342,7 @@ def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records()
 
 
 @pytest.mark.clause("T-10")
-def test_a_repeated_growth_is_not_told_that_it_is_done_by_a_leader_that_loses_it():
+def test_a_repeated_growth_is_not_told_that_it_is_done_by_a_leader_that_loses_it() -> None:
     world = AdminWorld()
     create(world, topic())
     world.auto = False

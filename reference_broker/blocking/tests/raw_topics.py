@@ -1,12 +1,14 @@
 """Topics and records for tests, by single requests to a broker process."""
 
 from datetime import timedelta
+from typing import Any
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.blocking.transport import Connection
+from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -14,7 +16,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 LIMIT_US = 10_000_000
 
 
-def call(node, api_key, version, body):
+def call(node: NodeAddress, api_key: int, version: int, body: object) -> Any:
     connection = Connection.open(node.host, node.port, LIMIT_US)
     try:
         return connection.call(api_key, version, "tests", body, LIMIT_US).body
@@ -22,7 +24,7 @@ def call(node, api_key, version, body):
         connection.close()
 
 
-def create_topic(node, name, partitions):
+def create_topic(node: NodeAddress, name: str, partitions: int) -> None:
     topic = CreatableTopic(
         name=TopicName(name), num_partitions=i32(partitions), replication_factor=i16(1), assignments=(), configs=()
     )
@@ -31,7 +33,7 @@ def create_topic(node, name, partitions):
     assert row.error_code.value == 0
 
 
-def produce(node, topic, partition, *values):
+def produce(node: NodeAddress, topic: str, partition: int, *values: str) -> None:
     data = build([Record(timestamp_ms=1, value=each.encode()) for each in values])
     rows = [ProducePartition(partition, data)]
     body = ProduceRequest(acks=-1, timeout_ms=5000, topics=[ProduceTopic(topic, bytes(16), rows)])

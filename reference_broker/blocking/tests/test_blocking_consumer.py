@@ -4,6 +4,9 @@ import itertools
 import sqlite3
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -13,7 +16,7 @@ from reference_broker.blocking.heartbeats import THREAD_NAME
 from reference_broker.blocking.lane_connections import LaneConnections
 from reference_broker.blocking.tests.raw_topics import create_topic, produce
 from reference_broker.client import group_requests
-from reference_broker.client.consumer_partitions import Phase
+from reference_broker.client.consumer_partitions import ConsumerRecord, Phase
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress
@@ -30,7 +33,7 @@ names = (f"topic-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeAddress]:
     folder = tmp_path_factory.mktemp("broker")
     settings = {
         "crucible.bootstrap.metadata.epoch": 1,
@@ -44,7 +47,16 @@ def broker(tmp_path_factory):
     started.kill()
 
 
-def consumer(broker, group=None, protocols=EAGER, epoch=True, reset="earliest", name="client", session_s=45, **more):
+def consumer(
+    broker: NodeAddress,
+    group: str | None = None,
+    protocols: tuple[str, ...] = EAGER,
+    epoch: bool = True,
+    reset: str = "earliest",
+    name: str = "client",
+    session_s: int = 45,
+    **more: Any,
+) -> BlockingConsumer:
     config = None
     if group:
         config = GroupConfig(
@@ -54,8 +66,9 @@ def consumer(broker, group=None, protocols=EAGER, epoch=True, reset="earliest", 
     return BlockingConsumer(settings, name, **more)
 
 
-def read(reader, count, limit_s=20.0):
-    records, deadline = [], time.monotonic() + limit_s
+def read(reader: BlockingConsumer, count: int, limit_s: float = 20.0) -> list[ConsumerRecord]:
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + limit_s
     while len(records) < count:
         assert time.monotonic() < deadline, f"{len(records)} of {count} records"
         records += reader.poll(200)
@@ -63,7 +76,7 @@ def read(reader, count, limit_s=20.0):
 
 
 @pytest.mark.parametrize("epoch", [True, False])
-def test_a_group_goes_on_where_it_committed(broker, epoch):
+def test_a_group_goes_on_where_it_committed(broker: NodeAddress, epoch: bool) -> None:
     topic = next(names)
     create_topic(broker, topic, 2)
     produce(broker, topic, 0, *(f"a{each}" for each in range(10)))
@@ -81,14 +94,17 @@ def test_a_group_goes_on_where_it_committed(broker, epoch):
 
 
 @pytest.mark.parametrize("protocols", [EAGER, COOPERATIVE])
-def test_members_that_come_and_go_miss_nothing_and_repeat_nothing(broker, protocols):
+def test_members_that_come_and_go_miss_nothing_and_repeat_nothing(
+    broker: NodeAddress, protocols: tuple[str, ...]
+) -> None:
     topic = next(names)
     create_topic(broker, topic, 6)
     for partition in range(6):
         produce(broker, topic, partition, *(f"{partition}.{each}" for each in range(20)))
-    seen, ended = [], threading.Event()
+    seen: list[tuple[int, int]] = []
+    ended = threading.Event()
 
-    def member(name, seconds):
+    def member(name: str, seconds: float) -> None:
         end = time.monotonic() + seconds
         with consumer(broker, topic, protocols, name=name, auto_commit_interval_ms=50) as reader:
             reader.subscribe([topic])
@@ -113,7 +129,7 @@ def test_members_that_come_and_go_miss_nothing_and_repeat_nothing(broker, protoc
     assert sorted(seen) == [(partition, offset) for partition in range(6) for offset in range(40)]
 
 
-def until(found, *polled, limit_s=30.0):
+def until(found: Callable[[], object], *polled: BlockingConsumer, limit_s: float = 30.0) -> None:
     """Poll these until it is so."""
     deadline = time.monotonic() + limit_s
     while not found():
@@ -122,22 +138,26 @@ def until(found, *polled, limit_s=30.0):
             each.poll(50)
 
 
-def test_heartbeats_go_on_while_the_application_is_busy(broker):
+def test_heartbeats_go_on_while_the_application_is_busy(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     with consumer(broker, topic, session_s=2) as one:
         one.subscribe([topic])
         until(one.assignment, one)
-        before = one.consumer.membership.identity
+        membership = one.consumer.membership
+        assert membership is not None
+        before = membership.identity
         time.sleep(5)
         produce(broker, topic, 0, "a")
         assert [each.value for each in read(one, 1)] == [b"a"]
         one.commit()
-        assert one.consumer.membership.identity == before, "it was thrown out and has joined again"
+        assert membership.identity == before, "it was thrown out and has joined again"
 
 
 @pytest.mark.parametrize("protocols", [EAGER, COOPERATIVE])
-def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next_poll(broker, protocols):
+def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next_poll(
+    broker: NodeAddress, protocols: tuple[str, ...]
+) -> None:
     topic = next(names)
     create_topic(broker, topic, 2)
     with (
@@ -156,7 +176,7 @@ def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next
         until(lambda: len(slow.assignment()) == len(other.assignment()) == 1, slow, other)
 
 
-def test_a_consumer_without_a_group_may_stay_away_and_closing_ends_the_thread(broker):
+def test_a_consumer_without_a_group_may_stay_away_and_closing_ends_the_thread(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     produce(broker, topic, 0, "a", "b")
@@ -174,14 +194,16 @@ def test_a_consumer_without_a_group_may_stay_away_and_closing_ends_the_thread(br
     member.close()
 
 
-def _beating():
+def _beating() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == THREAD_NAME]
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(broker, monkeypatch):
+def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(
+    broker: NodeAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = next(names)
 
-    def fails(_consumer, _now_us):
+    def fails(_consumer: GroupConsumer, _now_us: int) -> NoReturn:
         raise RuntimeError("a beat")
 
     monkeypatch.setattr(GroupConsumer, "next_heartbeats", fails)
@@ -196,7 +218,9 @@ def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(broker, monkey
 
 
 @pytest.mark.clause("M-7")
-def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(broker, monkeypatch):
+def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(
+    broker: NodeAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     where = TopicPartition(topic, 0)
@@ -208,7 +232,7 @@ def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(broker, monkeypatc
         sent = []
         send = LaneConnections.send
 
-        def noted(connections, lane, request):
+        def noted(connections: LaneConnections, lane: str, request: group_requests.GroupRequest) -> None:
             sent.append(request)
             send(connections, lane, request)
 
@@ -225,7 +249,7 @@ def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(broker, monkeypatc
 
 
 @pytest.mark.clause("M-10", "M-12")
-def test_a_consumer_waits_for_the_epoch_of_what_was_committed(broker):
+def test_a_consumer_waits_for_the_epoch_of_what_was_committed(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     produce(broker, topic, 0, "a", "b")
@@ -247,7 +271,7 @@ def test_a_consumer_waits_for_the_epoch_of_what_was_committed(broker):
         assert second.metadata_epoch() >= ahead
 
 
-def test_the_reset_policy_and_its_absence(broker):
+def test_the_reset_policy_and_its_absence(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     produce(broker, topic, 0, "a", "b")
@@ -272,7 +296,7 @@ def test_the_reset_policy_and_its_absence(broker):
             strict.poll(5000)
 
 
-def test_a_refused_member_says_why(broker):
+def test_a_refused_member_says_why(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     with consumer(broker, topic) as one, consumer(broker, topic, COOPERATIVE) as other:
@@ -285,7 +309,9 @@ def test_a_refused_member_says_why(broker):
 
 
 @pytest.mark.clause("M-13")
-def test_the_example_counts_every_record_once_over_restarts(broker, tmp_path, capsys):
+def test_the_example_counts_every_record_once_over_restarts(
+    broker: NodeAddress, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic, file = next(names), tmp_path / "counts"
     create_topic(broker, topic, 2)
     words = [f"{broker.host}:{broker.port}", topic, str(file), "--records"]
@@ -309,7 +335,9 @@ def test_the_example_counts_every_record_once_over_restarts(broker, tmp_path, ca
 
 
 @pytest.mark.clause("M-13")
-def test_the_example_does_not_read_before_its_stored_epoch_is_reached(broker, tmp_path, monkeypatch):
+def test_the_example_does_not_read_before_its_stored_epoch_is_reached(
+    broker: NodeAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, file = next(names), tmp_path / "counts"
     create_topic(broker, topic, 1)
     counts = offsets_outside.WordCounts(file)

@@ -3,12 +3,13 @@
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
-from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError
+from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError, Reply
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.messages import encode_response
 
@@ -16,11 +17,11 @@ LIMIT_US = 300_000
 
 
 @contextmanager
-def peer(serve):
+def peer(serve: Callable[[socket.socket], None]) -> Iterator[Connection]:
     """``serve(sock)`` runs in a thread with one accepted connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def work():
+        def work() -> None:
             sock, _ = server.accept()
             with sock:
                 serve(sock)
@@ -35,23 +36,23 @@ def peer(serve):
             thread.join(5)
 
 
-def fetch(connection):
+def fetch(connection: Connection) -> Reply:
     return connection.call(1, 17, "c", FetchRequest(), LIMIT_US)
 
 
-def receive_request(sock):
+def receive_request(sock: socket.socket) -> bytes:
     size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
     return sock.recv(size, socket.MSG_WAITALL)
 
 
-def answer(correlation_id=1):
+def answer(correlation_id: int = 1) -> bytes:
     return b"".join(encode_response(1, 17, correlation_id, FetchResponse(0, 77)))
 
 
-def test_an_answer_comes_back_decoded_with_the_sizes_of_both_frames():
+def test_an_answer_comes_back_decoded_with_the_sizes_of_both_frames() -> None:
     sizes = []
 
-    def serve(sock):
+    def serve(sock: socket.socket) -> None:
         sizes.append(len(receive_request(sock)) + 4)
         sock.sendall(answer())
 
@@ -61,8 +62,8 @@ def test_an_answer_comes_back_decoded_with_the_sizes_of_both_frames():
     assert (reply.request_bytes, reply.response_bytes) == (sizes[0], len(answer()))
 
 
-def test_an_answer_in_pieces_is_put_together():
-    def serve(sock):
+def test_an_answer_in_pieces_is_put_together() -> None:
+    def serve(sock: socket.socket) -> None:
         receive_request(sock)
         for each in answer():
             sock.sendall(bytes([each]))
@@ -71,8 +72,8 @@ def test_an_answer_in_pieces_is_put_together():
         assert fetch(connection).body == FetchResponse(0, 77)
 
 
-def test_no_answer_in_time_is_a_deadline_also_if_bytes_trickle():
-    def serve(sock):
+def test_no_answer_in_time_is_a_deadline_also_if_bytes_trickle() -> None:
+    def serve(sock: socket.socket) -> None:
         receive_request(sock)
         with suppress(OSError):  # The client has hung up by then.
             for each in answer()[:4]:
@@ -97,8 +98,8 @@ def test_no_answer_in_time_is_a_deadline_also_if_bytes_trickle():
         (answer(correlation_id=9), "garbled"),
     ],
 )
-def test_a_broken_or_wrong_answer_is_a_lost_connection(bytes_sent, reason):
-    def serve(sock):
+def test_a_broken_or_wrong_answer_is_a_lost_connection(bytes_sent: bytes, reason: str) -> None:
+    def serve(sock: socket.socket) -> None:
         receive_request(sock)
         sock.sendall(bytes_sent)
 
@@ -107,7 +108,7 @@ def test_a_broken_or_wrong_answer_is_a_lost_connection(bytes_sent, reason):
     assert caught.value.reason == reason
 
 
-def test_a_port_without_listener_is_refused():
+def test_a_port_without_listener_is_refused() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -116,8 +117,8 @@ def test_a_port_without_listener_is_refused():
     assert caught.value.reason == "refused"
 
 
-def test_kio_bodies_travel_too():
-    def serve(sock):
+def test_kio_bodies_travel_too() -> None:
+    def serve(sock: socket.socket) -> None:
         assert b"crucible" in receive_request(sock)
 
     body = ApiVersionsRequest(client_software_name="crucible", client_software_version="1")

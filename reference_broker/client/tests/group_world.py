@@ -4,22 +4,28 @@ Not Kafka's in its details (no timeouts): JoinGroup waits until all known member
 has.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
+from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
+from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i32Timedelta
 
 from reference_broker.client import group_requests as requests
 from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_events import Lost, Revoked
+from reference_broker.client.group_events import GroupConfig, Lost, Revoked
 from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import ErrorCode
 
 NOTHING = i32Timedelta.parse(timedelta(0))
@@ -27,7 +33,7 @@ NODE = NodeAddress(1, "one", 9092)
 NODES = (NODE, NodeAddress(2, "two", 9092))
 
 
-def found(node=NODE, error=0):
+def found(node: NodeAddress = NODE, error: int = 0) -> FindCoordinatorResponse:
     coordinator = Coordinator(
         key="",
         node_id=BrokerId(node.node_id),
@@ -39,7 +45,15 @@ def found(node=NODE, error=0):
     return FindCoordinatorResponse(throttle_time=NOTHING, coordinators=(coordinator,))
 
 
-def join_answer(error=0, generation=-1, protocol=None, leader="", member_id="", members=(), skip=False):
+def join_answer(
+    error: int = 0,
+    generation: int = -1,
+    protocol: str | None = None,
+    leader: str = "",
+    member_id: str = "",
+    members: Sequence[tuple[str, str | None, bytes]] = (),
+    skip: bool = False,
+) -> JoinGroupResponse:
     return JoinGroupResponse(
         throttle_time=NOTHING,
         error_code=ErrorCode(error),
@@ -56,7 +70,7 @@ def join_answer(error=0, generation=-1, protocol=None, leader="", member_id="", 
     )
 
 
-def sync_answer(error=0, assignment=b"", protocol="range"):
+def sync_answer(error: int = 0, assignment: bytes = b"", protocol: str = "range") -> SyncGroupResponse:
     return SyncGroupResponse(
         throttle_time=NOTHING,
         error_code=ErrorCode(error),
@@ -66,12 +80,18 @@ def sync_answer(error=0, assignment=b"", protocol="range"):
     )
 
 
-def heartbeat_answer(error=0):
+def heartbeat_answer(error: int = 0) -> HeartbeatResponse:
     return HeartbeatResponse(throttle_time=NOTHING, error_code=ErrorCode(error))
 
 
-def leave_answer(error=0):
+def leave_answer(error: int = 0) -> LeaveGroupResponse:
     return LeaveGroupResponse(throttle_time=NOTHING, error_code=ErrorCode(error), members=())
+
+
+def due(request: GroupRequest | None) -> Any:
+    """The request, which must be there; its body is of whatever API it is for."""
+    assert request is not None
+    return request
 
 
 @dataclass
@@ -80,7 +100,7 @@ class FakeGroup:
 
     generation: int = 0
     state: str = "empty"
-    members: dict[str, object] = field(default_factory=dict)
+    members: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     joins: dict[str, object] = field(default_factory=dict)
     syncs: dict[str, object] = field(default_factory=dict)
@@ -89,8 +109,8 @@ class FakeGroup:
     answers: list[tuple[str, object]] = field(default_factory=list)
     issued: int = 0
 
-    def ask(self, who, request):
-        body = request.body
+    def ask(self, who: str, request: GroupRequest) -> None:
+        body: Any = request.body
         if request.api_key == requests.JOIN_GROUP:
             self._join(who, body)
         elif request.api_key == requests.SYNC_GROUP:
@@ -101,14 +121,14 @@ class FakeGroup:
             self.remove(body.members[0].member_id)
             self.answers.append((who, leave_answer()))
 
-    def _check(self, member_id, generation):
+    def _check(self, member_id: str, generation: int) -> int:
         if member_id not in self.members:
             return 25
         if self.state == "preparing":
             return 27
         return 0 if generation == self.generation else 22
 
-    def _join(self, who, body):
+    def _join(self, who: str, body: JoinGroupRequest) -> None:
         member_id = body.member_id
         if not member_id:
             self.issued += 1
@@ -122,7 +142,7 @@ class FakeGroup:
         self.members[member_id], self.names[member_id], self.joins[member_id] = body, who, body
         self._prepare()
 
-    def _prepare(self):
+    def _prepare(self) -> None:
         self.state = "preparing"
         for member_id in self.syncs:
             self.answers.append((self.names[member_id], sync_answer(27)))
@@ -131,7 +151,7 @@ class FakeGroup:
         if known and all(each in self.joins for each in known):
             self._begin_generation(known)
 
-    def _begin_generation(self, known):
+    def _begin_generation(self, known: list[str]) -> None:
         self.generation += 1
         self.state = "completing"
         self.leader = self.leader if self.leader in known else known[0]
@@ -143,7 +163,7 @@ class FakeGroup:
             self.answers.append((self.names[each], answer))
         self.joins = {}
 
-    def _sync(self, who, body):
+    def _sync(self, who: str, body: SyncGroupRequest) -> None:
         error = self._check(body.member_id, body.generation_id)
         if error:
             self.answers.append((who, sync_answer(error)))
@@ -159,7 +179,7 @@ class FakeGroup:
                 self.answers.append((self.names[each], sync_answer(0, self.assignments[each])))
             self.syncs = {}
 
-    def remove(self, member_id):
+    def remove(self, member_id: str) -> None:
         """It left, or its session ended."""
         self.joins.pop(member_id, None)
         self.syncs.pop(member_id, None)
@@ -173,17 +193,17 @@ class World:
     """Members and their group; ``settle`` lets all happen that is due. ``owned``: what each one reads now, kept by its
     events alone. ``shared``: partitions that two members read at once, which must stay empty."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.group = FakeGroup()
-        self.members = {}
-        self.owned = {}
-        self.events = {}
-        self.shared = []
+        self.members: dict[str, GroupMembership] = {}
+        self.owned: dict[str, list[TopicPartition]] = {}
+        self.events: dict[str, list[object]] = {}
+        self.shared: list[TopicPartition] = []
         self.now = 0
-        self.counts = {}
-        self.lost_answers = set()
+        self.counts: dict[str, int] = {}
+        self.lost_answers: set[str] = set()
 
-    def add(self, name, config, counts):
+    def add(self, name: str, config: GroupConfig, counts: dict[str, int]) -> GroupMembership:
         self.counts.update(counts)
         coordinator = GroupCoordinator(config.group_id, config.versions)
         member = self.members[name] = GroupMembership(config, coordinator)
@@ -191,7 +211,7 @@ class World:
         member.learn_partitions(counts)
         return member
 
-    def settle(self, rounds=200):
+    def settle(self, rounds: int = 200) -> None:
         for _ in range(rounds):
             busy = False
             for name in list(self.members):
@@ -212,7 +232,7 @@ class World:
             if not busy and calm and all(each.state.value in ("stable", "left") for each in self.members.values()):
                 return
 
-    def _drive(self, name):
+    def _drive(self, name: str) -> bool:
         member = self.members[name]
         request = member.next_request(self.now)
         self._note(name)
@@ -224,7 +244,7 @@ class World:
             self.group.ask(name, request)
         return request.api_key != requests.HEARTBEAT
 
-    def _note(self, name):
+    def _note(self, name: str) -> None:
         member = self.members[name]
         for event in member.take_events():
             self.events[name].append(event)

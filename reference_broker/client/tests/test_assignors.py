@@ -1,5 +1,7 @@
 """Who gets what: Kafka's examples, and what must hold of any group."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +13,14 @@ from reference_broker.client.partitions import TopicPartition
 STICKY = "cooperative-sticky"
 
 
-def tps(text):
+def tps(text: str) -> list[TopicPartition]:
     """``t0 t1 u3``."""
     return [TopicPartition(each[0], int(each[1:])) for each in text.split()]
 
 
-def run(name, counts, members, instances=None):
+def run(
+    name: str, counts: dict[str, int], members: dict[str, str], instances: dict[str, str] | None = None
+) -> dict[str, list[TopicPartition]]:
     subscriptions = {each: Subscription(tuple(topics)) for each, topics in members.items()}
     return assign(name, counts, subscriptions, instances)
 
@@ -37,21 +41,21 @@ def run(name, counts, members, instances=None):
         (STICKY, {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t2 u1", "b": "t1 u0 u2"}),
     ],
 )
-def test_kafkas_examples(name, counts, members, expected):
+def test_kafkas_examples(name: str, counts: dict[str, int], members: dict[str, str], expected: dict[str, str]) -> None:
     assert run(name, counts, members) == {each: tps(text) for each, text in expected.items()}
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-def test_a_topic_that_does_not_exist_and_one_that_nobody_wants_give_nothing(name):
+def test_a_topic_that_does_not_exist_and_one_that_nobody_wants_give_nothing(name: str) -> None:
     assert run(name, {"t": 0, "u": 4}, {"a": "t"}) == {"a": []}
 
 
-def test_static_members_come_first_by_their_instance():
+def test_static_members_come_first_by_their_instance() -> None:
     found = run("range", {"t": 3}, {"x1": "t", "x2": "t", "a": "t"}, {"x1": "second", "x2": "first"})
     assert found == {"x2": tps("t0"), "x1": tps("t1"), "a": tps("t2")}
 
 
-def test_what_moves_is_withheld_until_its_owner_has_let_it_go():
+def test_what_moves_is_withheld_until_its_owner_has_let_it_go() -> None:
     owned = {
         "a": Subscription(("t",), tuple(tps("t0 t1 t2 t3")), 1),
         "b": Subscription(("t",)),
@@ -62,7 +66,7 @@ def test_what_moves_is_withheld_until_its_owner_has_let_it_go():
     assert second == {"a": tps("t0 t1"), "b": tps("t2 t3")}
 
 
-def test_of_two_claims_the_newer_generation_counts_and_equal_ones_cancel():
+def test_of_two_claims_the_newer_generation_counts_and_equal_ones_cancel() -> None:
     newer = {"a": Subscription(("t",), tuple(tps("t0 t1")), 3), "b": Subscription(("t",), tuple(tps("t0")), 2)}
     assert assign(STICKY, {"t": 2}, newer) == {"a": tps("t0"), "b": []}
     equal = {"a": Subscription(("t",), tuple(tps("t0")), 3), "b": Subscription(("t",), tuple(tps("t0")), 3)}
@@ -76,7 +80,9 @@ groups = st.dictionaries(
 
 
 @given(topics, groups, st.sampled_from(sorted(ASSIGNORS)))
-def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(counts, members, name):
+def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(
+    counts: dict[str, int], members: dict[str, str], name: str
+) -> None:
     found = run(name, counts, members)
     given_ = [each for owned in found.values() for each in owned]
     wanted = {topic for each in members.values() for topic in each}
@@ -86,8 +92,10 @@ def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(counts, membe
 
 
 @given(topics, st.lists(groups, min_size=1, max_size=4))
-def test_sticky_groups_settle_balanced_and_then_nothing_moves(counts, changes):
-    owned = {}
+def test_sticky_groups_settle_balanced_and_then_nothing_moves(
+    counts: dict[str, int], changes: list[dict[str, str]]
+) -> None:
+    owned: Mapping[str, Sequence[TopicPartition]] = {}
     for members in changes:
         for generation in range(4):
             subscriptions = {

@@ -1,5 +1,7 @@
 """Placing and reading partitions: the wait for an epoch, resets, truncation, what is to be committed."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.client.consumer_partitions import HeldPartitions, Phase, PositionReset
@@ -12,7 +14,7 @@ from reference_broker.wire.fetch import PartitionData
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def data(first, *values, leader_epoch=3, **more):
+def data(first: int, *values: str, leader_epoch: int = 3, **more: Any) -> PartitionData:
     records = build(
         [Record(timestamp_ms=1, value=each.encode()) for each in values],
         base_offset=first,
@@ -23,7 +25,7 @@ def data(first, *values, leader_epoch=3, **more):
 
 
 @pytest.fixture
-def held():
+def held() -> HeldPartitions:
     partitions = HeldPartitions()
     partitions.add((T0, T1))
     partitions.ask_committed()
@@ -31,7 +33,7 @@ def held():
 
 
 @pytest.mark.clause("M-10")
-def test_all_partitions_wait_for_the_newest_epoch_among_their_offsets(held):
+def test_all_partitions_wait_for_the_newest_epoch_among_their_offsets(held: HeldPartitions) -> None:
     held.learn_committed({T0: CommittedOffset(5), T1: CommittedOffset(6, metadata_epoch=9)}, 8)
     assert held.in_phase(Phase.WAITING) == [T0, T1]
     held.learn_epoch(8)
@@ -42,27 +44,27 @@ def test_all_partitions_wait_for_the_newest_epoch_among_their_offsets(held):
 
 
 @pytest.mark.clause("M-11")
-def test_offsets_without_an_epoch_are_read_from_at_once(held):
+def test_offsets_without_an_epoch_are_read_from_at_once(held: HeldPartitions) -> None:
     held.learn_committed({T0: CommittedOffset(5, 2), T1: CommittedOffset(-1)}, -1)
     assert (held.in_phase(Phase.READING), held.in_phase(Phase.RESETTING)) == ([T0], [T1])
     assert held.state.positions[T0].leader_epoch == 2
 
 
-def test_a_seek_waits_for_nothing_and_what_is_committed_no_longer_counts(held):
+def test_a_seek_waits_for_nothing_and_what_is_committed_no_longer_counts(held: HeldPartitions) -> None:
     held.place(T0, 30)
     held.learn_committed({T0: CommittedOffset(5, metadata_epoch=9), T1: CommittedOffset(6)}, -1)
     assert held.state.positions[T0].offset == 30
     assert not held.is_waiting
 
 
-def test_a_partition_that_was_dropped_delays_nobody(held):
+def test_a_partition_that_was_dropped_delays_nobody(held: HeldPartitions) -> None:
     held.learn_committed({T0: CommittedOffset(5), T1: CommittedOffset(6, metadata_epoch=9)}, 8)
     held.drop([T1])
     held.learn_epoch(8)
     assert held.in_phase(Phase.READING) == [T0]
 
 
-def test_resets_are_told_with_where_from_and_why(held):
+def test_resets_are_told_with_where_from_and_why(held: HeldPartitions) -> None:
     held.place(T0, 30)
     held.begin_reset(T0, "out_of_range")
     held.reset(T0, 2, -1, 7)
@@ -71,7 +73,7 @@ def test_resets_are_told_with_where_from_and_why(held):
     assert held.in_phase(Phase.UNPLACED) == [T1]
 
 
-def test_a_truncation_goes_back_to_where_the_logs_agree_and_never_forward(held):
+def test_a_truncation_goes_back_to_where_the_logs_agree_and_never_forward(held: HeldPartitions) -> None:
     held.place(T0, 30, 4)
     held.truncated(T0, 3, 20, -1)
     assert (held.held[T0].given, held.state.positions[T0].leader_epoch) == (20, 3)
@@ -80,7 +82,7 @@ def test_a_truncation_goes_back_to_where_the_logs_agree_and_never_forward(held):
     assert held.resets == [PositionReset(T0, 30, 20, "truncated", -1)]
 
 
-def test_records_are_given_out_in_order_and_only_those_are_to_be_committed(held):
+def test_records_are_given_out_in_order_and_only_those_are_to_be_committed(held: HeldPartitions) -> None:
     held.place(T0, 11)
     held.place(T1, 0)
     held.take(T0, data(10, "a", "b", "c"))
@@ -90,7 +92,7 @@ def test_records_are_given_out_in_order_and_only_those_are_to_be_committed(held)
     assert held.read_so_far([T0])[T0].offset == 13
 
 
-def test_batches_without_records_for_the_reader_move_what_is_committed_too(held):
+def test_batches_without_records_for_the_reader_move_what_is_committed_too(held: HeldPartitions) -> None:
     held.place(T0, 10)
     held.take(T0, data(10, "a"))
     held.take(T0, data(11, "x", is_control=True))
@@ -99,7 +101,7 @@ def test_batches_without_records_for_the_reader_move_what_is_committed_too(held)
     assert held.read_so_far([T0])[T0].offset == 12
 
 
-def test_what_was_fetched_of_a_dropped_partition_is_not_given_out(held):
+def test_what_was_fetched_of_a_dropped_partition_is_not_given_out(held: HeldPartitions) -> None:
     held.place(T0, 10)
     held.take(T0, data(10, "a"))
     held.drop([T0])

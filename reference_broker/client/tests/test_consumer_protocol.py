@@ -27,7 +27,7 @@ names = st.text(min_size=1, max_size=5)
 partitions = st.lists(st.builds(TopicPartition, st.sampled_from("tuv"), st.integers(0, 9)), unique=True, max_size=6)
 
 
-def grouped(owned):
+def grouped(owned: list[TopicPartition]) -> tuple[TopicPartition, ...]:
     return tuple(sorted(owned, key=lambda each: each.topic))
 
 
@@ -58,7 +58,7 @@ subscriptions = st.builds(
         ),
     ],
 )
-def test_each_version_of_a_subscription_has_kafkas_bytes(version, data):
+def test_each_version_of_a_subscription_has_kafkas_bytes(version: int, data: str) -> None:
     whole = Subscription(("t",), (T0, T1, U4), 7, b"ab", "r")
     expected = Subscription(
         ("t",), whole.owned if version >= 1 else (), 7 if version >= 2 else -1, b"ab", "r" if version >= 3 else None
@@ -68,20 +68,24 @@ def test_each_version_of_a_subscription_has_kafkas_bytes(version, data):
 
 
 @given(subscriptions, st.binary(max_size=3))
-def test_any_subscription_comes_back_and_later_versions_are_read_as_far_as_known(subscription, more):
+def test_any_subscription_comes_back_and_later_versions_are_read_as_far_as_known(
+    subscription: Subscription, more: bytes
+) -> None:
     data = encode_subscription(subscription)
     assert decode_subscription(data) == subscription
     assert decode_subscription(b"\x00\x09" + data[2:] + more) == subscription
 
 
 @given(partitions.map(grouped), st.none() | st.binary(max_size=4), st.integers(0, 3))
-def test_any_assignment_comes_back(given_partitions, user_data, version):
+def test_any_assignment_comes_back(
+    given_partitions: tuple[TopicPartition, ...], user_data: bytes | None, version: int
+) -> None:
     assignment = Assignment(given_partitions, user_data)
     assert decode_assignment(encode_assignment(assignment, version)) == assignment
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_read_or_refused(data):
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for read in (decode_subscription, decode_assignment):
         try:
             read(data)
@@ -89,11 +93,11 @@ def test_any_bytes_are_read_or_refused(data):
             continue
 
 
-def test_no_bytes_assign_nothing():
+def test_no_bytes_assign_nothing() -> None:
     assert decode_assignment(b"") == Assignment()
 
 
-def test_aiokafka_reads_ours_and_we_read_its():
+def test_aiokafka_reads_ours_and_we_read_its() -> None:
     ours = ConsumerProtocolMemberMetadata.decode(encode_subscription(Subscription(("t", "u")), 0))
     assert ours.subscription == ["t", "u"]
     assert decode_subscription(ConsumerProtocolMemberMetadata(0, ["t"], b"x").encode()) == Subscription(

@@ -1,5 +1,7 @@
 """Answers that come late, or say what no broker should: nothing gets stuck, spins or dies of them."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.client import group_requests as requests
@@ -17,7 +19,7 @@ from reference_broker.client.group_membership import GroupMembership
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_commits import CommittedOffsets
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.tests.group_world import NODE, found, heartbeat_answer, join_answer, sync_answer
+from reference_broker.client.tests.group_world import NODE, due, found, heartbeat_answer, join_answer, sync_answer
 from reference_broker.client.tests.test_group_consumer import Driver, fetched, metadata
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.wire.errors import ErrorCode
@@ -29,26 +31,32 @@ T0 = TopicPartition("t", 0)
 class Member:
     """A consumer in a group, worked lane by lane. ``sent``: what is in flight."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         group = GroupConfig("g", (), heartbeat_interval_us=1000, backoff_us=100)
         self.consumer = GroupConsumer(ConsumerConfig((SEED,), group, backoff_us=100, metadata_epoch=False))
         self.consumer.subscribe(("t",))
-        self.sent, self.now = {}, 0
+        self.sent: dict[str, Any] = {}
+        self.now = 0
         self.go()
 
-    def go(self, later_us=0):
+    def go(self, later_us: int = 0) -> dict[str, Any]:
         self.now += later_us
         for lane, request in self.consumer.next_requests(self.now):
             assert lane not in self.sent
             self.sent[lane] = request
         return self.sent
 
-    def answer(self, lane, body):
+    def answer(self, lane: str, body: object) -> dict[str, Any]:
         self.sent.pop(lane)
         self.consumer.answered(lane, self.now, body)
         return self.go()
 
-    def join(self, *partitions, generation=1):
+    @property
+    def membership(self) -> GroupMembership:
+        assert self.consumer.membership is not None
+        return self.consumer.membership
+
+    def join(self, *partitions: TopicPartition, generation: int = 1) -> None:
         """Somebody else leads."""
         if self.sent["group"].api_key == requests.FIND_COORDINATOR:
             self.answer("group", found())
@@ -57,7 +65,7 @@ class Member:
 
 
 @pytest.fixture
-def reading():
+def reading() -> Driver:
     driver = Driver()
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
@@ -66,7 +74,7 @@ def reading():
     return driver
 
 
-def test_offsets_that_were_asked_for_before_a_partition_was_lost_do_not_place_it_when_it_comes_back():
+def test_offsets_that_were_asked_for_before_a_partition_was_lost_do_not_place_it_when_it_comes_back() -> None:
     """Meanwhile another member has read on and committed."""
     member = Member()
     member.join(T0)
@@ -81,7 +89,7 @@ def test_offsets_that_were_asked_for_before_a_partition_was_lost_do_not_place_it
     assert member.consumer.position(T0) == 30
 
 
-def test_nothing_is_read_of_a_revoked_partition_that_is_not_released_yet():
+def test_nothing_is_read_of_a_revoked_partition_that_is_not_released_yet() -> None:
     member = Member()
     member.join(T0)
     member.answer("metadata", metadata())
@@ -95,7 +103,7 @@ def test_nothing_is_read_of_a_revoked_partition_that_is_not_released_yet():
     assert member.consumer.read_so_far([T0])[T0].offset == 5
 
 
-def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read():
+def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read() -> None:
     """The application commits what was revoked; meanwhile the member is thrown out, joins anew and gets it again."""
     member = Member()
     member.join(T0)
@@ -107,27 +115,28 @@ def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read():
     member.answer("group", heartbeat_answer(25))
     member.go(100)
     member.join(T0, generation=5)
-    assert member.consumer.membership.assignment == (T0,)
+    assert member.membership.assignment == (T0,)
     member.consumer.release((T0,))
     assert list(member.consumer.partitions.held) == [T0]
 
 
-def test_a_leader_that_is_gone_for_good_wakes_nobody(reading):
+def test_a_leader_that_is_gone_for_good_wakes_nobody(reading: Driver) -> None:
     reading.sent.pop("node-0")
     reading.consumer.failed("node-0", reading.now)
     reading.go()
     reading.answer("metadata", metadata(leader=1))
     reading.go(1000)
     assert list(reading.sent) == ["node-1"]
+    assert reading.consumer.wake_at_us is not None
     assert reading.consumer.wake_at_us > reading.now
 
 
-def test_an_error_that_is_none_of_kafkas_is_the_applications(reading):
+def test_an_error_that_is_none_of_kafkas_is_the_applications(reading: Driver) -> None:
     reading.answer("node-0", fetched(error=999))
     assert reading.consumer.take_failures() == [999]
 
 
-def test_an_answer_about_other_topics_does_not_say_that_a_wanted_one_is_missing():
+def test_an_answer_about_other_topics_does_not_say_that_a_wanted_one_is_missing() -> None:
     """Metadata was asked for before the leader knew what the others want."""
     member = Member()
     member.answer("group", found())
@@ -135,15 +144,15 @@ def test_an_answer_about_other_topics_does_not_say_that_a_wanted_one_is_missing(
     rows = [("me", None, other), ("you", None, other)]
     assert "metadata" in member.sent
     member.answer("group", join_answer(0, 1, "range", "me", "me", rows))
-    assert member.consumer.membership.state is MemberState.ASSIGNING
+    assert member.membership.state is MemberState.ASSIGNING
     member.answer("metadata", metadata())
-    assert "u" in member.consumer.membership.wanted_topics
+    assert "u" in member.membership.wanted_topics
     assert member.go(100)["metadata"].body.topics[1].name == "u"
     member.answer("metadata", metadata())
     assert member.sent["group"].api_key == requests.SYNC_GROUP
 
 
-def test_a_leader_watches_the_topics_of_which_only_others_read():
+def test_a_leader_watches_the_topics_of_which_only_others_read() -> None:
     member = Member()
     member.answer("group", found())
     mine, yours = (encode_subscription(Subscription((each,))) for each in "tu")
@@ -156,7 +165,7 @@ def test_a_leader_watches_the_topics_of_which_only_others_read():
     assert [topic.name for topic in member.sent["metadata"].body.topics] == ["t", "u"]
 
 
-def test_a_topic_looked_up_while_metadata_is_asked_for_is_asked_for_next(reading):
+def test_a_topic_looked_up_while_metadata_is_asked_for_is_asked_for_next(reading: Driver) -> None:
     reading.consumer.metadata.want_at_once()
     reading.go()
     reading.consumer.look_up("u")
@@ -164,7 +173,7 @@ def test_a_topic_looked_up_while_metadata_is_asked_for_is_asked_for_next(reading
     assert "metadata" in reading.go(100)
 
 
-def test_committed_offsets_of_no_group_are_an_error():
+def test_committed_offsets_of_no_group_are_an_error() -> None:
     node = GroupCoordinator("g", backoff_us=100)
     node.node = NODE
     offsets = CommittedOffsets(node)
@@ -176,7 +185,7 @@ def test_committed_offsets_of_no_group_are_an_error():
     assert offsets.next_request(100) is not None
 
 
-def test_a_member_whose_offsets_nobody_will_tell_is_told_so():
+def test_a_member_whose_offsets_nobody_will_tell_is_told_so() -> None:
     member = Member()
     member.join(T0)
     member.answer("metadata", metadata())
@@ -185,7 +194,7 @@ def test_a_member_whose_offsets_nobody_will_tell_is_told_so():
     assert member.consumer.take_failures() == [ErrorCode.group_authorization_failed]
 
 
-def test_a_member_that_has_failed_stays_so():
+def test_a_member_that_has_failed_stays_so() -> None:
     membership = GroupMembership(GroupConfig("g", ("t",), heartbeat_interval_us=1000), GroupCoordinator("g"))
     membership.next_request(0)
     membership.answered(0, found())
@@ -193,7 +202,7 @@ def test_a_member_that_has_failed_stays_so():
     membership.answered(0, join_answer(0, 1, "range", "leader", "me"))
     membership.next_request(0)
     membership.answered(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
-    assert membership.next_request(1000).api_key == requests.HEARTBEAT
+    assert due(membership.next_request(1000)).api_key == requests.HEARTBEAT
     membership.told(1000, ErrorCode.fenced_instance_id, membership.identity)
     membership.answered(1000, heartbeat_answer(25))
     assert membership.state is MemberState.FAILED
@@ -203,7 +212,7 @@ def test_a_member_that_has_failed_stays_so():
 
 
 @pytest.mark.parametrize("generation", [-2, -9])
-def test_a_members_nonsense_about_what_it_owns_harms_no_leader(generation):
+def test_a_members_nonsense_about_what_it_owns_harms_no_leader(generation: int) -> None:
     owned = (TopicPartition("t", -1), T0, TopicPartition("gone", 3))
     members = {
         "a": Subscription(("t",), owned, generation),

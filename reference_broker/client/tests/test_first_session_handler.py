@@ -1,5 +1,7 @@
 """The fetcher's half of a session in KIP-227's first revision, and the incremental build of both."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.client.partitions import TopicPartition
@@ -69,7 +71,8 @@ def test_the_first_request_is_full_and_the_first_incremental_one_has_number_1() 
 @pytest.mark.parametrize("epoch", ["current_leader_epoch", "last_fetched_epoch"])
 def test_another_epoch_names_the_partition_again(epoch: str) -> None:
     handler = opened(A, B)
-    plan = handler.build({A: at(0), B: at(0)._replace(**{epoch: 7})})
+    new: dict[str, Any] = {epoch: 7}
+    plan = handler.build({A: at(0), B: at(0)._replace(**new)})
     assert shown(plan) == (ID, 1, [B])
     assert getattr(plan.request(1000, 1, 1, 1).topics[0].partitions[0], epoch) == 7
 

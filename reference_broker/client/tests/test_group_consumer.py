@@ -1,6 +1,8 @@
 """The whole consumer without a network: what it sends on which lane, and what answers do."""
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.list_offsets.v10.response import (
@@ -11,15 +13,17 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.client.consumer_observer import ConsumerObserver
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer
 from reference_broker.client.consumer_partitions import PositionReset
+from reference_broker.client.fetch_plan import FetchPlan, Wanted
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
-from reference_broker.client.group_events import Assigned, GroupConfig
-from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent
+from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
 from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.offset_commits import Committed, Fetched
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.tests.group_world import found, join_answer
+from reference_broker.client.tests.group_world import due, found, join_answer
 from reference_broker.client.tests.test_offset_commits import committed
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.records.builder import build
@@ -37,7 +41,7 @@ SEED = NodeAddress(-1, "seed", 9)
 T0 = TopicPartition("t", 0)
 
 
-def metadata(leader=0, epoch=-1, known=True):
+def metadata(leader: int = 0, epoch: int = -1, known: bool = True) -> MetadataResponse1000:
     partition = MetadataPartition1000(partition_index=0, leader_id=leader)
     topic = (
         MetadataTopic1000(name="t", partitions=(partition,))
@@ -48,13 +52,13 @@ def metadata(leader=0, epoch=-1, known=True):
     return MetadataResponse1000(brokers=brokers, metadata_epoch=epoch, topics=(topic,))
 
 
-def listed(offset, error=0):
+def listed(offset: int, error: int = 0) -> ListOffsetsResponse:
     row = ListOffsetsPartitionResponse(partition_index=i32(0), error_code=ErrorCode(error), offset=i64(offset))
     topic = ListOffsetsTopicResponse(name=TopicName("t"), partitions=(row,))
     return ListOffsetsResponse(throttle_time=i32Timedelta.parse(timedelta(0)), topics=(topic,))
 
 
-def fetched(*values, first=0, error=0, **more):
+def fetched(*values: bytes, first: int = 0, error: int = 0, **more: Any) -> FetchResponse:
     data = build([Record(timestamp_ms=1, value=each) for each in values], base_offset=first) if values else b""
     row = PartitionData(0, error, 100, log_start_offset=0, records=data, **more)
     return FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [row])])
@@ -63,32 +67,32 @@ def fetched(*values, first=0, error=0, **more):
 class Driver:
     """``sent``: what is in flight, by lane."""
 
-    def __init__(self, observer=None, **fetch):
+    def __init__(self, observer: ConsumerObserver | None = None, **fetch: Any) -> None:
         settings = FetchSettings(**{"leader_epochs": False, **fetch})
         config = ConsumerConfig((SEED,), fetch=settings, backoff_us=100)
         self.consumer = GroupConsumer(config, observer or ConsumerObserver())
-        self.sent = {}
+        self.sent: dict[str, Any] = {}
         self.now = 0
 
-    def go(self, later_us=0):
+    def go(self, later_us: int = 0) -> dict[str, Any]:
         self.now += later_us
         for lane, request in self.consumer.next_requests(self.now):
             assert lane not in self.sent
             self.sent[lane] = request
         return self.sent
 
-    def answer(self, lane, body):
+    def answer(self, lane: str, body: object) -> dict[str, Any]:
         self.sent.pop(lane)
         self.consumer.answered(lane, self.now, body)
         return self.go()
 
-    def position(self):
+    def position(self) -> int:
         [topic] = self.sent["node-0"].body.topics
-        return topic.partitions[0].fetch_offset
+        return int(topic.partitions[0].fetch_offset)
 
 
 @pytest.fixture
-def reading():
+def reading() -> Driver:
     """It reads T0 of node 0 from offset 5."""
     driver = Driver()
     driver.consumer.assign([T0])
@@ -99,7 +103,7 @@ def reading():
     return driver
 
 
-def test_without_a_position_the_reset_policy_decides():
+def test_without_a_position_the_reset_policy_decides() -> None:
     driver = Driver(reset="latest")
     driver.consumer.assign([T0])
     driver.go()
@@ -110,7 +114,7 @@ def test_without_a_position_the_reset_policy_decides():
     assert driver.consumer.take_resets() == [PositionReset(T0, -1, 8, "no_offset", -1)]
 
 
-def test_a_topic_that_is_not_there_yet_is_asked_for_again():
+def test_a_topic_that_is_not_there_yet_is_asked_for_again() -> None:
     driver = Driver()
     driver.consumer.assign([T0])
     driver.go()
@@ -121,7 +125,7 @@ def test_a_topic_that_is_not_there_yet_is_asked_for_again():
     assert list(driver.sent) == ["node-0"]
 
 
-def test_a_subscribed_topic_that_is_not_there_yet_is_asked_for_again():
+def test_a_subscribed_topic_that_is_not_there_yet_is_asked_for_again() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), backoff_us=100))
     consumer.subscribe(("t",))
     consumer.next_requests(0)
@@ -131,7 +135,7 @@ def test_a_subscribed_topic_that_is_not_there_yet_is_asked_for_again():
     assert "metadata" not in [lane for lane, _ in consumer.next_requests(10_000)]
 
 
-def test_records_are_given_out_before_more_are_fetched(reading):
+def test_records_are_given_out_before_more_are_fetched(reading: Driver) -> None:
     assert reading.answer("node-0", fetched(b"a", b"b", first=5)) == {}
     assert [each.offset for each in reading.consumer.take_records(1)] == [5]
     assert (reading.consumer.position(T0), reading.go()) == (6, {})
@@ -140,7 +144,7 @@ def test_records_are_given_out_before_more_are_fetched(reading):
     assert reading.position() == 7
 
 
-def test_out_of_range_resets_and_says_where_from(reading):
+def test_out_of_range_resets_and_says_where_from(reading: Driver) -> None:
     reading.answer("node-0", fetched(error=1))
     assert reading.sent["node-0"].body.topics[0].partitions[0].timestamp == -2
     reading.answer("node-0", listed(2))
@@ -148,7 +152,7 @@ def test_out_of_range_resets_and_says_where_from(reading):
     assert reading.consumer.take_resets() == [PositionReset(T0, 5, 2, "out_of_range", -1)]
 
 
-def test_without_a_reset_policy_out_of_range_is_the_applications():
+def test_without_a_reset_policy_out_of_range_is_the_applications() -> None:
     driver = Driver(reset="none")
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
@@ -159,13 +163,13 @@ def test_without_a_reset_policy_out_of_range_is_the_applications():
 
 
 @pytest.mark.parametrize("error", [6, 3, 74, 76, 56])
-def test_a_leader_that_moved_is_looked_for_and_asked(reading, error):
+def test_a_leader_that_moved_is_looked_for_and_asked(reading: Driver, error: int) -> None:
     assert list(reading.answer("node-0", fetched(error=error))) == ["metadata"]
     reading.answer("metadata", metadata(leader=1))
     assert list(reading.sent) == ["node-1"]
 
 
-def test_a_leader_that_does_not_answer_is_left_for_the_next(reading):
+def test_a_leader_that_does_not_answer_is_left_for_the_next(reading: Driver) -> None:
     reading.sent.pop("node-0")
     reading.consumer.failed("node-0", reading.now)
     assert list(reading.go()) == ["metadata"]
@@ -174,7 +178,7 @@ def test_a_leader_that_does_not_answer_is_left_for_the_next(reading):
 
 
 @pytest.mark.clause("M-5")
-def test_a_stale_broker_cannot_lead_it_back_to_the_old_leader(reading):
+def test_a_stale_broker_cannot_lead_it_back_to_the_old_leader(reading: Driver) -> None:
     reading.answer("node-0", fetched(error=6))
     reading.answer("metadata", metadata(leader=1, epoch=9))
     reading.answer("node-1", fetched(error=6))
@@ -187,32 +191,32 @@ def test_a_stale_broker_cannot_lead_it_back_to_the_old_leader(reading):
 
 
 @pytest.mark.parametrize("sought", [2, 50])
-def test_an_answer_that_is_late_for_a_seek_is_not_used(reading, sought):
+def test_an_answer_that_is_late_for_a_seek_is_not_used(reading: Driver, sought: int) -> None:
     reading.consumer.seek(T0, sought)
     reading.answer("node-0", fetched(b"a", first=5))
     assert reading.consumer.take_records(9) == []
     assert reading.position() == sought
 
 
-def test_an_answer_for_a_partition_that_was_dropped_is_not_used(reading):
+def test_an_answer_for_a_partition_that_was_dropped_is_not_used(reading: Driver) -> None:
     reading.consumer.assign([])
     reading.answer("node-0", fetched(b"a", first=5))
     assert reading.consumer.take_records(9) == []
 
 
-def test_a_divergence_goes_back_to_where_the_logs_agree(reading):
+def test_a_divergence_goes_back_to_where_the_logs_agree(reading: Driver) -> None:
     reading.answer("node-0", fetched(diverging_epoch=EpochEndOffset(2, 3)))
     assert reading.position() == 3
     assert reading.consumer.take_resets() == [PositionReset(T0, 5, 3, "truncated", -1)]
 
 
-def test_errors_that_nothing_cures_are_the_applications(reading):
+def test_errors_that_nothing_cures_are_the_applications(reading: Driver) -> None:
     reading.answer("node-0", fetched(error=29))
     assert reading.consumer.take_failures() == [ErrorCode.topic_authorization_failed]
 
 
 @pytest.mark.clause("M-12")
-def test_a_wanted_epoch_is_asked_for_at_once_until_it_is_there(reading):
+def test_a_wanted_epoch_is_asked_for_at_once_until_it_is_there(reading: Driver) -> None:
     reading.consumer.want_epoch(4)
     assert "metadata" in reading.go()
     reading.answer("metadata", metadata(epoch=3))
@@ -223,13 +227,15 @@ def test_a_wanted_epoch_is_asked_for_at_once_until_it_is_there(reading):
 
 
 @pytest.mark.clause("M-14")
-def test_a_coordinator_without_the_drafts_is_committed_to_as_ever():
+def test_a_coordinator_without_the_drafts_is_committed_to_as_ever() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
     consumer.assign([T0])
     consumer.partitions.place(T0, 3)
     assert consumer.commit(0)
     [(lane, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
     consumer.answered(lane, 0, found())
+    assert consumer.coordinator is not None
+    assert consumer.coordinator.node is not None
     consumer.metadata.learn_drafts(consumer.coordinator.node, False)
     [(_, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
     assert request.api_version == 9
@@ -240,60 +246,60 @@ def test_a_coordinator_without_the_drafts_is_committed_to_as_ever():
     assert request.api_version == 1000
 
 
-def test_a_member_that_leads_waits_for_the_topics_that_others_want():
+def test_a_member_that_leads_waits_for_the_topics_that_others_want() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
     consumer.subscribe(("t",))
     lanes = [lane for lane, _ in consumer.next_requests(0)]
     assert lanes == ["metadata", "group"]
     consumer.answered("group", 0, found())
     [(lane, request)] = consumer.next_requests(0)
-    row = ("me", None, request.body.protocols[0].metadata)
+    row = ("me", None, due(request).body.protocols[0].metadata)
     consumer.answered(lane, 0, join_answer(0, 1, "range", "me", "me", [row]))
     assert consumer.next_requests(0) == []
     consumer.answered("metadata", 0, metadata())
     [(lane, request)] = consumer.next_requests(0)
-    assert (lane, len(request.body.assignments)) == ("group", 1)
+    assert (lane, len(due(request).body.assignments)) == ("group", 1)
     assert not any(isinstance(each, Assigned) for each in consumer.take_events())
 
 
 class Noted(ConsumerObserver):
     """What it heard, in order."""
 
-    def __init__(self):
-        self.heard = []
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
 
-    def metadata_answered(self, update, accepted):
+    def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
         self.heard.append(("metadata", update.metadata_epoch, accepted))
 
-    def offsets_wanted(self, partitions):
+    def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:
         self.heard.append(("wanted", partitions))
 
-    def offsets_fetched(self, fetched):
+    def offsets_fetched(self, fetched: Fetched) -> None:
         self.heard.append(("found", fetched.offsets, fetched.version))
 
-    def fetching(self, node_id, plan, wanted):
+    def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
         self.heard.append(
             ("fetching", node_id, plan.session_epoch, {each: wanted[each].fetch_offset for each in wanted})
         )
 
-    def fetched(self, answer):
+    def fetched(self, answer: FetchAnswer) -> None:
         moved = [(each.where, each.before, each.after, each.error, len(each.batches)) for each in answer.partitions]
         self.heard.append(("fetched", answer.node_id, answer.problem, moved))
 
-    def commit_begun(self, partitions):
+    def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
         self.heard.append(("committing", partitions))
 
-    def committed(self, committed):
+    def committed(self, committed: Committed) -> None:
         self.heard.append(("committed", committed.succeeded))
 
-    def position_reset(self, reset):
+    def position_reset(self, reset: PositionReset) -> None:
         self.heard.append(("reset", reset.from_offset, reset.to_offset))
 
-    def group_event(self, event):
+    def group_event(self, event: GroupEvent) -> None:
         self.heard.append(("event", type(event).__name__))
 
 
-def test_an_observer_hears_of_all_that_happens():
+def test_an_observer_hears_of_all_that_happens() -> None:
     noted = Noted()
     driver = Driver(observer=noted)
     driver.consumer.assign([T0])
@@ -313,7 +319,7 @@ def test_an_observer_hears_of_all_that_happens():
     ]
 
 
-def test_an_observer_hears_of_offsets_and_of_the_group():
+def test_an_observer_hears_of_offsets_and_of_the_group() -> None:
     noted = Noted()
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), metadata_epoch=False), noted)
     consumer.assign([T0])
@@ -323,7 +329,9 @@ def test_an_observer_hears_of_offsets_and_of_the_group():
     consumer.answered("commit", 0, found())
     assert {each.lane for each in consumer.next_requests(0)} == {"commit", "committed"}
     consumer.answered("commit", 0, committed(0))
-    assert consumer.take_commit(0).succeeded
+    told = consumer.take_commit(0)
+    assert told is not None
+    assert told.succeeded
     consumer.answered("committed", 0, fetched_offsets(17))
     assert noted.heard == [
         ("committing", (T0,)),
@@ -333,7 +341,7 @@ def test_an_observer_hears_of_offsets_and_of_the_group():
     ]
 
 
-def test_a_paused_partition_is_neither_fetched_nor_given_out(reading):
+def test_a_paused_partition_is_neither_fetched_nor_given_out(reading: Driver) -> None:
     reading.answer("node-0", fetched(b"a", first=5))
     reading.consumer.pause([T0])
     assert (reading.consumer.take_records(9), reading.go()) == ([], {})
@@ -343,12 +351,13 @@ def test_a_paused_partition_is_neither_fetched_nor_given_out(reading):
     assert reading.position() == 6
 
 
-def test_a_damaged_batch_is_an_error_and_moves_nothing(reading):
+def test_a_damaged_batch_is_an_error_and_moves_nothing(reading: Driver) -> None:
     answer = fetched(b"a", first=5)
     [topic] = answer.responses
-    records = bytearray(topic.partitions[0].records)
+    part: Any = topic.partitions[0]  # Only mypy takes the fields as frozen.
+    records = bytearray(part.records)
     records[-1] ^= 1
-    topic.partitions[0].records = bytes(records)
+    part.records = bytes(records)
     reading.answer("node-0", answer)
     assert reading.consumer.take_failures() == [ErrorCode.corrupt_message]
     assert reading.consumer.take_records(9) == []
@@ -356,7 +365,7 @@ def test_a_damaged_batch_is_an_error_and_moves_nothing(reading):
     assert reading.position() == 5
 
 
-def test_a_failed_fetch_of_offsets_is_begun_again_when_its_time_is_over():
+def test_a_failed_fetch_of_offsets_is_begun_again_when_its_time_is_over() -> None:
     noted = Noted()
     config = ConsumerConfig((SEED,), GroupConfig("g", ()), commit_deadline_us=100)
     consumer = GroupConsumer(config, noted)

@@ -1,6 +1,9 @@
 """One member's conversation with its coordinator: what is sent, and what answers do."""
 
+from typing import Any
+
 import pytest
+from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from reference_broker.client import group_requests as requests
 from reference_broker.client.consumer_protocol import (
@@ -27,6 +30,7 @@ from reference_broker.client.tests.group_world import (
     NODE,
     NODES,
     World,
+    due,
     found,
     heartbeat_answer,
     join_answer,
@@ -39,23 +43,24 @@ T0, T1, T2 = (TopicPartition("t", each) for each in range(3))
 COOPERATIVE = ("cooperative-sticky",)
 
 
-def member(**more):
+def member(**more: Any) -> GroupMembership:
     config = GroupConfig("g", ("t",), heartbeat_interval_us=1000, backoff_us=100, **more)
     return GroupMembership(config, GroupCoordinator("g", backoff_us=100))
 
 
-def ask(membership, now, api_key):
-    request = membership.next_request(now)
-    assert request is not None
+def ask(membership: GroupMembership, now: int, api_key: int) -> Any:
+    request = due(membership.next_request(now))
     assert request.api_key == api_key
     return request
 
 
-def given(*partitions):
+def given(*partitions: TopicPartition) -> SyncGroupResponse:
     return sync_answer(0, encode_assignment(Assignment(partitions)))
 
 
-def follow(membership, now, *partitions, generation=1, protocol="range"):
+def follow(
+    membership: GroupMembership, now: int, *partitions: TopicPartition, generation: int = 1, protocol: str = "range"
+) -> None:
     """A generation in which somebody else leads."""
     ask(membership, now, requests.JOIN_GROUP)
     membership.answered(now, join_answer(0, generation, protocol, "leader", "me"))
@@ -63,7 +68,7 @@ def follow(membership, now, *partitions, generation=1, protocol="range"):
     membership.answered(now, given(*partitions))
 
 
-def joined_member(*partitions, now=0, **more):
+def joined_member(*partitions: TopicPartition, now: int = 0, **more: Any) -> GroupMembership:
     membership = member(**more)
     ask(membership, now, requests.FIND_COORDINATOR)
     membership.answered(now, found())
@@ -72,7 +77,7 @@ def joined_member(*partitions, now=0, **more):
     return membership
 
 
-def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats():
+def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats() -> None:
     membership = member()
     assert ask(membership, 0, requests.FIND_COORDINATOR).to is None
     membership.answered(0, found())
@@ -89,7 +94,7 @@ def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats():
     assert ask(membership, 1000, requests.HEARTBEAT).body.generation_id == 5
 
 
-def test_the_leader_asks_for_topics_that_it_does_not_know_and_assigns():
+def test_the_leader_asks_for_topics_that_it_does_not_know_and_assigns() -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -103,7 +108,7 @@ def test_the_leader_asks_for_topics_that_it_does_not_know_and_assigns():
     assert sent == {"a": encode_assignment(Assignment((T0, T1))), "me": encode_assignment(Assignment((T2,)))}
 
 
-def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does():
+def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does() -> None:
     membership = member()
     membership.learn_partitions({"t": 1})
     membership.next_request(0)
@@ -125,7 +130,7 @@ def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does():
     assert other.state is MemberState.STABLE
 
 
-def test_a_leader_told_to_skip_assigns_nothing():
+def test_a_leader_told_to_skip_assigns_nothing() -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -135,7 +140,7 @@ def test_a_leader_told_to_skip_assigns_nothing():
     assert ask(membership, 0, requests.SYNC_GROUP).body.assignments == ()
 
 
-def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_again():
+def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_again() -> None:
     membership = joined_member(T0, T1)
     ask(membership, 1000, requests.HEARTBEAT)
     membership.answered(1000, heartbeat_answer(27))
@@ -149,7 +154,7 @@ def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_agai
     assert decode_subscription(again.protocols[0].metadata).owned == ()
 
 
-def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_giving_something_up():
+def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_giving_something_up() -> None:
     membership = joined_member(T0, T1, protocols=COOPERATIVE)
     membership.rejoin()
     again = ask(membership, 0, requests.JOIN_GROUP).body
@@ -165,7 +170,7 @@ def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_givin
 
 
 @pytest.mark.parametrize(("error", "keeps_id"), [(25, False), (22, True)])
-def test_a_member_that_is_unknown_or_late_loses_its_partitions(error, keeps_id):
+def test_a_member_that_is_unknown_or_late_loses_its_partitions(error: int, keeps_id: bool) -> None:
     membership = joined_member(T0)
     ask(membership, 1000, requests.HEARTBEAT)
     membership.answered(1000, heartbeat_answer(error))
@@ -175,7 +180,7 @@ def test_a_member_that_is_unknown_or_late_loses_its_partitions(error, keeps_id):
 
 
 @pytest.mark.parametrize("lost", [15, 16, None])
-def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_stays(lost):
+def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_stays(lost: int | None) -> None:
     membership = joined_member(T0)
     ask(membership, 1000, requests.HEARTBEAT)
     if lost is None:
@@ -189,7 +194,7 @@ def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_st
     assert (membership.take_events(), membership.assignment) == ([], (T0,))
 
 
-def test_a_join_without_an_answer_is_begun_again_with_the_same_id():
+def test_a_join_without_an_answer_is_begun_again_with_the_same_id() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
     membership.rejoin()
     ask(membership, 0, requests.JOIN_GROUP)
@@ -201,7 +206,7 @@ def test_a_join_without_an_answer_is_begun_again_with_the_same_id():
 
 
 @pytest.mark.parametrize("error", [14, 27, -1])
-def test_joining_goes_on_after_a_backoff(error):
+def test_joining_goes_on_after_a_backoff(error: int) -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -211,7 +216,7 @@ def test_joining_goes_on_after_a_backoff(error):
     ask(membership, 100, requests.JOIN_GROUP)
 
 
-def test_a_sync_that_comes_too_late_joins_again():
+def test_a_sync_that_comes_too_late_joins_again() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
     membership.rejoin()
     membership.next_request(0)
@@ -224,7 +229,7 @@ def test_a_sync_that_comes_too_late_joins_again():
 
 
 @pytest.mark.parametrize("error", [23, 24, 26, 30, 81, 82])
-def test_errors_that_no_retry_cures_end_it(error):
+def test_errors_that_no_retry_cures_end_it(error: int) -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -238,14 +243,14 @@ def test_errors_that_no_retry_cures_end_it(error):
     )
 
 
-def test_a_fenced_static_member_loses_all():
+def test_a_fenced_static_member_loses_all() -> None:
     membership = joined_member(T0, instance_id="i")
     ask(membership, 1000, requests.HEARTBEAT)
     membership.answered(1000, heartbeat_answer(82))
     assert membership.take_events() == [Lost((T0,), 1), Failed(ErrorCode.fenced_instance_id)]
 
 
-def test_leaving_gives_up_says_so_and_ends():
+def test_leaving_gives_up_says_so_and_ends() -> None:
     membership = joined_member(T0)
     membership.leave()
     assert membership.take_events() == [Revoked((T0,), 1)]
@@ -257,14 +262,14 @@ def test_leaving_gives_up_says_so_and_ends():
     assert (membership.take_events(), membership.state) == ([Left(1)], MemberState.LEFT)
 
 
-def test_a_static_member_leaves_without_a_word():
+def test_a_static_member_leaves_without_a_word() -> None:
     membership = joined_member(instance_id="i")
     membership.leave()
     assert membership.next_request(0) is None
     assert membership.take_events() == [Left(1)]
 
 
-def test_who_leaves_while_joining_leaves_with_the_id_it_is_given():
+def test_who_leaves_while_joining_leaves_with_the_id_it_is_given() -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -274,7 +279,7 @@ def test_who_leaves_while_joining_leaves_with_the_id_it_is_given():
     assert ask(membership, 0, requests.LEAVE_GROUP).body.members[0].member_id == "me"
 
 
-def test_what_a_commit_says_counts_only_for_the_generation_that_it_named():
+def test_what_a_commit_says_counts_only_for_the_generation_that_it_named() -> None:
     membership = joined_member(T0)
     asked_as = membership.identity
     membership.rejoin()
@@ -288,7 +293,7 @@ def test_what_a_commit_says_counts_only_for_the_generation_that_it_named():
     assert membership.take_events() == [Lost((T1,), 2)]
 
 
-def test_another_subscription_joins_again():
+def test_another_subscription_joins_again() -> None:
     membership = joined_member(protocols=COOPERATIVE)
     membership.subscribe(("t", "u"))
     again = ask(membership, 0, requests.JOIN_GROUP).body
@@ -296,7 +301,7 @@ def test_another_subscription_joins_again():
 
 
 @pytest.mark.parametrize("protocols", [("range",), ("roundrobin",), COOPERATIVE])
-def test_members_come_and_go_and_every_partition_has_one_owner(protocols):
+def test_members_come_and_go_and_every_partition_has_one_owner(protocols: tuple[str, ...]) -> None:
     world = World()
     counts = {"t": 7}
     for number in range(4):
@@ -315,7 +320,7 @@ def test_members_come_and_go_and_every_partition_has_one_owner(protocols):
     assert world.shared == []
 
 
-def test_in_a_cooperative_rebalance_nobody_gives_up_more_than_moves():
+def test_in_a_cooperative_rebalance_nobody_gives_up_more_than_moves() -> None:
     world = World()
     for number in range(3):
         world.add(f"c{number}", GroupConfig("g", ("t",), COOPERATIVE), {"t": 9})
@@ -324,12 +329,12 @@ def test_in_a_cooperative_rebalance_nobody_gives_up_more_than_moves():
     assert sum(len(each.partitions) for each in revoked) == 4 + 3
 
 
-def beat(membership, now):
+def beat(membership: GroupMembership, now: int) -> int | None:
     request = membership.next_heartbeat(now)
     return request.api_key if request is not None else None
 
 
-def test_while_the_application_is_busy_heartbeats_go_on_and_no_rebalance_begins():
+def test_while_the_application_is_busy_heartbeats_go_on_and_no_rebalance_begins() -> None:
     membership = joined_member(T0)
     assert (beat(membership, 999), beat(membership, 1000)) == (None, requests.HEARTBEAT)
     membership.answered(1000, heartbeat_answer(27))
@@ -340,7 +345,7 @@ def test_while_the_application_is_busy_heartbeats_go_on_and_no_rebalance_begins(
     assert membership.take_events() == [Revoked((T0,), 1)]
 
 
-def test_a_member_that_steps_out_loses_all_leaves_and_joins_again_as_another():
+def test_a_member_that_steps_out_loses_all_leaves_and_joins_again_as_another() -> None:
     membership = joined_member(T0)
     membership.step_out()
     assert membership.take_events() == [Lost((T0,), 1)]
@@ -353,7 +358,7 @@ def test_a_member_that_steps_out_loses_all_leaves_and_joins_again_as_another():
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered):
+def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered: bool) -> None:
     membership = joined_member(T0)
     membership.step_out()
     assert beat(membership, 0) == requests.LEAVE_GROUP
@@ -368,7 +373,7 @@ def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered):
     assert ask(membership, 100, requests.JOIN_GROUP).body.member_id == ""
 
 
-def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets():
+def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets() -> None:
     membership = joined_member(T0)
     membership.rejoin()
     membership.next_request(0)
@@ -377,16 +382,16 @@ def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets(
     membership.step_out()
     assert beat(membership, 0) is None
     membership.answered(0, join_answer(0, 2, "range", "leader", "me"))
-    assert membership.next_heartbeat(0).body.members[0].member_id == "me"
+    assert due(membership.next_heartbeat(0)).body.members[0].member_id == "me"
 
 
-def test_a_static_member_steps_out_in_silence():
+def test_a_static_member_steps_out_in_silence() -> None:
     membership = joined_member(T0, instance_id="i")
     membership.step_out()
     assert (beat(membership, 0), membership.state) == (None, MemberState.OUT)
 
 
-def test_a_member_that_has_stepped_out_can_leave_for_good():
+def test_a_member_that_has_stepped_out_can_leave_for_good() -> None:
     membership = joined_member(T0)
     membership.step_out()
     assert beat(membership, 0) == requests.LEAVE_GROUP
@@ -398,7 +403,9 @@ def test_a_member_that_has_stepped_out_can_leave_for_good():
 
 
 @pytest.mark.parametrize("error", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
-def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance_hears_its_answer(error):
+def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance_hears_its_answer(
+    error: ErrorCode,
+) -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
     membership.rejoin()
     ask(membership, 0, requests.JOIN_GROUP)

@@ -1,5 +1,7 @@
 """The client's guard by the metadata epoch (KIP-232): what is dropped, who is asked again and when."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.client.consumer_requests import METADATA
@@ -14,6 +16,7 @@ from reference_broker.client.metadata_cache import (
 )
 from reference_broker.client.metadata_refresher import MetadataRefresher
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.tests.group_world import due
 from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataPartition1000,
@@ -26,12 +29,12 @@ A, B, SEED = NodeAddress(0, "a", 1), NodeAddress(1, "b", 2), NodeAddress(-1, "se
 FOO0 = TopicPartition("foo", 0)
 
 
-def update(leader, epoch, leader_epoch=-1):
+def update(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataUpdate:
     topic = TopicInfo("foo", bytes(16), {0: PartitionInfo(leader, leader_epoch)})
     return MetadataUpdate((A, B), (topic,), metadata_epoch=epoch)
 
 
-def answer(leader, epoch):
+def answer(leader: int, epoch: int) -> MetadataResponse1000:
     partition = MetadataPartition1000(partition_index=0, leader_id=leader)
     return MetadataResponse1000(
         brokers=tuple(MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in (A, B)),
@@ -42,26 +45,26 @@ def answer(leader, epoch):
 
 @pytest.mark.clause("M-5")
 @pytest.mark.parametrize(("epoch", "leader"), [(4, 0), (-1, 0), (5, 1), (6, 1)])
-def test_older_metadata_is_dropped_whole_and_equal_or_newer_accepted(epoch, leader):
+def test_older_metadata_is_dropped_whole_and_equal_or_newer_accepted(epoch: int, leader: int) -> None:
     before = MetadataCache().apply(update(0, 5))
     after = before.apply(update(1, epoch))
     assert before.accepts(update(1, epoch)) is (leader == 1)
-    assert after.leader_of(FOO0).node_id == leader
+    assert after.leader_of(FOO0) == (A, B)[leader]
     assert after.metadata_epoch == max(epoch, 5)
 
 
 @pytest.mark.clause("M-11")
-def test_metadata_without_epochs_is_accepted_as_before():
+def test_metadata_without_epochs_is_accepted_as_before() -> None:
     cache = MetadataCache().apply(update(0, -1)).apply(update(1, -1))
     assert (cache.leader_of(FOO0), cache.metadata_epoch) == (B, -1)
 
 
-def test_with_the_guard_off_older_metadata_is_believed():
+def test_with_the_guard_off_older_metadata_is_believed() -> None:
     cache = MetadataCache(guards=EpochGuards(metadata_epoch=False)).apply(update(0, 5)).apply(update(1, 4))
     assert (cache.leader_of(FOO0), cache.metadata_epoch) == (B, 4)
 
 
-def test_each_guard_has_a_switch_of_its_own():
+def test_each_guard_has_a_switch_of_its_own() -> None:
     stale = update(1, 6, leader_epoch=3)
     fresh = update(0, 5, leader_epoch=4)
     assert MetadataCache().apply(fresh).apply(stale).leader_of(FOO0) == A
@@ -72,39 +75,40 @@ def test_each_guard_has_a_switch_of_its_own():
 
 
 @pytest.mark.clause("M-4")
-def test_a_drafts_answer_is_read_with_its_epoch():
+def test_a_drafts_answer_is_read_with_its_epoch() -> None:
     frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, answer(1, 12)))[4:]
-    read = MetadataUpdate.of(decode_response(METADATA, DRAFT_VERSION, frame)[1])
+    body: Any = decode_response(METADATA, DRAFT_VERSION, frame)[1]
+    read = MetadataUpdate.of(body)
     assert read == update(1, 12)
 
 
-def refresher(**more):
+def refresher(**more: Any) -> MetadataRefresher:
     return MetadataRefresher((SEED,), MetadataCache(), True, backoff_us=100, max_age_us=10_000, **more)
 
 
 @pytest.mark.clause("M-5")
-def test_a_refused_answer_is_asked_for_again_elsewhere_after_the_backoff():
+def test_a_refused_answer_is_asked_for_again_elsewhere_after_the_backoff() -> None:
     metadata = refresher()
-    assert metadata.next_request(0, ("foo",)).to == SEED
+    assert due(metadata.next_request(0, ("foo",))).to == SEED
     assert metadata.answered(0, answer(0, 5))
     metadata.done(0, True)
     metadata.want(50)
-    first = metadata.next_request(50, ("foo",)).to
+    first = due(metadata.next_request(50, ("foo",))).to
     assert not metadata.answered(60, answer(1, 4))
     assert (metadata.refused, metadata.cache.metadata_epoch) == (1, 5)
     assert metadata.next_request(159, ("foo",)) is None
-    second = metadata.next_request(160, ("foo",)).to
+    second = due(metadata.next_request(160, ("foo",))).to
     assert second != first
     assert metadata.answered(160, answer(1, 5))
 
 
 @pytest.mark.clause("M-12")
-def test_a_wanted_epoch_is_asked_for_until_it_is_reached():
+def test_a_wanted_epoch_is_asked_for_until_it_is_reached() -> None:
     metadata = refresher()
     metadata.min_metadata_epoch = 8
     asked = []
     for now, epoch in ((0, 6), (100, 7), (200, 8)):
-        asked.append(metadata.next_request(now, ()).to)
+        asked.append(due(metadata.next_request(now, ())).to)
         assert metadata.next_request(now, ()) is None
         assert metadata.answered(now, answer(0, epoch))
         metadata.done(now, True)
@@ -113,7 +117,7 @@ def test_a_wanted_epoch_is_asked_for_until_it_is_reached():
 
 
 @pytest.mark.clause("M-12")
-def test_an_equal_epoch_is_reached():
+def test_an_equal_epoch_is_reached() -> None:
     reached = []
     for epoch in (-1, 4, 5, 6):
         metadata = refresher()
@@ -122,42 +126,42 @@ def test_an_equal_epoch_is_reached():
     assert reached == [False, False, True, True]
 
 
-def test_a_source_chooses_who_is_asked():
+def test_a_source_chooses_who_is_asked() -> None:
     offered = []
 
-    def choose(known, bootstrap):
+    def choose(known: tuple[NodeAddress, ...], bootstrap: tuple[NodeAddress, ...]) -> NodeAddress:
         offered.append((known, bootstrap))
         return known[-1] if known else bootstrap[0]
 
     metadata = refresher(source=choose)
     asked = []
     for _ in range(2):
-        asked.append(metadata.next_request(0, ()).to)
+        asked.append(due(metadata.next_request(0, ())).to)
         metadata.answered(0, answer(0, 1))
         metadata.done(0, True)
         metadata.want_at_once()
     assert (asked, offered) == ([SEED, B], [((), (SEED,)), ((A, B), (SEED,))])
 
 
-def test_nodes_and_then_seeds_take_turns_after_failures():
+def test_nodes_and_then_seeds_take_turns_after_failures() -> None:
     metadata = refresher()
     metadata.next_request(0, ())
     metadata.answered(0, answer(0, 1))
     metadata.done(0, False)
     asked = []
     for turn in range(1, 5):
-        asked.append(metadata.next_request(turn * 100, ()).to)
+        asked.append(due(metadata.next_request(turn * 100, ())).to)
         metadata.failed(turn * 100)
     assert sorted(each.node_id for each in asked[:3]) == [-1, 0, 1]
 
 
 @pytest.mark.clause("M-14")
-def test_only_nodes_that_announce_the_draft_are_asked_in_it():
+def test_only_nodes_that_announce_the_draft_are_asked_in_it() -> None:
     metadata = refresher()
-    assert metadata.next_request(0, ()).api_version == DRAFT_VERSION
+    assert due(metadata.next_request(0, ())).api_version == DRAFT_VERSION
     metadata.failed(0)
     metadata.learn_drafts(SEED, False)
-    assert metadata.next_request(100, ()).api_version == 13
+    assert due(metadata.next_request(100, ())).api_version == 13
     metadata.failed(100)
     metadata.learn_drafts(SEED, True)
-    assert metadata.next_request(200, ()).api_version == DRAFT_VERSION
+    assert due(metadata.next_request(200, ())).api_version == DRAFT_VERSION

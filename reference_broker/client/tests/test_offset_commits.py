@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.offset_commit.v9.response import (
@@ -23,15 +24,19 @@ from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_requests import GroupVersions, MemberIdentity
 from reference_broker.client.offset_commits import (
     Committed,
-    CommittedOffset,
     CommittedOffsets,
     Fetched,
-    OffsetToCommit,
     may_consume,
 )
-from reference_broker.client.offset_requests import commit_request, fetch_request, fetched_offsets
+from reference_broker.client.offset_requests import (
+    CommittedOffset,
+    OffsetToCommit,
+    commit_request,
+    fetch_request,
+    fetched_offsets,
+)
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.tests.group_world import NODE, NODES, found
+from reference_broker.client.tests.group_world import NODE, NODES, due, found
 from reference_broker.wire.drafts import (
     OffsetCommitResponse1000,
     OffsetCommitResponsePartition1000,
@@ -50,22 +55,22 @@ ZERO = i32Timedelta.parse(timedelta(0))
 OFFSETS = {T0: OffsetToCommit(17, 2, 5, "note"), T1: OffsetToCommit(4)}
 
 
-def committed(*errors, draft=False):
+def committed(*errors: int, draft: bool = False) -> OffsetCommitResponse | OffsetCommitResponse1000:
     if draft:
         rows = tuple(
             OffsetCommitResponsePartition1000(partition_index=each, error_code=error)
             for each, error in enumerate(errors)
         )
         return OffsetCommitResponse1000(topics=(OffsetCommitResponseTopic1000(name="t", partitions=rows),))
-    rows = tuple(
+    released = tuple(
         OffsetCommitResponsePartition(partition_index=i32(each), error_code=ErrorCode(error))
         for each, error in enumerate(errors)
     )
-    topic = OffsetCommitResponseTopic(name=TopicName("t"), partitions=rows)
+    topic = OffsetCommitResponseTopic(name=TopicName("t"), partitions=released)
     return OffsetCommitResponse(throttle_time=ZERO, topics=(topic,))
 
 
-def fetched(*offsets, error=0, partition_error=0):
+def fetched(*offsets: int, error: int = 0, partition_error: int = 0) -> OffsetFetchResponse:
     rows = tuple(
         OffsetFetchResponsePartitions(
             partition_index=i32(each),
@@ -81,21 +86,28 @@ def fetched(*offsets, error=0, partition_error=0):
     return OffsetFetchResponse(throttle_time=ZERO, groups=(group,))
 
 
-def sent_over(api_key, version, body):
+def sent_over(api_key: int, version: int, body: object) -> Any:
     """The body as the broker sees it."""
     frame = b"".join(encode_request(api_key, version, 1, "c", body))[4:]
     return decode_request(api_key, version, memoryview(frame), read_request_header(frame)[1])
 
 
+def ended(offsets: CommittedOffsets) -> Any:
+    """What came of a commit or a fetch, which must be over."""
+    result = offsets.take_result()
+    assert result is not None
+    return result
+
+
 @pytest.fixture
-def offsets():
+def offsets() -> CommittedOffsets:
     found_one = GroupCoordinator("g", backoff_us=100)
     found_one.node = NODE
     return CommittedOffsets(found_one)
 
 
 @pytest.mark.clause("M-6")
-def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not():
+def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() -> None:
     draft = sent_over(8, 1000, commit_request(OFFSETS, ME, 1000))
     [topic] = draft.topics
     assert [(each.committed_offset, each.metadata_epoch) for each in topic.partitions] == [(17, 5), (4, -1)]
@@ -107,7 +119,7 @@ def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not():
 
 
 @pytest.mark.clause("M-9", "M-11")
-def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere():
+def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere() -> None:
     assert sent_over(9, 1000, fetch_request([T0, T1], ME, 1000)).topics[0].partition_indexes == (0, 1)
     rows = (
         OffsetFetchResponsePartition1000(partition_index=0, committed_offset=17, metadata_epoch=5, metadata="x"),
@@ -121,12 +133,14 @@ def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere():
 
 @pytest.mark.clause("M-7")
 @pytest.mark.parametrize("versions", [GroupVersions().with_metadata_epoch()])
-def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(offsets, versions):
+def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(
+    offsets: CommittedOffsets, versions: GroupVersions
+) -> None:
     offsets.coordinator.versions = versions
     offsets.commit(OFFSETS, ME, 10_000)
-    assert offsets.next_request(0).api_version == 1000
+    assert due(offsets.next_request(0)).api_version == 1000
     offsets.answered(0, committed(int(DraftError.INVALID_METADATA_EPOCH), 0, draft=True))
-    result = offsets.take_result()
+    result = ended(offsets)
     assert result == Committed(
         OFFSETS, {T0: DraftError.INVALID_METADATA_EPOCH, T1: ErrorCode.none}, ME, ErrorCode.none, 1000
     )
@@ -135,65 +149,67 @@ def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(off
 
 
 @pytest.mark.parametrize("error", [14, 7, 19])
-def test_a_commit_is_retried_for_the_partitions_that_need_it(offsets, error):
+def test_a_commit_is_retried_for_the_partitions_that_need_it(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
     offsets.answered(0, committed(0, error))
     assert (offsets.next_request(99), offsets.wake_at_us) == (None, 100)
-    [topic] = offsets.next_request(100).body.topics
+    [topic] = due(offsets.next_request(100)).body.topics
     assert [each.partition_index for each in topic.partitions] == [1]
     offsets.answered(100, committed(0, 0))
-    assert offsets.take_result().succeeded
+    assert ended(offsets).succeeded
 
 
 @pytest.mark.parametrize("lost", [15, 16, None])
-def test_a_commit_follows_its_coordinator(offsets, lost):
+def test_a_commit_follows_its_coordinator(offsets: CommittedOffsets, lost: int | None) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
-    assert offsets.next_request(0).to == NODE
+    assert due(offsets.next_request(0)).to == NODE
     if lost is None:
         offsets.failed(0)
     else:
         offsets.answered(0, committed(lost, lost))
-    assert offsets.next_request(100).api_key == requests.FIND_COORDINATOR
+    assert due(offsets.next_request(100)).api_key == requests.FIND_COORDINATOR
     offsets.answered(100, found(NODES[1]))
     again = offsets.next_request(100)
-    assert (again.to, len(again.body.topics[0].partitions)) == (NODES[1], 2)
+    assert (due(again).to, len(due(again).body.topics[0].partitions)) == (NODES[1], 2)
 
 
-def test_a_commit_ends_at_its_deadline_not_knowing(offsets):
+def test_a_commit_ends_at_its_deadline_not_knowing(offsets: CommittedOffsets) -> None:
     offsets.commit(OFFSETS, ME, 500)
     offsets.next_request(0)
     offsets.failed(400)
     assert offsets.next_request(500) is None
-    assert offsets.take_result().errors == {T0: ErrorCode.request_timed_out, T1: ErrorCode.request_timed_out}
+    assert ended(offsets).errors == {T0: ErrorCode.request_timed_out, T1: ErrorCode.request_timed_out}
 
 
 @pytest.mark.parametrize("error", [25, 22, 27, 82])
-def test_what_the_group_says_ends_a_commit_and_is_named(offsets, error):
+def test_what_the_group_says_ends_a_commit_and_is_named(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
     offsets.answered(0, committed(error, error))
-    result = offsets.take_result()
+    result = ended(offsets)
     assert (result.group_error, result.succeeded, result.asked_as) == (known_error(error), False, ME)
 
 
-def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets):
+def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets: CommittedOffsets) -> None:
     offsets.commit({}, ME, 10)
-    assert offsets.take_result().succeeded
+    assert ended(offsets).succeeded
     offsets.fetch([], ME, 10)
     assert offsets.take_result() == Fetched({}, ErrorCode.none, ME)
 
 
-def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets):
+def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets: CommittedOffsets) -> None:
     offsets.fetch([T0, T1], ME, 10_000)
-    assert offsets.next_request(0).body.require_stable
+    assert due(offsets.next_request(0)).body.require_stable
     offsets.answered(0, fetched(17))
     result = offsets.take_result()
     assert result == Fetched({T0: CommittedOffset(17, 7), T1: CommittedOffset(-1)}, ErrorCode.none, ME, 9)
 
 
 @pytest.mark.parametrize(("error", "partition_error"), [(14, 0), (16, 0), (0, 88)])
-def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(offsets, error, partition_error):
+def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(
+    offsets: CommittedOffsets, error: int, partition_error: int
+) -> None:
     offsets.fetch([T0], ME, 10_000)
     offsets.next_request(0)
     offsets.answered(0, fetched(1, error=error, partition_error=partition_error))
@@ -201,28 +217,28 @@ def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(
     assert offsets.next_request(100) is not None
 
 
-def test_one_findcoordinator_serves_all_who_wait_for_it():
+def test_one_findcoordinator_serves_all_who_wait_for_it() -> None:
     shared = GroupCoordinator("g")
     first, second = CommittedOffsets(shared), CommittedOffsets(shared)
     first.commit(OFFSETS, ME, 10_000)
     second.fetch([T0], ME, 10_000)
-    assert first.next_request(0).api_key == requests.FIND_COORDINATOR
+    assert due(first.next_request(0)).api_key == requests.FIND_COORDINATOR
     assert second.next_request(0) is None
     first.answered(0, found())
-    assert second.next_request(0).api_key == requests.OFFSET_FETCH
+    assert due(second.next_request(0)).api_key == requests.OFFSET_FETCH
 
 
-def test_a_group_that_may_not_be_asked_for_ends_the_operation(offsets):
+def test_a_group_that_may_not_be_asked_for_ends_the_operation(offsets: CommittedOffsets) -> None:
     offsets.coordinator.node = None
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
     offsets.answered(0, found(error=30))
     offsets.next_request(0)
-    assert offsets.take_result().group_error is ErrorCode.group_authorization_failed
+    assert ended(offsets).group_error is ErrorCode.group_authorization_failed
 
 
 @pytest.mark.clause("M-10", "M-11")
-def test_consuming_waits_for_the_epoch_of_every_partition():
+def test_consuming_waits_for_the_epoch_of_every_partition() -> None:
     old, new = CommittedOffset(1, metadata_epoch=-1), CommittedOffset(1, metadata_epoch=5)
     assert may_consume(-1, [old, old])
     assert not may_consume(4, [old, new])
@@ -230,5 +246,5 @@ def test_consuming_waits_for_the_epoch_of_every_partition():
     assert may_consume(-1, [])
 
 
-def test_identities_differ_by_generation():
+def test_identities_differ_by_generation() -> None:
     assert replace(ME, generation_id=4) != ME

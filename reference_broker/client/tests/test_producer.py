@@ -3,24 +3,24 @@
 import pytest
 
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.producer import MAX_SEQUENCE, Next, ProducerState, advance
+from reference_broker.client.producer import MAX_SEQUENCE, Batch, Next, ProducerState, advance
 
 FOO0, FOO1 = TopicPartition("foo", 0), TopicPartition("foo", 1)
 
 
-def ready(max_in_flight=1):
+def ready(max_in_flight: int = 1) -> ProducerState:
     state = ProducerState(max_in_flight)
     state.assign(9, 0)
     return state
 
 
-def sent(state, where=FOO0, count=3):
+def sent(state: ProducerState, where: TopicPartition = FOO0, count: int = 3) -> Batch:
     batch = state.add(where, count)
     state.sent(batch)
     return batch
 
 
-def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero():
+def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero() -> None:
     state = ready(5)
     assert [state.add(FOO0, 3).base_sequence for _ in range(3)] == [0, 3, 6]
     assert state.add(FOO1, 1).base_sequence == 0
@@ -28,7 +28,7 @@ def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero():
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit):
+def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit: int) -> None:
     state = ready(limit)
     batches = [state.add(FOO0, 1) for _ in range(limit)]
     assert not state.can_add(FOO0)
@@ -38,13 +38,13 @@ def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit):
     assert state.can_add(FOO0)
 
 
-def test_more_than_five_in_flight_are_refused():
+def test_more_than_five_in_flight_are_refused() -> None:
     with pytest.raises(AssertionError, match="not 1 to 5"):
         ProducerState(6)
 
 
 @pytest.mark.parametrize("error", [0, 46])
-def test_written_and_written_before_are_both_done(error):
+def test_written_and_written_before_are_both_done(error: int) -> None:
     state = ready()
     batch = sent(state)
     assert state.answered(batch, error, 40) is Next.DONE
@@ -56,7 +56,7 @@ def test_written_and_written_before_are_both_done(error):
     ("error", "what"),
     [(6, Next.RETRY_ELSEWHERE), (3, Next.RETRY_ELSEWHERE), (19, Next.RETRY), (7, Next.RETRY), (20, Next.RETRY)],
 )
-def test_a_retried_batch_keeps_its_sequence(error, what):
+def test_a_retried_batch_keeps_its_sequence(error: int, what: Next) -> None:
     state = ready()
     batch = sent(state)
     assert state.answered(batch, error, -1) is what
@@ -64,14 +64,14 @@ def test_a_retried_batch_keeps_its_sequence(error, what):
     assert state.open_batches(FOO0) == (batch,)
 
 
-def test_a_refused_batch_that_was_never_lost_failed_for_sure():
+def test_a_refused_batch_that_was_never_lost_failed_for_sure() -> None:
     state = ready()
     assert state.answered(sent(state), 10, -1) is Next.FAILED
     assert state.needs_producer_id, "its sequence is missing now"
 
 
 @pytest.mark.parametrize("error", [45, 47, 59, 10])
-def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error):
+def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error: int) -> None:
     state = ready()
     batch = sent(state)
     assert state.lost(batch) is Next.RETRY_ELSEWHERE
@@ -79,7 +79,7 @@ def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error):
     assert state.needs_producer_id
 
 
-def test_a_timeout_answered_by_the_broker_counts_as_perhaps_written():
+def test_a_timeout_answered_by_the_broker_counts_as_perhaps_written() -> None:
     state = ready()
     batch = sent(state)
     state.answered(batch, 7, -1)
@@ -87,7 +87,7 @@ def test_a_timeout_answered_by_the_broker_counts_as_perhaps_written():
 
 
 @pytest.mark.clause("P-5")
-def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_id():
+def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_id() -> None:
     state = ready()
     state.answered(sent(state), 0, 0)
     batch = sent(state)
@@ -99,7 +99,7 @@ def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_i
     assert state.add(FOO1, 1).base_sequence == 0
 
 
-def test_a_batch_out_of_order_behind_one_being_retried_waits_for_it():
+def test_a_batch_out_of_order_behind_one_being_retried_waits_for_it() -> None:
     state = ready(5)
     first, second = sent(state), sent(state)
     assert state.answered(first, 6, -1) is Next.RETRY_ELSEWHERE
@@ -107,7 +107,7 @@ def test_a_batch_out_of_order_behind_one_being_retried_waits_for_it():
     assert state.open_batches(FOO0) == (first, second)
 
 
-def test_giving_up_before_any_attempt_is_a_failure_and_keeps_nothing_open():
+def test_giving_up_before_any_attempt_is_a_failure_and_keeps_nothing_open() -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     assert state.give_up(batch) is Next.FAILED
@@ -115,7 +115,7 @@ def test_giving_up_before_any_attempt_is_a_failure_and_keeps_nothing_open():
     assert state.needs_producer_id, "its sequence is missing now"
 
 
-def test_without_idempotence_batches_carry_nothing_and_lost_ones_are_not_sent_again():
+def test_without_idempotence_batches_carry_nothing_and_lost_ones_are_not_sent_again() -> None:
     state = ProducerState(idempotent=False)
     assert not state.needs_producer_id
     batch = sent(state)

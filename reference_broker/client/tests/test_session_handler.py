@@ -1,21 +1,33 @@
 """The contract of KIP-227's client side, case by case as Apache Kafka's own FetchSessionHandler keeps it."""
 
+from typing import Any
+
 import pytest
 
+from reference_broker.client.fetch_plan import FetchPlan
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import MAX_EPOCH, FetchSessionHandler, Wanted, next_epoch
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    ForgottenTopic,
+    PartitionData,
+)
 
 FOO_ID, BAR_ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16, bytes([3]) * 16
 FOO0, FOO1, BAR0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
 IDS = {"foo": FOO_ID, "bar": BAR_ID}
 
 
-def wanted(*partitions, offset=0, ids=IDS):
+def wanted(*partitions: TopicPartition, offset: int = 0, ids: dict[str, bytes] = IDS) -> dict[TopicPartition, Wanted]:
     return {each: Wanted(ids.get(each.topic, NO_TOPIC_ID), offset, 1000) for each in partitions}
 
 
-def response(session_id, *partitions, error=0, ids=IDS, throttle=0):
+def response(
+    session_id: int, *partitions: TopicPartition, error: int = 0, ids: dict[str, bytes] = IDS, throttle: int = 0
+) -> FetchResponse:
     topics = [
         FetchTopicResponse(each.topic, ids.get(each.topic, NO_TOPIC_ID), [PartitionData(each.partition, 0, 5)])
         for each in partitions
@@ -23,7 +35,7 @@ def response(session_id, *partitions, error=0, ids=IDS, throttle=0):
     return FetchResponse(error, session_id, topics, throttle)
 
 
-def opened(*partitions, session_id=123, ids=IDS):
+def opened(*partitions: TopicPartition, session_id: int = 123, ids: dict[str, bytes] = IDS) -> FetchSessionHandler:
     """A handler whose session holds these partitions; its next request is incremental with epoch 1."""
     handler = FetchSessionHandler()
     handler.build(wanted(*partitions, ids=ids))
@@ -31,12 +43,12 @@ def opened(*partitions, session_id=123, ids=IDS):
     return handler
 
 
-def forgotten(plan):
+def forgotten(plan: FetchPlan) -> list[TopicPartition]:
     return [where for where, _ in plan.to_forget]
 
 
 @pytest.mark.clause("F-5", "FetchSessionHandlerTest.testSessionless")
-def test_without_a_session_from_the_broker_each_request_is_full_with_all_partitions():
+def test_without_a_session_from_the_broker_each_request_is_full_with_all_partitions() -> None:
     handler = FetchSessionHandler()
     for _ in range(3):
         plan = handler.build(wanted(FOO0, FOO1))
@@ -45,7 +57,7 @@ def test_without_a_session_from_the_broker_each_request_is_full_with_all_partiti
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testDoubleBuild")
-def test_building_twice_without_an_answer_is_refused():
+def test_building_twice_without_an_answer_is_refused() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     with pytest.raises(AssertionError, match="in flight"):
@@ -53,7 +65,7 @@ def test_building_twice_without_an_answer_is_refused():
 
 
 @pytest.mark.clause("F-12", "FetchSessionHandlerTest.testIncrementals")
-def test_incremental_requests_name_only_what_changed_or_is_new():
+def test_incremental_requests_name_only_what_changed_or_is_new() -> None:
     handler = opened(FOO0, FOO1)
     plan = handler.build({**wanted(FOO0), **wanted(FOO1, offset=10), **wanted(BAR0)})
     assert (plan.session_id, plan.session_epoch) == (123, 1)
@@ -68,10 +80,11 @@ def test_incremental_requests_name_only_what_changed_or_is_new():
 @pytest.mark.parametrize(
     "field", ["fetch_offset", "max_bytes", "current_leader_epoch", "last_fetched_epoch", "log_start_offset"]
 )
-def test_a_change_of_any_field_names_the_partition_again(field):
+def test_a_change_of_any_field_names_the_partition_again(field: str) -> None:
     handler = opened(FOO0, FOO1)
     changed = wanted(FOO0, FOO1)
-    changed[FOO0] = changed[FOO0]._replace(**{field: 77})
+    new: dict[str, Any] = {field: 77}
+    changed[FOO0] = changed[FOO0]._replace(**new)
     plan = handler.build(changed)
     assert list(plan.to_send) == [FOO0]
     [topic] = plan.request(17, 500, 1, 1000).topics
@@ -92,7 +105,7 @@ def test_a_change_of_any_field_names_the_partition_again(field):
     "FetchSessionHandlerTest.testFindMissing",
     "FetchSessionHandlerTest.testIncrementalPartitionRemoval",
 )
-def test_removed_partitions_are_forgotten_once():
+def test_removed_partitions_are_forgotten_once() -> None:
     handler = opened(FOO0, FOO1, BAR0)
     plan = handler.build(wanted(FOO1))
     assert forgotten(plan) == [FOO0, BAR0]
@@ -104,7 +117,7 @@ def test_removed_partitions_are_forgotten_once():
 
 
 @pytest.mark.clause("F-9", "F-11", "FetchSessionHandlerTest.testIncrementalPartitionRemoval")
-def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id():
+def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0))
     assert handler.handle_response(response(0, error=70)).problem == "top-level error 70"
@@ -120,7 +133,7 @@ def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id():
     "FetchSessionHandlerTest.testTopLevelErrorResetsMetadata",
 )
 @pytest.mark.parametrize("error", [71, 106, -1, 3])
-def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(error):
+def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(error: int) -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(0, error=error)).problem
@@ -129,7 +142,7 @@ def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(err
 
 
 @pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostAnswer")
-def test_after_a_lost_answer_the_session_is_closed_and_made_anew():
+def test_after_a_lost_answer_the_session_is_closed_and_made_anew() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0, offset=5))
     handler.handle_lost()
@@ -138,7 +151,7 @@ def test_after_a_lost_answer_the_session_is_closed_and_made_anew():
 
 
 @pytest.mark.clause("F-3")
-def test_epochs_count_up_and_wrap_to_one():
+def test_epochs_count_up_and_wrap_to_one() -> None:
     assert [next_epoch(each) for each in (0, 1, MAX_EPOCH - 1, MAX_EPOCH, -1)] == [1, 2, MAX_EPOCH, 1, -1]
     handler = opened(FOO0)
     handler.session_epoch = MAX_EPOCH
@@ -152,7 +165,7 @@ def test_epochs_count_up_and_wrap_to_one():
     "FetchSessionHandlerTest.testIdUsageWithAllForgottenPartitions",
     "FetchSessionHandler.afterAnIncrementalAnswerWithId0",
 )
-def test_a_session_emptied_by_forgetting_ends_with_id_zero():
+def test_a_session_emptied_by_forgetting_ends_with_id_zero() -> None:
     handler = opened(FOO0)
     plan = handler.build({})
     assert forgotten(plan) == [FOO0]
@@ -162,7 +175,7 @@ def test_a_session_emptied_by_forgetting_ends_with_id_zero():
 
 
 @pytest.mark.clause("F-8")
-def test_a_closing_request_is_full_and_opens_no_session():
+def test_a_closing_request_is_full_and_opens_no_session() -> None:
     handler = opened(FOO0)
     handler.close_session()
     plan = handler.build(wanted(FOO0))
@@ -170,7 +183,7 @@ def test_a_closing_request_is_full_and_opens_no_session():
 
 
 @pytest.mark.clause("F-4")
-def test_a_sessionless_fetcher_always_sends_minus_one_and_everything():
+def test_a_sessionless_fetcher_always_sends_minus_one_and_everything() -> None:
     handler = FetchSessionHandler(sessionless=True)
     for lost in (False, True, False):
         plan = handler.build(wanted(FOO0, FOO1))
@@ -182,7 +195,7 @@ def test_a_sessionless_fetcher_always_sends_minus_one_and_everything():
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testTopicIdReplaced")
-def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new():
+def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new() -> None:
     handler = opened(FOO0, BAR0)
     plan = handler.build(wanted(FOO0, BAR0, ids={"foo": OTHER_ID, "bar": BAR_ID}))
     assert plan.to_forget == ((FOO0, FOO_ID),)
@@ -191,7 +204,7 @@ def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new(
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testOkToAddNewIdAfterTopicRemovedFromSession")
-def test_a_topic_made_again_after_it_left_the_session_is_new():
+def test_a_topic_made_again_after_it_left_the_session_is_new() -> None:
     handler = opened(FOO0, BAR0)
     handler.build(wanted(BAR0))
     handler.handle_response(response(123))
@@ -204,7 +217,7 @@ def test_a_topic_made_again_after_it_left_the_session_is_new():
     "FetchSessionHandlerTest.testIdUsageRevokedOnIdDowngrade",
     "FetchSessionHandlerTest.testSessionEpochWhenMixedUsageOfTopicIDs",
 )
-def test_topic_ids_are_used_only_if_all_topics_have_one():
+def test_topic_ids_are_used_only_if_all_topics_have_one() -> None:
     handler = FetchSessionHandler()
     mixed = handler.build(wanted(FOO0, BAR0, ids={"foo": FOO_ID}))
     assert (mixed.uses_topic_ids, mixed.version(17)) == (False, 12)
@@ -218,7 +231,7 @@ def test_topic_ids_are_used_only_if_all_topics_have_one():
     assert (revoked.session_id, revoked.session_epoch, revoked.uses_topic_ids) == (1, 2, False)
 
 
-def test_answers_are_read_by_topic_id():
+def test_answers_are_read_by_topic_id() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     handled = handler.handle_response(FetchResponse(0, 9, [FetchTopicResponse("", FOO_ID, [PartitionData(0, 0, 5)])]))
@@ -233,7 +246,9 @@ def test_answers_are_read_by_topic_id():
     ("answered", "told"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
 )
 @pytest.mark.parametrize("ids", [IDS, {}], ids=["by topic ID", "by name"])
-def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(answered, told, ids):
+def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(
+    answered: tuple[TopicPartition, ...], told: str, ids: dict[str, bytes]
+) -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0, FOO1, ids=ids))
     handled = handler.handle_response(response(55, *answered, ids=ids))
@@ -243,7 +258,7 @@ def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(answered, told
 
 
 @pytest.mark.clause("F-20")
-def test_an_incremental_answer_may_leave_out_partitions_but_not_bring_others():
+def test_an_incremental_answer_may_leave_out_partitions_but_not_bring_others() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(123, FOO1)).problem is None
@@ -254,7 +269,7 @@ def test_an_incremental_answer_may_leave_out_partitions_but_not_bring_others():
     assert (handler.session_id, handler.session_epoch) == (123, 0)
 
 
-def test_a_forgotten_partition_in_an_answer_is_unrequested_and_still_shown():
+def test_a_forgotten_partition_in_an_answer_is_unrequested_and_still_shown() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO1))
     handled = handler.handle_response(response(123, FOO0))
@@ -262,7 +277,7 @@ def test_a_forgotten_partition_in_an_answer_is_unrequested_and_still_shown():
     assert [where for where, _ in handled.partitions] == [FOO0]
 
 
-def test_an_answer_with_another_session_id_is_not_taken():
+def test_an_answer_with_another_session_id_is_not_taken() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
     assert "another one" in str(handler.handle_response(response(124, FOO0)).problem)
@@ -270,14 +285,14 @@ def test_an_answer_with_another_session_id_is_not_taken():
 
 
 @pytest.mark.clause("FetchSessionHandler.afterAnEmptyThrottledFullAnswer")
-def test_an_empty_throttled_full_answer_is_no_problem_and_starts_over():
+def test_an_empty_throttled_full_answer_is_no_problem_and_starts_over() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     assert handler.handle_response(response(0, throttle=10)).problem is None
     assert (handler.session_id, handler.session_epoch) == (0, 0)
 
 
-def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch():
+def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     assert not handler.presume_processed()
@@ -289,21 +304,24 @@ def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch():
 
 
 @pytest.mark.parametrize(("version", "said"), [(12, ("foo", NO_TOPIC_ID)), (13, ("", FOO_ID))])
-def test_a_request_says_of_topics_only_what_its_version_carries(version, said):
+def test_a_request_says_of_topics_only_what_its_version_carries(version: int, said: tuple[str, bytes]) -> None:
     handler = opened(FOO0, FOO1)
     request = handler.build(wanted(FOO1, offset=5)).request(version, 1, 1, 1)
-    assert [(each.topic, each.topic_id) for each in (*request.topics, *request.forgotten)] == [said, said]
+    topics: list[FetchTopic | ForgottenTopic] = [*request.topics, *request.forgotten]
+    assert [(each.topic, each.topic_id) for each in topics] == [said, said]
 
 
-def test_each_request_is_a_new_value():
+def test_each_request_is_a_new_value() -> None:
     plan = FetchSessionHandler().build(wanted(FOO0))
     first, second = plan.request(17, 1, 1, 1), plan.request(17, 1, 1, 1)
     assert first == second
-    first.topics[0].partitions.clear()
+    partitions = first.topics[0].partitions
+    assert isinstance(partitions, list)
+    partitions.clear()
     assert second.topics[0].partitions
 
 
-def test_answers_of_versions_without_topic_ids_are_read_by_name():
+def test_answers_of_versions_without_topic_ids_are_read_by_name() -> None:
     handler = FetchSessionHandler()
     plan = handler.build(wanted(FOO0))
     assert plan.version(11) == 11
@@ -311,7 +329,7 @@ def test_answers_of_versions_without_topic_ids_are_read_by_name():
     assert [where for where, _ in handled.partitions] == [FOO0]
 
 
-def test_a_topic_id_that_the_session_does_not_hold_is_unrequested():
+def test_a_topic_id_that_the_session_does_not_hold_is_unrequested() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
     handled = handler.handle_response(response(123, FOO0, ids={"foo": OTHER_ID}))

@@ -12,7 +12,7 @@ from reference_broker.configuration.broker_config import (
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 
 
-def test_defaults_are_kafkas_unless_the_table_says_why():
+def test_defaults_are_kafkas_unless_the_table_says_why() -> None:
     config = BrokerConfig()
     assert config.max_incremental_fetch_session_cache_slots == 1000
     assert config.producer_id_expiration_ms == 86_400_000
@@ -20,7 +20,7 @@ def test_defaults_are_kafkas_unless_the_table_says_why():
     assert all(name in BROKER_KEYS and why for name, why in DIFFERENT_DEFAULTS.items())
 
 
-def test_given_keys_are_remembered_in_a_fixed_order():
+def test_given_keys_are_remembered_in_a_fixed_order() -> None:
     config = BrokerConfig.parse({"num.partitions": " 4 ", "fetch.max.bytes": "2048"})
     assert (config.num_partitions, config.given) == (4, ("fetch.max.bytes", "num.partitions"))
     given = [(key.name, value) for key, value, was_given in config.describe() if was_given]
@@ -36,7 +36,7 @@ def test_given_keys_are_remembered_in_a_fixed_order():
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_finer_unit_wins(pairs, retention_ms):
+def test_the_finer_unit_wins(pairs: dict[str, str], retention_ms: int) -> None:
     assert BrokerConfig.parse(pairs).log_retention_ms == retention_ms
 
 
@@ -71,7 +71,7 @@ def test_the_finer_unit_wins(pairs, retention_ms):
         ),
     ],
 )
-def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs, sentence):
+def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.parse(pairs)
     assert str(refused.value) == sentence
@@ -88,7 +88,7 @@ def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs, sent
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(pairs, names):
+def test_settings_that_contradict_each_other_are_refused(pairs: dict[str, str], names: str) -> None:
     with pytest.raises(ConfigError, match=f"{names} is .* lower it"):
         BrokerConfig.parse(pairs)
 
@@ -97,11 +97,11 @@ def test_settings_that_contradict_each_other_are_refused(pairs, names):
     ("text", "address"),
     [("PLAINTEXT://h.example:19092", ("h.example", 19092)), ("[::1]:5", ("::1", 5)), ("", None)],
 )
-def test_the_advertised_address_is_host_and_port(text, address):
+def test_the_advertised_address_is_host_and_port(text: str, address: tuple[str, int] | None) -> None:
     assert BrokerConfig.parse({"advertised.listeners": text}).advertised() == address
 
 
-def test_a_topics_log_settings_are_its_own_over_the_brokers():
+def test_a_topics_log_settings_are_its_own_over_the_brokers() -> None:
     config = BrokerConfig.parse({"log.segment.bytes": "5000", "crucible.unknown.producer.id.policy": "accept"})
     log_config = config.log_config({"retention.ms": "7", "cleanup.policy": "compact, delete"})
     assert (log_config.segment_bytes, log_config.retention_ms) == (5000, 7)
@@ -110,13 +110,13 @@ def test_a_topics_log_settings_are_its_own_over_the_brokers():
     assert config.topic_defaults().segment_bytes == 5000
 
 
-def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default():
+def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default() -> None:
     assert set(BROKER_SYNONYMS) == set(TOPIC_KEYS)
     for topic_name, broker_name in BROKER_SYNONYMS.items():
         topic_key, broker_key = TOPIC_KEYS[topic_name], BROKER_KEYS[broker_name]
         assert (topic_key.kind, topic_key.default) == (broker_key.kind, broker_key.default)
 
 
-def test_topic_settings_that_contradict_each_other_are_refused():
+def test_topic_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9, above"):
         parse_topic_configs({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})

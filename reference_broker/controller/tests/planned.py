@@ -1,18 +1,20 @@
 """Plans a change by itself, without a controller: the situation is whatever the test says."""
 
+from collections.abc import Iterable
 from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.operations import planned
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import Change, Situation, Spend
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage
+from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
+from reference_broker.metadata.records import MetadataRecord
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import run
 from reference_broker.quorum.offset_and_epoch import NOWHERE
 
 
-def brokers(*broker_ids, fenced=()):
+def brokers(*broker_ids: int, fenced: tuple[int, ...] = ()) -> MetadataImage:
     """An image with brokers only. Each one's epoch is its ID."""
     delta = MetadataDelta(EMPTY_IMAGE)
     for broker_id in broker_ids:
@@ -20,14 +22,21 @@ def brokers(*broker_ids, fenced=()):
     return delta.build(NOWHERE)
 
 
-def after(image, records):
+def after(image: MetadataImage, records: Iterable[MetadataRecord]) -> MetadataImage:
     delta = MetadataDelta(image)
     for record in records:
         replay(delta, record)
     return delta.build(NOWHERE)
 
 
-def situation(latest, *, published=None, spend=lambda _: False, seed=0, **config):
+def situation(
+    latest: MetadataImage,
+    *,
+    published: MetadataImage | None = None,
+    spend: Spend = lambda _: False,
+    seed: int = 0,
+    **config: str,
+) -> Situation:
     return Situation(
         latest=latest,
         published=latest if published is None else published,
@@ -39,11 +48,11 @@ def situation(latest, *, published=None, spend=lambda _: False, seed=0, **config
     )
 
 
-def records_of(change, where):
+def records_of(change: Change[object], where: Situation) -> list[MetadataRecord]:
     return list(run(planned(lambda: change.plan(where))))
 
 
-def slices_of(change, latest):
+def slices_of(change: Change[object], latest: MetadataImage) -> int:
     """How many events the plan takes where each has time for one entry only."""
     plan, count = change.plan(situation(latest, spend=lambda _: True)), 1
     for _ in plan:

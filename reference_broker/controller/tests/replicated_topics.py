@@ -2,7 +2,9 @@
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
 from reference_broker.controller.planning.registration import Registration
-from reference_broker.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
+from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id
 
 
@@ -18,15 +20,15 @@ class Brokers:
             self.beat(broker_id)
 
     @property
-    def image(self):
+    def image(self) -> MetadataImage:
         return self.world.controller.image
 
-    def restart(self, broker_id, rack=None):
+    def restart(self, broker_id: int, rack: str | None = None) -> None:
         """Registered by a new incarnation, fenced."""
         self.ask_to_register(broker_id, rack)
         self.world.settle()
 
-    def ask_to_register(self, broker_id, rack=None):
+    def ask_to_register(self, broker_id: int, rack: str | None = None) -> None:
         self.incarnations += 1
         wanted = Registration(
             broker_id,
@@ -38,13 +40,15 @@ class Brokers:
             (),
         )
 
-        def registered(outcome):
+        def registered(outcome: int | Refusal) -> None:
             assert isinstance(outcome, int), outcome
             self.epochs[broker_id] = outcome
 
         self.world.controller.register_broker(wanted, registered)
 
-    def beat(self, broker_id, *, offset=None, fence=False, shut_down=False) -> HeartbeatAnswer:
+    def beat(
+        self, broker_id: int, *, offset: int | None = None, fence: bool = False, shut_down: bool = False
+    ) -> HeartbeatAnswer:
         offset = self.image.provenance.offset if offset is None else offset
         answer = self.world.controller.heartbeats.heartbeat(
             Heartbeat(broker_id, self.epochs[broker_id], offset, fence, shut_down)
@@ -53,8 +57,8 @@ class Brokers:
         self.world.settle()
         return answer
 
-    def create(self, name, *assignments, number=1, **configs):
-        records = [TopicRecord(name=name, topic_id=topic_id(number))]
+    def create(self, name: str, *assignments: tuple[int, ...], number: int = 1, **configs: str) -> None:
+        records: list[MetadataRecord] = [TopicRecord(name=name, topic_id=topic_id(number))]
         records += (
             ConfigRecord(resource_type=2, resource_name=name, name=key.replace("_", "."), value=value)
             for key, value in configs.items()
@@ -75,13 +79,13 @@ class Brokers:
         self.world.controller.submit(lambda: records, lambda _: None)
         self.world.settle()
 
-    def states(self, name="t"):
+    def states(self, name: str = "t") -> list[tuple[int, tuple[int, ...], int, int]]:
         """(leader, ISR, leader epoch, partition epoch) of each partition."""
         return [
             (one.leader, one.isr, one.leader_epoch, one.partition_epoch) for one in self.image.topics[name].partitions
         ]
 
-    def pass_time(self, milliseconds, *beating):
+    def pass_time(self, milliseconds: int, *beating: int) -> None:
         """In steps of two seconds, with a heartbeat of each of ``beating`` before each."""
         for _ in range(milliseconds // 2000):
             for broker_id in beating:

@@ -8,7 +8,7 @@ from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.records import FeatureLevelRecord
 
 
-def level(version):
+def level(version: int) -> tuple[FeatureLevelRecord, ...]:
     return (FeatureLevelRecord(name="metadata.version", feature_level=version),)
 
 
@@ -23,7 +23,9 @@ def level(version):
         (MetadataImage(features={"metadata.version": 12}), False, 25, Activation(None, (), False)),
     ],
 )
-def test_each_end_of_the_log_gets_its_first_records(image, in_transaction, configured, expected):
+def test_each_end_of_the_log_gets_its_first_records(
+    image: MetadataImage, in_transaction: bool, configured: int, expected: Activation
+) -> None:
     assert activation(image, in_transaction, configured) == expected
 
 
@@ -31,6 +33,6 @@ def test_each_end_of_the_log_gets_its_first_records(image, in_transaction, confi
 @pytest.mark.parametrize(
     ("image", "configured"), [(EMPTY_IMAGE, 12), (MetadataImage(features={"metadata.version": 12}), 25)]
 )
-def test_an_open_transaction_below_the_level_that_has_them_is_a_fault(image, configured):
+def test_an_open_transaction_below_the_level_that_has_them_is_a_fault(image: MetadataImage, configured: int) -> None:
     with pytest.raises(MetadataFault, match=r"metadata.version 12 does not allow"):
         activation(image, True, configured)

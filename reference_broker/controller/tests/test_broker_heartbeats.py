@@ -1,6 +1,7 @@
 """Sessions of brokers: fencing, unfencing, controlled shutdown, and nobody fenced by the controller's own slowness."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -10,29 +11,43 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
 from reference_broker.controller.planning.registration import Registration, registration_problem
 from reference_broker.controller.refusal import Refusal
-from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
+from reference_broker.wire.errors import Error, ErrorCode
 
 SESSION_MS = 9000
 
 
-def registration(broker_id, incarnation=b"i" * 16, cluster_id="cluster", features=(("metadata.version", 1, 25),)):
+def registration(
+    broker_id: int,
+    incarnation: bytes = b"i" * 16,
+    cluster_id: str = "cluster",
+    features: tuple[tuple[str, int, int], ...] = (("metadata.version", 1, 25),),
+) -> Registration:
     return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())
 
 
-def register(world, broker_id, incarnation=b"i" * 16):
+def register(world: MetadataWorld, broker_id: int, incarnation: bytes = b"i" * 16) -> int:
     """Its epoch."""
-    epochs = []
+    epochs: list[int | Refusal] = []
     world.controller.register_broker(registration(broker_id, incarnation), epochs.append)
     world.settle()
+    assert isinstance(epochs[0], int)
     return epochs[0]
 
 
-def beat(world, broker_id, epoch, *, offset=10**6, fence=False, shut_down=False):
+def beat(
+    world: MetadataWorld,
+    broker_id: int,
+    epoch: int,
+    *,
+    offset: int = 10**6,
+    fence: bool = False,
+    shut_down: bool = False,
+) -> HeartbeatAnswer | Refusal:
     return world.controller.heartbeats.heartbeat(Heartbeat(broker_id, epoch, offset, fence, shut_down))
 
 
-def unfenced(*broker_ids, **config):
+def unfenced(*broker_ids: int, **config: str) -> tuple[MetadataWorld, dict[int, int]]:
     world = started(**config)
     epochs = {}
     for broker_id in broker_ids:
@@ -42,16 +57,16 @@ def unfenced(*broker_ids, **config):
     return world, epochs
 
 
-def fenced(world):
+def fenced(world: MetadataWorld) -> list[int]:
     return [broker_id for broker_id, broker in sorted(world.controller.image.brokers.items()) if broker.fenced]
 
 
-def pass_time(world, milliseconds):
+def pass_time(world: MetadataWorld, milliseconds: int) -> None:
     world.ports.advance(milliseconds)
     world.settle()
 
 
-def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_registration():
+def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_registration() -> None:
     world = started()
     epoch = register(world, 7)
     assert beat(world, 7, epoch, fence=True) == HeartbeatAnswer(True, True, False)
@@ -65,7 +80,7 @@ def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_re
     assert world.ports.told("broker_unfenced") == [{"broker": 7}]
 
 
-def test_unknown_brokers_and_old_epochs_are_refused():
+def test_unknown_brokers_and_old_epochs_are_refused() -> None:
     world, epochs = unfenced(7)
     assert _error(beat(world, 8, 1)) is ErrorCode.stale_broker_epoch
     again = register(world, 7, b"j" * 16)
@@ -75,7 +90,7 @@ def test_unknown_brokers_and_old_epochs_are_refused():
     assert _error(beat(world, 7, again)) is ErrorCode.not_controller
 
 
-def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent():
+def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent() -> None:
     world, _ = unfenced(7)
     world.controller.heartbeats.forget(7)
     world.ports.advance(SESSION_MS)
@@ -83,12 +98,12 @@ def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent():
     assert fenced(world) == [7]
 
 
-def _error(answer):
+def _error(answer: HeartbeatAnswer | Refusal) -> Error:
     assert isinstance(answer, Refusal)
     return answer.error
 
 
-def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back():
+def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
     world, epochs = unfenced(1, 2)
     world.controller.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)
     world.controller.submit(lambda: topic_records("u", topic_id(2), 1, 2), lambda _: None)
@@ -106,7 +121,7 @@ def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back():
     assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(1, 2)] * 2
 
 
-def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced():
+def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced() -> None:
     world, _ = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
@@ -118,7 +133,7 @@ def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced(
     assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
 
 
-def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back():
+def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back() -> None:
     world, epochs = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
@@ -134,9 +149,9 @@ def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_bring
     assert (fenced(world), world.controller.image.brokers[1].in_controlled_shutdown) == ([], False)
 
 
-def test_heartbeats_are_answered_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it():
+def test_heartbeats_are_answered_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
-    answers = []
+    answers: list[Refusal | None] = []
     world.controller.submit(lambda: topic_records("big", topic_id(1), 500), answers.append)
     for _ in range(40):
         world.ports.step()
@@ -147,7 +162,7 @@ def test_heartbeats_are_answered_while_a_long_change_is_on_its_way_and_nobody_is
     assert (answers, fenced(world)) == ([None], [])
 
 
-def test_a_fencing_that_waited_behind_a_long_change_looks_again():
+def test_a_fencing_that_waited_behind_a_long_change_looks_again() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
     world.controller.submit(lambda: topic_records("big", topic_id(1), 500), lambda _: None)
     for _ in range(6):
@@ -159,7 +174,7 @@ def test_a_fencing_that_waited_behind_a_long_change_looks_again():
     assert fenced(world) == []
 
 
-def test_time_in_which_the_controller_did_not_run_is_not_counted():
+def test_time_in_which_the_controller_did_not_run_is_not_counted() -> None:
     world, epochs = unfenced(1)
     world.ports.now_us += 60_000_000
     world.settle()
@@ -169,7 +184,7 @@ def test_time_in_which_the_controller_did_not_run_is_not_counted():
     assert fenced(world) == [1]
 
 
-def test_a_new_controller_gives_everyone_a_whole_session():
+def test_a_new_controller_gives_everyone_a_whole_session() -> None:
     world, epochs = unfenced(1)
     pass_time(world, SESSION_MS - 1000)
     world.lose()
@@ -184,10 +199,10 @@ def test_a_new_controller_gives_everyone_a_whole_session():
     assert epochs
 
 
-def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_plain_batches():
+def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_plain_batches() -> None:
     world, _ = unfenced(1, crucible_bootstrap_metadata_version="12")
     for number in range(10):
-        world.controller.submit(lambda number=number: topic_records(f"t{number}", topic_id(number), 50), lambda _: None)
+        world.controller.submit(partial(topic_records, f"t{number}", topic_id(number), 50), lambda _: None)
     world.settle()
     pass_time(world, SESSION_MS + 3000)
     leaders = {one.leader for topic in world.controller.image.topics.values() for one in topic.partitions}
@@ -204,17 +219,17 @@ def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_p
         (replace(registration(1), listeners=()), ErrorCode.invalid_registration),
     ],
 )
-def test_each_bad_registration_gets_its_error(wanted, error):
+def test_each_bad_registration_gets_its_error(wanted: Registration, error: ErrorCode) -> None:
     problem = registration_problem(wanted, "cluster", started().controller.latest)
     assert problem is not None
     assert problem.error is error
 
 
-def test_an_unregistered_broker_leads_nothing():
+def test_an_unregistered_broker_leads_nothing() -> None:
     world, _ = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
-    told = []
+    told: list[Refusal | None] = []
     world.controller.unregister_broker(1, told.append)
     world.settle()
     image = world.controller.image
@@ -228,22 +243,24 @@ class Sessions(RuleBasedStateMachine):
     two of them is.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.world = started(crucible_metadata_batch_max_bytes="512")
-        self.epochs, self.incarnations = {}, 0
-        self.heard_ms, self.serving = {}, {}
+        self.epochs: dict[int, int] = {}
+        self.incarnations = 0
+        self.heard_ms: dict[int, int] = {}
+        self.serving: dict[int, bool] = {}
         self.ran_ms = 0
         self.made = 0
 
     @rule(broker_id=st.integers(1, 3))
-    def register(self, broker_id):
+    def register(self, broker_id: int) -> None:
         self.incarnations += 1
         self.epochs[broker_id] = register(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
         self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, False
 
     @rule(broker_id=st.integers(1, 3), wants_fence=st.booleans())
-    def beat(self, broker_id, wants_fence):
+    def beat(self, broker_id: int, wants_fence: bool) -> None:
         if broker_id in self.epochs:
             answer = beat(self.world, broker_id, self.epochs[broker_id], fence=wants_fence)
             assert isinstance(answer, HeartbeatAnswer)
@@ -252,17 +269,17 @@ class Sessions(RuleBasedStateMachine):
             self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, not wants_fence
 
     @rule(milliseconds=st.integers(1, 4000))
-    def run_for(self, milliseconds):
+    def run_for(self, milliseconds: int) -> None:
         pass_time(self.world, milliseconds)
         self.ran_ms += milliseconds
 
     @rule()
-    def pause(self):
+    def pause(self) -> None:
         self.world.ports.now_us += 30_000_000
         self.world.settle()
 
     @rule()
-    def fail_over(self):
+    def fail_over(self) -> None:
         self.world.lose()
         pass_time(self.world, 3000)
         self.world.win()
@@ -270,7 +287,7 @@ class Sessions(RuleBasedStateMachine):
         self.heard_ms = dict.fromkeys(self.heard_ms, self.ran_ms)
 
     @rule()
-    def create_a_topic_of_many_batches(self):
+    def create_a_topic_of_many_batches(self) -> None:
         self.made += 1
         self.world.controller.submit(
             lambda: topic_records(f"t{self.made}", topic_id(self.made), 30, 1 + self.made % 3), lambda _: None
@@ -278,7 +295,7 @@ class Sessions(RuleBasedStateMachine):
         self.world.settle()
 
     @invariant()
-    def sessions_hold(self):
+    def sessions_hold(self) -> None:
         last = [one["broker"] for one in self.world.ports.told("broker_fenced")]
         for broker_id, broker in self.world.controller.image.brokers.items():
             silent_ms = self.ran_ms - self.heard_ms[broker_id]
@@ -289,7 +306,7 @@ class Sessions(RuleBasedStateMachine):
             self.serving[broker_id] = self.serving[broker_id] and not broker.fenced
 
     @invariant()
-    def fenced_brokers_that_fell_silent_lead_nothing(self):
+    def fenced_brokers_that_fell_silent_lead_nothing(self) -> None:
         image = self.world.controller.image
         for topic in image.topics.values():
             for one in topic.partitions:

@@ -1,15 +1,20 @@
 """A broker's life, against a controller that the test plays."""
 
+from collections.abc import Callable
+from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
+from kio.static.primitive import i32Timedelta, i64
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
+from reference_broker.controller.controller import Controller
 from reference_broker.controller.controller_channel import ControllerChannel
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
@@ -22,15 +27,16 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAQ"
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
 class Life:
     """Broker 3; the leader, at first unknown, is ``leader_id``. ``asked``: requests without an answer."""
 
-    def __init__(self, leader_id=2):
+    def __init__(self, leader_id: int = 2) -> None:
         self.ports = ManualPorts()
-        self.listeners = []
-        self.controller = SimpleNamespace(
+        self.listeners: list[Callable[[MetadataDelta, MetadataImage], None]] = []
+        self.controller: Any = SimpleNamespace(
             leader_id=leader_id,
             image=EMPTY_IMAGE,
             subscribe=self.listeners.append,
@@ -38,12 +44,12 @@ class Life:
         )
         around = Surroundings(3, MemoryDisk(), self.ports, Random(1))
         self.config = BrokerConfig()
-        self.channel = ControllerChannel(around, self.config, self.controller)
+        self.channel = ControllerChannel(around, self.config, cast("Controller", self.controller))
         self.lifecycle = BrokerLifecycle(
             around, self.config, Identity("cluster", 3, DIRECTORY), Endpoint("h", 9092), self.channel
         )
 
-    def asked(self):
+    def asked(self) -> tuple[ApiKey, Any, Callable[[object], None], Callable[[], None]]:
         """The one request on its way: (API key, body), and what answers it."""
         (request,) = self.ports.sent
         peer, channel, api_key, _, body, _, replied, failed = request
@@ -51,16 +57,16 @@ class Life:
         self.ports.sent.clear()
         return api_key, body, replied, failed
 
-    def registered(self, epoch=50):
+    def registered(self, epoch: int = 50) -> Any:
         self.lifecycle.start()
         api_key, body, replied, _ = self.asked()
         assert api_key == ApiKey.BROKER_REGISTRATION
         replied(registration_answer(epoch=epoch))
         return body
 
-    def publish(self, **broker):
+    def publish(self, **broker: Any) -> None:
         """A registration as it is now, the node's own if no other is told."""
-        told = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
+        told: dict[str, Any] = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
         image = BrokerImage(incarnation_id=bytes(16), host="h", port=1, **told)
         before = self.controller.image
         self.controller.image = MetadataImage(brokers={**before.brokers, image.broker_id: image})
@@ -69,15 +75,19 @@ class Life:
         self.ports.run()
 
 
-def registration_answer(error=ErrorCode.none, epoch=-1):
-    return BrokerRegistrationResponse(throttle_time=None, error_code=error, broker_epoch=epoch)
+def registration_answer(error: ErrorCode = ErrorCode.none, epoch: int = -1) -> BrokerRegistrationResponse:
+    return BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=error, broker_epoch=i64(epoch))
 
 
-def heartbeat_answer(error=ErrorCode.none, fenced=True, shut_down=False):
-    return BrokerHeartbeatResponse(throttle_time=None, error_code=error, is_fenced=fenced, should_shut_down=shut_down)
+def heartbeat_answer(
+    error: ErrorCode = ErrorCode.none, fenced: bool = True, shut_down: bool = False
+) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(
+        throttle_time=NO_THROTTLE, error_code=error, is_fenced=fenced, should_shut_down=shut_down
+    )
 
 
-def test_it_registers_with_what_it_is_then_beats_at_its_interval():
+def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     life = Life()
     body = life.registered()
     assert (body.broker_id, body.cluster_id, body.incarnation_id.bytes) == (3, "cluster", life.lifecycle.incarnation_id)
@@ -93,7 +103,7 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval():
         life.ports.advance(1)
 
 
-def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration():
+def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration() -> None:
     life = Life()
     life.registered()
     life.asked()[2](heartbeat_answer())
@@ -112,7 +122,7 @@ def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration():
     assert life.lifecycle.is_unfenced
 
 
-def test_one_request_is_on_its_way_at_a_time():
+def test_one_request_is_on_its_way_at_a_time() -> None:
     life = Life()
     life.registered()
     life.lifecycle.want_unfenced()
@@ -122,7 +132,7 @@ def test_one_request_is_on_its_way_at_a_time():
 
 
 @pytest.mark.parametrize("how", ["not controller", "failed", "unknown"])
-def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(how):
+def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(how: str) -> None:
     life = Life(leader_id=-1 if how == "unknown" else 2)
     life.lifecycle.start()
     tries = 0
@@ -144,7 +154,7 @@ def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(h
 
 
 @pytest.mark.parametrize("error", [ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered])
-def test_a_registration_that_is_no_longer_the_latest_is_made_anew(error):
+def test_a_registration_that_is_no_longer_the_latest_is_made_anew(error: ErrorCode) -> None:
     life = Life()
     life.registered()
     life.asked()[2](heartbeat_answer(error))
@@ -156,7 +166,7 @@ def test_a_registration_that_is_no_longer_the_latest_is_made_anew(error):
 
 
 @pytest.mark.parametrize("learns", ["answer", "published", "never"])
-def test_it_leaves_in_good_order_or_after_a_while(learns):
+def test_it_leaves_in_good_order_or_after_a_while(learns: str) -> None:
     life = Life()
     life.registered()
     life.asked()[2](heartbeat_answer())
@@ -181,7 +191,7 @@ def test_it_leaves_in_good_order_or_after_a_while(learns):
     assert (done, life.ports.sent) == ([1], [])
 
 
-def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun():
+def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun() -> None:
     life = Life()
     life.registered()
     life.asked()[2](heartbeat_answer())
@@ -201,7 +211,7 @@ def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun():
     assert life.asked()[1].want_shut_down
 
 
-def test_it_tells_the_epoch_of_a_life_that_ended_well():
+def test_it_tells_the_epoch_of_a_life_that_ended_well() -> None:
     life = Life()
     assert life.registered().previous_broker_epoch == -1
     life = Life()
@@ -209,7 +219,7 @@ def test_it_tells_the_epoch_of_a_life_that_ended_well():
     assert life.registered().previous_broker_epoch == 44
 
 
-def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata():
+def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata() -> None:
     life = Life()
     for api_key, channel in (
         (ApiKey.BROKER_HEARTBEAT, Channel.CONTROLLER),
@@ -221,7 +231,7 @@ def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata
         assert life.ports.sent.pop()[1] is channel
 
 
-def test_a_broker_that_never_registered_has_nothing_to_leave():
+def test_a_broker_that_never_registered_has_nothing_to_leave() -> None:
     life = Life(leader_id=-1)
     life.lifecycle.start()
     done = []
@@ -230,11 +240,11 @@ def test_a_broker_that_never_registered_has_nothing_to_leave():
     assert (done, life.ports.sent) == ([1], [])
 
 
-def test_a_node_that_is_the_controller_asks_itself_in_an_event_of_its_own():
+def test_a_node_that_is_the_controller_asks_itself_in_an_event_of_its_own() -> None:
     life = Life(leader_id=3)
-    asked = []
+    asked: list[int] = []
 
-    def serve_locally(key, _body, answered):
+    def serve_locally(key: int, _body: object, answered: Callable[[object], None]) -> None:
         asked.append(key)
         answered(registration_answer(epoch=9))
 

@@ -1,39 +1,45 @@
 """What the controller asserts where it changes state: each assertion fires, and nothing of the change is written."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from reference_broker.controller import partition_invariants
+from reference_broker.controller.reign import Reign
+from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     BeginTransactionRecord,
     EndTransactionRecord,
+    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
+    PartitionRecord,
 )
-from reference_broker.metadata.tests.metadata_world import started, topic_id, topic_records
+from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
 from reference_broker.quorum.offset_and_epoch import Provenance
 
 TOPIC = topic_records("t", topic_id(1))
 
 
-def change(**fields):
+def change(**fields: Any) -> PartitionChangeRecord:
     return PartitionChangeRecord(partition_id=0, topic_id=topic_id(1), **fields)
 
 
-def with_topic():
+def with_topic() -> MetadataWorld:
     world = started()
     submit(world, TOPIC)
     world.settle()
     return world
 
 
-def submit(world, records, name="change"):
+def submit(world: MetadataWorld, records: Sequence[MetadataRecord], name: str = "change") -> None:
     world.controller.submit(lambda: records, lambda _: None, name=name)
 
 
-def reign_of(world):
+def reign_of(world: MetadataWorld) -> Reign:
     reign = world.controller._succession.reign
     assert reign is not None
     return reign
@@ -50,12 +56,13 @@ def reign_of(world):
         ({"leader": 2}, r"led by 2, which is not one of the in-sync replicas \(1,\)"),
     ],
 )
-def test_a_record_that_breaks_a_partition_is_never_written(fields, message):
+def test_a_record_that_breaks_a_partition_is_never_written(fields: dict[str, Any], message: str) -> None:
     world = with_topic()
     end = world.log.end
     with pytest.raises(AssertionError, match=message):
         submit(world, [change(**fields)])
     topic, partition = topic_records("u", topic_id(2))
+    assert isinstance(partition, PartitionRecord)
     with pytest.raises(AssertionError, match=message):
         submit(with_topic(), [topic, replace(partition, **fields)])
     assert world.log.end == end
@@ -69,10 +76,12 @@ def test_a_record_that_breaks_a_partition_is_never_written(fields, message):
         ({"partition_epoch": 1, "leader": -1}, "from leader 1 to -1 within leader epoch 0"),
     ],
 )
-def test_epochs_of_a_partition_that_do_not_rise_are_never_written(monkeypatch, fields, message):
+def test_epochs_of_a_partition_that_do_not_rise_are_never_written(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], message: str
+) -> None:
     """The records have no epochs of their own: what replays them is made to count wrongly."""
 
-    def replay(delta, record):
+    def replay(delta: MetadataDelta, record: PartitionChangeRecord) -> None:
         before = delta.partition(record.topic_id, record.partition_id)
         delta.put_partition(record.topic_id, record.partition_id, replace(before, **fields))
 
@@ -87,7 +96,7 @@ def test_epochs_of_a_partition_that_do_not_rise_are_never_written(monkeypatch, f
 # One change at a time, in order
 
 
-def test_a_change_does_not_begin_before_the_last_one_is_over():
+def test_a_change_does_not_begin_before_the_last_one_is_over() -> None:
     world = started(crucible_metadata_batch_max_bytes="512")
     submit(world, topic_records("big", topic_id(3), 40), name="the first")
     reign = reign_of(world)
@@ -96,14 +105,19 @@ def test_a_change_does_not_begin_before_the_last_one_is_over():
         next(reign._run_queue())
 
 
-def test_a_step_does_not_begin_inside_another():
+def test_a_step_does_not_begin_inside_another() -> None:
     world = started()
     reign = reign_of(world)
+
+    def inside() -> tuple[MetadataRecord, ...]:
+        reign._step()
+        return ()
+
     with pytest.raises(AssertionError, match="inside another step"):
-        world.controller.submit(lambda: reign._step() or (), lambda _: None)
+        world.controller.submit(inside, lambda _: None)
 
 
-def test_changes_end_at_rising_offsets(monkeypatch):
+def test_changes_end_at_rising_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     world = started()
     submit(world, TOPIC, name="the first")
     monkeypatch.setattr(world.quorum, "append", lambda _: Provenance(0, 1, 7))
@@ -127,12 +141,13 @@ def test_changes_end_at_rising_offsets(monkeypatch):
         (("begin", "abort"), "batch", "not open"),
     ],
 )
-def test_markers_pair_up(before, kind, state):
+def test_markers_pair_up(before: tuple[str, ...], kind: str, state: str) -> None:
     world = started()
     reign = reign_of(world)
 
-    def append(kind):
-        record = {"begin": BeginTransactionRecord(), "end": EndTransactionRecord()}.get(kind, NoOpRecord())
+    def append(kind: str) -> None:
+        markers: dict[str, MetadataRecord] = {"begin": BeginTransactionRecord(), "end": EndTransactionRecord()}
+        record = markers.get(kind, NoOpRecord())
         reign._append([encode(record)], kind, 1, 1)
 
     for each in before:

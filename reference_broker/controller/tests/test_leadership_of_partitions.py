@@ -1,6 +1,7 @@
 """Who leads what, as brokers fall silent, come back, restart and leave."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -8,35 +9,37 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.controller import Controller
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
+from reference_broker.controller.operations import Answered, Plan, Planning
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
 from reference_broker.controller.tests.replicated_topics import Brokers
-from reference_broker.metadata.image import NO_LEADER
+from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord
 
 SILENT_MS = 12_000
 
 
-def silenced(brokers, broker_id, *others):
+def silenced(brokers: Brokers, broker_id: int, *others: int) -> None:
     brokers.pass_time(SILENT_MS, *others)
     assert brokers.image.brokers[broker_id].fenced
 
 
-def test_a_fenced_broker_passes_leadership_to_the_next_in_sync_replica_and_leaves_all_isrs():
+def test_a_fenced_broker_passes_leadership_to_the_next_in_sync_replica_and_leaves_all_isrs() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     silenced(brokers, 1, 2, 3)
     assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2, 3), 0, 1), (3, (3, 2), 0, 1)]
 
 
-def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_leader():
+def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_leader() -> None:
     brokers = Brokers(1, 2, 3, crucible_bootstrap_metadata_version="11")
     brokers.create("t", (2, 3, 1))
     silenced(brokers, 1, 2, 3)
     assert brokers.states() == [(2, (2, 3), 1, 1)]
 
 
-def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again():
+def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
@@ -49,7 +52,7 @@ def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again():
     assert brokers.states() == [(2, (2,), 3, 3)]
 
 
-def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed():
+def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
     brokers.create("u", (1, 2), number=2)
@@ -62,7 +65,7 @@ def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed():
     assert brokers.image.topics["u"].partitions[0].leader_recovery_state == RECOVERED
 
 
-def test_the_controllers_setting_counts_where_a_topic_has_none():
+def test_the_controllers_setting_counts_where_a_topic_has_none() -> None:
     brokers = Brokers(1, 2, unclean_leader_election_enable="true")
     brokers.create("t", (1, 2))
     brokers.create("u", (1, 2), number=2, unclean_leader_election_enable="false")
@@ -72,7 +75,7 @@ def test_the_controllers_setting_counts_where_a_topic_has_none():
     assert (brokers.states()[0][0], brokers.states("u")[0][0]) == (1, NO_LEADER)
 
 
-def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it_is_registered():
+def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it_is_registered() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 1), (1,))
     brokers.restart(1)
@@ -81,7 +84,7 @@ def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it
     assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2,), 0, 1), (1, (1,), 1, 1)]
 
 
-def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its_restart():
+def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its_restart() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     silenced(brokers, 2, 1)
@@ -91,7 +94,7 @@ def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its
     assert brokers.states() == [(1, (1,), 2, 3)]
 
 
-def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it():
+def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 3, 1))
     before = brokers.image.provenance.offset
@@ -110,7 +113,7 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
     assert brokers.world.ports.told("broker_leaves") == [{"broker": 1}]
 
 
-def test_who_leaves_leads_nothing_any_more_not_even_uncleanly():
+def test_who_leaves_leads_nothing_any_more_not_even_uncleanly() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
     brokers.beat(1, shut_down=True)
@@ -119,7 +122,7 @@ def test_who_leaves_leads_nothing_any_more_not_even_uncleanly():
     assert brokers.states() == [(NO_LEADER, (2,), 2, 2)]
 
 
-def test_a_broker_that_fell_silent_does_not_hold_up_one_that_leaves():
+def test_a_broker_that_fell_silent_does_not_hold_up_one_that_leaves() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3))
     brokers.beat(1, shut_down=True)
@@ -131,7 +134,7 @@ def test_a_broker_that_fell_silent_does_not_hold_up_one_that_leaves():
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
-def test_a_new_controller_goes_on_with_a_controlled_shutdown():
+def test_a_new_controller_goes_on_with_a_controlled_shutdown() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.beat(1, shut_down=True)
@@ -145,11 +148,11 @@ def test_a_new_controller_goes_on_with_a_controlled_shutdown():
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
-def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one():
+def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one() -> None:
     brokers = Brokers(1, 2)
     brokers.beat(1, fence=True)
 
-    def busy():
+    def busy() -> Planning:
         yield
         return ()
 
@@ -163,7 +166,7 @@ def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one():
     assert brokers.image.brokers[1].fenced, "the new one has not opened its partitions"
 
 
-def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back():
+def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back() -> None:
     brokers = Brokers(1)
     brokers.create("t", (1,))
     brokers.beat(1, shut_down=True)
@@ -174,7 +177,7 @@ def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back():
     assert brokers.states() == [(1, (1,), 2, 2)]
 
 
-def _joined(brokers, isr):
+def _joined(brokers: Brokers, isr: tuple[int, ...]) -> None:
     """The replicas have caught up: as AlterPartition would say."""
     changes = [
         replace_isr(brokers.image.topics["t"].topic_id, index, isr)
@@ -184,11 +187,11 @@ def _joined(brokers, isr):
     brokers.world.settle()
 
 
-def replace_isr(topic_id, index, isr):
+def replace_isr(topic_id: bytes, index: int, isr: tuple[int, ...] | None) -> PartitionChangeRecord:
     return PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=isr)
 
 
-def test_preferred_leaders_lead_again_by_and_by():
+def test_preferred_leaders_lead_again_by_and_by() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
@@ -201,7 +204,7 @@ def test_preferred_leaders_lead_again_by_and_by():
 
 
 @pytest.mark.parametrize(("count", "leaders"), [(3, {2}), (MOST_ELECTIONS_AT_ONCE + 600, {2})])
-def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count, leaders):
+def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count: int, leaders: set[int]) -> None:
     for enabled, expected in (("false", leaders), ("true", {1})):
         brokers = Brokers(1, 2, auto_leader_rebalance_enable=enabled)
         brokers.create("t", *((1, 2),) * count)
@@ -212,11 +215,11 @@ def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count, 
         assert {one[0] for one in brokers.states()} == expected
 
 
-def test_a_cluster_at_rest_is_not_looked_at():
+def test_a_cluster_at_rest_is_not_looked_at() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.pass_time(602_000, 1, 2)
-    asked = []
+    asked: list[str] = []
     brokers.world.controller.balance.controller = _Spy(brokers.world.controller, asked)
     brokers.pass_time(602_000, 1, 2)
     assert asked == []
@@ -226,18 +229,18 @@ def test_a_cluster_at_rest_is_not_looked_at():
 
 
 class _Spy:
-    def __init__(self, controller, asked):
+    def __init__(self, controller: Controller, asked: list[str]) -> None:
         self._controller, self._asked = controller, asked
 
-    def submit(self, plan, answered, *, name, atomic):
+    def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
         self._asked.append(name)
         self._controller.submit(plan, answered, name=name, atomic=atomic)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)
 
 
-def test_an_unclean_election_follows_when_a_topic_allows_it_later():
+def test_an_unclean_election_follows_when_a_topic_allows_it_later() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
@@ -249,7 +252,7 @@ def test_an_unclean_election_follows_when_a_topic_allows_it_later():
     assert brokers.states()[0][:2] == (1, (1,))
 
 
-def test_a_large_change_of_leaders_is_planned_in_slices():
+def test_a_large_change_of_leaders_is_planned_in_slices() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", *((1, 2),) * 3000)
     world = brokers.world
@@ -259,7 +262,7 @@ def test_a_large_change_of_leaders_is_planned_in_slices():
     assert {one[:2] for one in brokers.states()} == {(2, (2,))}
 
 
-def test_a_new_controller_elects_at_once_what_the_one_before_left_without_a_leader():
+def test_a_new_controller_elects_at_once_what_the_one_before_left_without_a_leader() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2), (2, 1), *((1, 2),) * MOST_ELECTIONS_AT_ONCE)
     ids = brokers.image.topics["t"].topic_id
@@ -280,25 +283,25 @@ class Leaders(RuleBasedStateMachine):
     over, epochs never go back and grow with each change of leader."""
 
     @initialize()
-    def start(self):
+    def start(self) -> None:
         self.brokers = Brokers(1, 2, 3)
         self.brokers.create("t", (1, 2, 3), (2, 3), (3, 1), (1,))
         self.before = self.brokers.image.topics["t"].partitions
 
     @rule(broker_id=st.integers(1, 3))
-    def restart(self, broker_id):
+    def restart(self, broker_id: int) -> None:
         self.brokers.restart(broker_id)
 
     @rule(broker_id=st.integers(1, 3), fence=st.booleans(), shut_down=st.booleans())
-    def beat(self, broker_id, fence, shut_down):
+    def beat(self, broker_id: int, fence: bool, shut_down: bool) -> None:
         self.brokers.beat(broker_id, fence=fence, shut_down=shut_down)
 
     @rule()
-    def be_silent(self):
+    def be_silent(self) -> None:
         self.brokers.pass_time(SILENT_MS)
 
     @rule(index=st.integers(0, 3))
-    def catch_up(self, index):
+    def catch_up(self, index: int) -> None:
         topic = self.brokers.image.topics["t"]
         partition = topic.partitions[index]
         live = [one for one in partition.replicas if _is_active(self.brokers.image, one)]
@@ -308,7 +311,7 @@ class Leaders(RuleBasedStateMachine):
             self.brokers.world.settle()
 
     @invariant()
-    def leaders_are_fit(self):
+    def leaders_are_fit(self) -> None:
         image = self.brokers.image
         after = image.topics["t"].partitions
         for old, new in zip(self.before, after, strict=True):
@@ -325,7 +328,7 @@ class Leaders(RuleBasedStateMachine):
         self.before = after
 
 
-def _is_active(image, broker_id):
+def _is_active(image: MetadataImage, broker_id: int) -> bool:
     broker = image.brokers[broker_id]
     return not broker.fenced and not broker.in_controlled_shutdown
 

@@ -56,7 +56,7 @@ def registration(broker_id: int, broker_epoch: int, fenced: bool = False) -> Met
 class World(MetadataWorld):
     """Node 1 leads; brokers 1 to 3 live. What it tells itself is answered at once."""
 
-    def __init__(self, **config: str) -> None:
+    def __init__(self, **config: Any) -> None:
         super().__init__(crucible_bootstrap_metadata_epoch="1", broker_session_timeout_ms="3600000", **config)
         self.own: list[UpdateMetadataRequest1000] = []
         self.controller.broadcast.serve_locally = self._serve
@@ -373,7 +373,12 @@ def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.Mon
     world.change(PartitionChangeRecord(topic_id=topic_id(1), partition_id=7, leader=-1))
     compared: list[Any] = []
     equal = PartitionImage.__eq__
-    monkeypatch.setattr(PartitionImage, "__eq__", lambda one, other: compared.append(one) or equal(one, other))
+
+    def noted(one: PartitionImage, other: object) -> bool:
+        compared.append(one)
+        return equal(one, other)
+
+    monkeypatch.setattr(PartitionImage, "__eq__", noted)
     base, target = Content(1, 1, before, ()), Content(2, 1, world.controller.image, ("large",))
     (state,) = made(Frames(ManualPorts()), base, target)
     assert (state.partition, state.leader) == (7, -1)

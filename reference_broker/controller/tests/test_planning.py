@@ -1,12 +1,14 @@
 """Changes as values: what is planned in which situation, and what the caller is told."""
 
 import ast
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from reference_broker.controller import planning
+from reference_broker.controller.planning.change import Change
 from reference_broker.controller.planning.config_changes import SET, AlteredConfigs, ConfigChange
 from reference_broker.controller.planning.feature_updates import SAFE_DOWNGRADE, UPGRADE, FeatureUpdates, WantedLevel
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
@@ -19,7 +21,7 @@ from reference_broker.controller.planning.topic_deletion import NamedTopic, Topi
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation, slices_of
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from reference_broker.wire.errors import ErrorCode
 
@@ -28,50 +30,52 @@ LIVE = brokers(1, 2, 3)
 NO_SPACE = Refusal(ErrorCode.kafka_storage_error, "no space left")
 
 
-def with_topics(*names, partitions=1, factor=3):
+def with_topics(*names: str, partitions: int = 1, factor: int = 3) -> MetadataImage:
     wanted = [WantedTopic(name, partitions, factor) for name in names]
     return after(LIVE, records_of(TopicCreation(wanted, False), situation(LIVE)))
 
 
-def errors(outcomes):
+def errors(outcomes: Mapping[str, object]) -> dict[str, str]:
     return {name: one.error.name if isinstance(one, Refusal) else "none" for name, one in outcomes.items()}
 
 
-def test_a_topics_records_are_topic_settings_partitions_and_the_live_replicas_are_in_sync():
+def test_a_topics_records_are_topic_settings_partitions_and_the_live_replicas_are_in_sync() -> None:
     latest = brokers(1, 2, 3, fenced=(3,))
     change = TopicCreation([WantedTopic("t", 2, 3, (("retention.ms", "5"),))], False)
-    topic, setting, *partitions = records_of(change, situation(latest))
+    topic, setting, *rest = records_of(change, situation(latest))
     assert isinstance(topic, TopicRecord)
+    partitions = [one for one in rest if isinstance(one, PartitionRecord)]
+    assert partitions == rest
     assert setting == ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")
-    assert [(type(one), one.partition_id, len(one.replicas)) for one in partitions] == [
-        (PartitionRecord, index, 3) for index in range(2)
-    ]
+    assert [(one.partition_id, len(one.replicas)) for one in partitions] == [(index, 3) for index in range(2)]
     assert all(3 not in one.isr and one.leader == one.isr[0] for one in partitions)
 
 
-def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics():
-    def topic_id(seed, latest=LIVE):
-        return records_of(TopicCreation([WantedTopic("t", 1, 1)], False), situation(latest, seed=seed))[0].topic_id
+def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics() -> None:
+    def topic_id(seed: int, latest: MetadataImage = LIVE) -> bytes:
+        record = records_of(TopicCreation([WantedTopic("t", 1, 1)], False), situation(latest, seed=seed))[0]
+        assert isinstance(record, TopicRecord)
+        return record.topic_id
 
     assert topic_id(0) == topic_id(0) != topic_id(9)
     taken = after(LIVE, [TopicRecord(name="other", topic_id=topic_id(0))])
     assert topic_id(0, taken) not in (topic_id(0), *taken.topic_names)
 
 
-def test_a_removed_topic_is_in_the_way_until_its_removal_is_published():
+def test_a_removed_topic_is_in_the_way_until_its_removal_is_published() -> None:
     there = with_topics("t")
     change = TopicCreation([WantedTopic("t", 1, 1)], False)
     assert records_of(change, situation(LIVE, published=there)) == []
     assert errors(change.outcome(None)) == {"t": "topic_already_exists"}
 
 
-def test_topics_of_one_request_are_judged_by_each_other():
+def test_topics_of_one_request_are_judged_by_each_other() -> None:
     change = TopicCreation([WantedTopic(name, 1, 1) for name in ("a.b", "a_b", "c", "c")], False)
     assert len(records_of(change, situation(LIVE))) == 2
     assert errors(change.outcome(None)) == {"a.b": "none", "a_b": "invalid_topic_exception", "c": "invalid_request"}
 
 
-def test_a_change_that_is_only_validated_has_outcomes_and_no_records():
+def test_a_change_that_is_only_validated_has_outcomes_and_no_records() -> None:
     change = TopicCreation([WantedTopic("t", 4, 2)], True)
     assert records_of(change, situation(LIVE)) == []
     planned = change.outcome(None)["t"]
@@ -86,7 +90,9 @@ def test_a_change_that_is_only_validated_has_outcomes_and_no_records():
         (NOT_CONTROLLER, {"good": "not_controller", "t": "not_controller"}),
     ],
 )
-def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_the_leadership(refused, told):
+def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_the_leadership(
+    refused: Refusal, told: dict[str, str]
+) -> None:
     latest = with_topics("t")
     creation = TopicCreation([WantedTopic("good", 1, 1), WantedTopic("t", 1, 1)], False)
     records_of(creation, situation(latest))
@@ -97,12 +103,12 @@ def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_t
     assert errors(growth.outcome(refused)) == {"t": told["good"], "gone": gone}
 
 
-def test_a_change_whose_turn_never_came_names_every_entry_once():
+def test_a_change_whose_turn_never_came_names_every_entry_once() -> None:
     change = TopicCreation([WantedTopic(name, 1, 1) for name in ("b", "a", "b")], False)
     assert list(change.outcome(NOT_CONTROLLER)) == ["b", "a"]
 
 
-def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice():
+def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
     latest = with_topics("t", "u")
     entries = [NamedTopic("t", None), NamedTopic(None, latest.topics["t"].topic_id), NamedTopic("u", None)]
     change = TopicDeletion(entries)
@@ -110,35 +116,43 @@ def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice():
     assert [isinstance(one, Refusal) for one in change.outcome(None)] == [True, True, False]
 
 
-def test_a_setting_that_stays_as_it_is_has_no_record():
+def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     latest = after(with_topics("t"), [ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")])
     change = ConfigChange(
         [AlteredConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], False
     )
-    assert [one.name for one in records_of(change, situation(latest))] == ["segment.bytes"]
+    (record,) = records_of(change, situation(latest))
+    assert isinstance(record, ConfigRecord)
+    assert record.name == "segment.bytes"
     assert change.outcome(None) == [None]
 
 
-def test_a_change_of_the_isr_tells_the_partition_as_it_will_be():
+def test_a_change_of_the_isr_tells_the_partition_as_it_will_be() -> None:
     latest = with_topics("t")
     topic = latest.topics["t"]
     leader = topic.partitions[0].leader
     wanted = WantedIsr(0, 0, 0, ((leader, -1),), 0)
     change = IsrChange(leader, leader, [(topic.topic_id, [wanted]), (None, [wanted])])
     (record,) = records_of(change, situation(latest))
-    (partition,), (unknown,) = change.outcome(None)
+    told = change.outcome(None)
+    assert not isinstance(told, Refusal)
+    (partition,), (unknown,) = told
+    assert isinstance(partition, PartitionImage)
     assert (partition.isr, partition.partition_epoch) == ((leader,), 1)
     assert partition == after(latest, [record]).topics["t"].partitions[0]
     assert unknown is ErrorCode.unknown_topic_id
 
 
-def test_a_broker_of_an_older_epoch_is_not_heard():
-    for change in (IsrChange(1, 0, []), ProducerIdBlock(1, 0)):
+def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
+    changes: tuple[Change[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
+    for change in changes:
         assert records_of(change, situation(LIVE)) == []
-        assert change.outcome(None).error is ErrorCode.stale_broker_epoch
+        told = change.outcome(None)
+        assert isinstance(told, Refusal)
+        assert told.error is ErrorCode.stale_broker_epoch
 
 
-def test_blocks_of_producer_ids_follow_each_other():
+def test_blocks_of_producer_ids_follow_each_other() -> None:
     latest, firsts = LIVE, []
     for _ in range(3):
         change = ProducerIdBlock(1, 1)
@@ -147,16 +161,19 @@ def test_blocks_of_producer_ids_follow_each_other():
     assert firsts == [0, BLOCK_SIZE, 2 * BLOCK_SIZE]
 
 
-def test_when_all_partitions_are_asked_for_those_that_need_no_election_are_not_told():
+def test_when_all_partitions_are_asked_for_those_that_need_no_election_are_not_told() -> None:
     latest = with_topics("t", partitions=3)
     every, one = RequestedElections(Election.PREFERRED, None), RequestedElections(Election.PREFERRED, [("t", [0])])
     assert records_of(every, situation(latest)) == records_of(one, situation(latest)) == []
     assert every.outcome(None) == [("t", [])]
-    ((_, ((_, refusal),)),) = one.outcome(None)
+    told = one.outcome(None)
+    assert not isinstance(told, Refusal)
+    ((_, ((_, refusal),)),) = told
+    assert refusal is not None
     assert refusal.error is ErrorCode.election_not_needed
 
 
-def test_plans_yield_where_the_events_time_is_used_up():
+def test_plans_yield_where_the_events_time_is_used_up() -> None:
     latest = with_topics("t", partitions=4)
     assert slices_of(TopicCreation([WantedTopic(f"n{number}", 1, 1) for number in range(5)], False), latest) == 6
     assert slices_of(TopicDeletion([NamedTopic("t", None), NamedTopic("gone", None)]), latest) == 3
@@ -178,7 +195,9 @@ def test_plans_yield_where_the_events_time_is_used_up():
         ("group.version", 1, UPGRADE, ErrorCode.feature_update_failed),
     ],
 )
-def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(feature, level, upgrade_type, error):
+def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
+    feature: str, level: int, upgrade_type: int, error: ErrorCode | None
+) -> None:
     registered = {
         1: replace(LIVE.brokers[1], features=(("metadata.version", 1, 25), (METADATA_EPOCH_FEATURE, 0, 1))),
         2: replace(LIVE.brokers[2], features=(("metadata.version", 7, 20),), fenced=True),
@@ -187,6 +206,7 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(f
     change = FeatureUpdates([WantedLevel(feature, level, upgrade_type)], False)
     records = records_of(change, situation(latest))
     told = change.outcome(None)
+    assert not isinstance(told, Refusal)
     if error is None:
         assert told == {}
         assert after(latest, records).features.get(feature, 0) == level
@@ -195,7 +215,7 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(f
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
-def test_plans_know_no_messages(path):
+def test_plans_know_no_messages(path: Path) -> None:
     """Only the error codes: a request that has another version, or comes from this node, is the same wish."""
     imported = [node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
     messages = [name for name in imported if name.startswith(("kio", "reference_broker.wire"))]

@@ -1,12 +1,14 @@
 """New replicas: spread over racks and brokers, fenced ones last, never as leaders."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 
 from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.controller.refusal import Refusal
@@ -14,7 +16,9 @@ from reference_broker.metadata.image import BrokerImage, MetadataImage, Partitio
 from reference_broker.wire.errors import ErrorCode
 
 
-def image(racks, fenced=(), leaving=()):
+def image(
+    racks: dict[int, str | None], fenced: tuple[int, ...] | set[int] = (), leaving: tuple[int, ...] = ()
+) -> MetadataImage:
     """``racks``: by broker ID."""
     return MetadataImage(
         brokers={
@@ -26,13 +30,15 @@ def image(racks, fenced=(), leaving=()):
     )
 
 
-def placed(cluster, factor, count, seed=0, existing=()):
+def placed(
+    cluster: MetadataImage, factor: int, count: int, seed: int = 0, existing: Sequence[PartitionImage] = ()
+) -> list[tuple[int, ...]]:
     found = placement(cluster, factor, Random(seed), existing)
     assert not isinstance(found, Refusal), found
     return list(islice(found, count))
 
 
-def partition(*replicas):
+def partition(*replicas: int) -> PartitionImage:
     return PartitionImage(replicas, replicas, replicas[0], 0, 0)
 
 
@@ -40,7 +46,9 @@ clusters = st.dictionaries(st.integers(0, 8), st.sampled_from([None, "a", "b", "
 
 
 @given(racks=clusters, data=st.data(), seed=st.integers(0, 2**32))
-def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(racks, data, seed):
+def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(
+    racks: dict[int, str | None], data: DataObject, seed: int
+) -> None:
     fenced = data.draw(st.sets(st.sampled_from(sorted(racks)), max_size=len(racks) - 1))
     cluster = image(racks, fenced)
     factor = data.draw(st.integers(1, len(racks)))
@@ -56,13 +64,13 @@ def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(racks, 
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3])
-def test_each_live_broker_leads_equally_often(factor):
+def test_each_live_broker_leads_equally_often(factor: int) -> None:
     cluster = image({1: None, 2: None, 3: None, 4: None}, fenced=(4,))
     leaders = Counter(replicas[0] for replicas in placed(cluster, factor, 300))
     assert leaders == {1: 100, 2: 100, 3: 100}
 
 
-def test_racks_take_turns_at_leading():
+def test_racks_take_turns_at_leading() -> None:
     cluster = image({1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"})
     for seed in range(10):
         leaders = [replicas[0] for replicas in placed(cluster, 2, 6, seed)]
@@ -70,19 +78,19 @@ def test_racks_take_turns_at_leading():
         assert len({(one + 1) // 2 for one in leaders[3:]}) == 3
 
 
-def test_replicas_are_spread_evenly_over_brokers_and_partners_change():
+def test_replicas_are_spread_evenly_over_brokers_and_partners_change() -> None:
     cluster = image(dict.fromkeys(range(6), None))
     assignments = placed(cluster, 3, 600)
     assert set(Counter(one for replicas in assignments for one in replicas).values()) == {300}
     assert len(dict.fromkeys(tuple(sorted(replicas)) for replicas in assignments)) > 15
 
 
-def test_equal_assignments_are_one_object():
+def test_equal_assignments_are_one_object() -> None:
     assignments = placed(image({1: None, 2: None}), 2, 100)
     assert len(dict.fromkeys(map(id, assignments))) == 2
 
 
-def test_new_partitions_go_on_after_the_last_one_of_their_topic():
+def test_new_partitions_go_on_after_the_last_one_of_their_topic() -> None:
     cluster = image({1: None, 2: None, 3: None})
     for seed in range(10):
         assert placed(cluster, 3, 1, seed, [partition(3, 1, 2), partition(1, 2, 3)]) == [(2, 3, 1)]
@@ -101,13 +109,13 @@ def test_new_partitions_go_on_after_the_last_one_of_their_topic():
         (image({1: None}), 0),
     ],
 )
-def test_what_cannot_be_placed_is_refused(cluster, factor):
+def test_what_cannot_be_placed_is_refused(cluster: MetadataImage, factor: int) -> None:
     found = placement(cluster, factor, Random(0))
     assert isinstance(found, Refusal)
     assert found.error is ErrorCode.invalid_replication_factor
 
 
 @pytest.mark.parametrize("rack", [None, "b"])
-def test_who_leaves_gets_no_replica(rack):
+def test_who_leaves_gets_no_replica(rack: str | None) -> None:
     cluster = image({1: None, 2: None, 3: rack, 4: rack}, leaving=(3,))
     assert {broker for replicas in placed(cluster, 3, 20) for broker in replicas} == {1, 2, 4}

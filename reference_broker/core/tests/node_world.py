@@ -9,6 +9,8 @@ from typing import Any
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Close, Effect, Reply, SetTimer, Sync
@@ -25,6 +27,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 from reference_broker.wire.tags import Tag
 
 START_WALL_MS = 1_700_000_000_000
+A_SECOND = i32Timedelta.parse(timedelta(seconds=1))
 
 
 _SEEDS = count(1000)
@@ -154,7 +157,9 @@ class NodeWorld:
         return self.ask(ApiKey.DELETE_TOPICS, 6, delete_request(name)).responses[0]
 
     def producer_id(self) -> int:
-        body = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
+        body = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(minutes=1))
+        )
         return int(self.ask(ApiKey.INIT_PRODUCER_ID, 4, body).producer_id)
 
     def produce(self, topic: str, index: int, batch: bytes, acks: int = -1) -> Any:
@@ -168,18 +173,18 @@ class NodeWorld:
 def create_request(name: str, partitions: int = 1, **configs: str) -> CreateTopicsRequest:
     settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items())
     topic = CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=1,
+        name=TopicName(name),
+        num_partitions=i32(partitions),
+        replication_factor=i16(1),
         assignments=(),
-        configs=settings,  # type: ignore[arg-type]
+        configs=settings,
     )
-    return CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1), validate_only=False)  # type: ignore[arg-type]
+    return CreateTopicsRequest(topics=(topic,), timeout=A_SECOND, validate_only=False)
 
 
 def delete_request(name: str) -> DeleteTopicsRequest:
     state = DeleteTopicState(name=name, topic_id=None)  # type: ignore[arg-type]
-    return DeleteTopicsRequest(topics=(state,), timeout=timedelta(seconds=1))  # type: ignore[arg-type]
+    return DeleteTopicsRequest(topics=(state,), timeout=A_SECOND)
 
 
 def produce_request(topic: str, index: int, batch: bytes | None, acks: int = -1) -> ProduceRequest:
@@ -191,9 +196,9 @@ def fetch_request(topic: str, index: int = 0, offset: int = 0, max_wait_ms: int 
     return FetchRequest(max_wait_ms=max_wait_ms, topics=[FetchTopic(topic, NO_TOPIC_ID, [wanted])])
 
 
-def batch(value: bytes = b"value", count: int = 1, **how: int) -> bytes:
+def batch(value: bytes = b"value", count: int = 1, **how: Any) -> bytes:
     records = [Record(timestamp_ms=START_WALL_MS, key=b"k", value=value) for _ in range(count)]
-    return build(records, **how)  # type: ignore[arg-type]
+    return build(records, **how)
 
 
 def sent_batch(producer_id: int, sequence: int, value: bytes = b"value") -> bytes:

@@ -80,8 +80,8 @@ class Anything:
 
     def integer(self, bits: int, unsigned: bool) -> int:
         if unsigned:
-            return self.random.choice([0, 1, 7, 2**bits - 1])
-        ends = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            return self.random.choice([0, 1, 7, (1 << bits) - 1])
+        ends = (-(1 << bits - 1), (1 << bits - 1) - 1)
         return self.random.choice([*(each for each in SMALL if ends[0] <= each <= ends[1]), *ends])
 
     def topic_id(self) -> bytes:

@@ -10,6 +10,8 @@ from kio.schema.offset_commit.v9.request import (
     OffsetCommitRequestTopic,
 )
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i8, i32, i64
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
@@ -28,7 +30,7 @@ class GroupsWorld(ClusterWorld):
         self.create("t", 2)
 
     def find(self, number: int, group: str) -> tuple[Error, int]:
-        body = FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
+        body = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(group,))
         found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
         return known_error(int(found.error_code)), int(found.node_id)
 
@@ -53,13 +55,13 @@ class GroupsWorld(ClusterWorld):
     def begin_commit(self, number: int, group: str, *offsets: int) -> int:
         partitions = tuple(
             OffsetCommitRequestPartition(
-                partition_index=at, committed_offset=one, committed_leader_epoch=0, committed_metadata=""
+                partition_index=i32(at), committed_offset=i64(one), committed_leader_epoch=i32(0), committed_metadata=""
             )
             for at, one in enumerate(offsets)
         )
-        topics = (OffsetCommitRequestTopic(name="t", partitions=partitions),)
+        topics = (OffsetCommitRequestTopic(name=TopicName("t"), partitions=partitions),)
         return self.send(
-            number, ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+            number, ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest(group_id=GroupId(group), member_id="", topics=topics)
         )
 
     def errors_of(self, token: int) -> list[Error]:
@@ -77,7 +79,7 @@ class GroupsWorld(ClusterWorld):
 
     def fetched(self, group: str) -> dict[int, int]:
         """Of topic ``t``, as its coordinator says once it has loaded."""
-        asked = OffsetFetchRequestGroup(group_id=group, topics=None)
+        asked = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None)
         for _ in range(200):
             answer: Any = self.ask(
                 self.coordinator(group), ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(asked,))

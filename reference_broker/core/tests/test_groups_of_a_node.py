@@ -12,7 +12,7 @@ from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import body_class
 
-SETTINGS = {"group_initial_rebalance_delay_ms": "0", "offsets_topic_num_partitions": "3"}
+SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": "0", "offsets_topic_num_partitions": "3"}
 
 
 def body(key: ApiKey, **values: Any) -> Any:
@@ -36,7 +36,7 @@ def join(world: NodeWorld, member_id: str = "") -> Any:
     )
 
 
-def coordinated(**config: str) -> NodeWorld:
+def coordinated(**config: Any) -> NodeWorld:
     world = NodeWorld(**SETTINGS, **config)
     world.give(Opened(7, "10.1.2.3:5000"))
 

@@ -21,7 +21,7 @@ from reference_broker.wire.apis import ApiKey
 BACKOFF_MS = 15_000
 
 
-def a_world(**config: str) -> NodeWorld:
+def a_world(**config: Any) -> NodeWorld:
     world = NodeWorld(log_segment_bytes="2000", **config)
     world.create("t", cleanup_policy="compact")
     return world

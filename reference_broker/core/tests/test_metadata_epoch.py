@@ -185,12 +185,11 @@ def test_a_controller_that_dies_before_it_sent_its_epoch_leaves_none_that_is_sai
     first, old = world.controller, epoch(world, 0)
     others = [number for number in world.members if number != first]
     world.send(first, ApiKey.CREATE_TOPICS, 7, create_request("new"))
+    broker = world.members[first].node.broker
     if committed:
-        known = world.members[first].node.broker.loader
-        world.run_until(lambda: known.image.metadata_epoch > old)
+        world.run_until(lambda: broker.loader.image.metadata_epoch > old)
     else:
-        known = world.members[first].node.broker.controller
-        world.run_until(lambda: known.latest.metadata_epoch > old)
+        world.run_until(lambda: broker.controller.latest.metadata_epoch > old)
     assert [epoch(world, number) for number in others] == [old, old]
     world.kill(first)
     world.run_until(lambda: any(is_active(world, number) for number in others))

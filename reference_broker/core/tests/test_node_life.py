@@ -1,6 +1,7 @@
 """Start and end of a node: clean and unclean, interrupted, in a directory that is not its own."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.delete_records.v2.request import (
@@ -24,7 +25,7 @@ from reference_broker.quorum.node_files import StartRefused
 from reference_broker.wire.apis import ApiKey
 
 
-def filled(disk: MemoryDisk, topics: int = 1, **config: str) -> NodeWorld:
+def filled(disk: MemoryDisk, topics: int = 1, **config: Any) -> NodeWorld:
     world = NodeWorld(disk, **config)
     for number in range(topics):
         world.create(f"t{number}", 2)

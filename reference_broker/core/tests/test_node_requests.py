@@ -1,6 +1,8 @@
 """The node as a whole: dispatch, order and durability of answers, connections that go, determinism."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
@@ -28,8 +30,9 @@ def test_an_api_versions_request_of_an_unknown_version_is_answered_in_the_layout
     world = NodeWorld()
     number = world.send(ApiKey.API_VERSIONS, 99, None)
     reply = world.replies[number]
-    assert (reply.api_version, reply.body.error_code) == (0, ErrorCode.unsupported_version)  # type: ignore[union-attr]
-    assert [one.api_key for one in reply.body.api_keys] == [ApiKey.API_VERSIONS]  # type: ignore[union-attr]
+    body: Any = reply.body
+    assert (reply.api_version, body.error_code) == (0, ErrorCode.unsupported_version)
+    assert [one.api_key for one in body.api_keys] == [ApiKey.API_VERSIONS]
     assert world.closed == {}
 
 
@@ -76,7 +79,8 @@ def test_a_duplicate_is_not_acknowledged_before_its_first_writing_is_durable() -
     retry = world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, sent_batch(7, 0)), connection=2)
     assert retry not in world.replies
     world.complete_syncs()
-    answer = world.replies[retry].body.responses[0].partitions[0]  # type: ignore[union-attr]
+    body: Any = world.replies[retry].body
+    answer = body.responses[0].partitions[0]
     assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
     again = world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, sent_batch(7, 0)), connection=2)
     assert again in world.replies, "what is durable needs no sync"
@@ -224,9 +228,9 @@ def test_other_acks_are_refused(acks: int) -> None:
 def test_one_refused_partition_does_not_stop_the_others() -> None:
     world = NodeWorld()
     world.create("t", 2)
-    body = produce_request("t", 0, b"garbage, and more than a header of it" * 3)
-    body.topics += produce_request("t", 1, batch()).topics + produce_request("t", 7, batch()).topics
-    body.topics += produce_request("t", 1, None).topics
+    garbage = b"garbage, and more than a header of it" * 3
+    parts = [produce_request("t", *part) for part in ((0, garbage), (1, batch()), (7, batch()), (1, None))]
+    body = replace(parts[0], topics=[topic for part in parts for topic in part.topics])
     answer = world.ask(ApiKey.PRODUCE, 9, body)
     codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
     assert codes[1:] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_record]
@@ -265,9 +269,9 @@ def test_those_who_wait_for_a_block_of_producer_ids_are_answered_when_it_is_dura
     numbers = [world.send(ApiKey.INIT_PRODUCER_ID, 4, body, connection) for connection in range(5)]
     assert not any(number in world.replies for number in numbers)
     world.complete_syncs()
-    replies = [world.replies[number] for number in numbers]
+    replies: list[Any] = [world.replies[number] for number in numbers]
     assert all(isinstance(reply, Reply) for reply in replies)
-    assert [reply.body.producer_id for reply in replies] == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
+    assert [reply.body.producer_id for reply in replies] == [0, 1, 2, 3, 4]
 
 
 def test_a_topic_is_not_told_of_before_it_is_durable() -> None:
@@ -285,7 +289,7 @@ def test_a_topic_is_not_told_of_before_it_is_durable() -> None:
 def test_a_partition_that_never_held_a_record_knows_its_leader_epoch_without_a_file() -> None:
     world = NodeWorld()
     world.create("t")
-    request = fetch_request("t", max_wait_ms=0)
+    request: Any = fetch_request("t", max_wait_ms=0)  # Only mypy takes the fields as frozen.
     request.topics[0].partitions[0].last_fetched_epoch = 0
     answer = world.ask(ApiKey.FETCH, 12, request)
     assert [data.error_code for data in answer.responses[0].partitions] == [0]

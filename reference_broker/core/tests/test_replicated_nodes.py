@@ -1,6 +1,7 @@
 """Three whole nodes: what one leads the others follow, through failovers, divergences and restarts."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -139,9 +140,9 @@ def test_at_rest_a_fetch_names_nothing_and_followers_stay_in_sync() -> None:
     world.run(2_000)
     world.sends.clear()
     world.run(10_000)
-    fetches = [send for _, send in world.sends if send.channel is Channel.REPLICA]
+    fetches: list[Any] = [send.body for _, send in world.sends if send.channel is Channel.REPLICA]
     assert 6 * 15 <= len(fetches) <= 6 * 25
-    assert not any(send.body.topics or send.body.forgotten for send in fetches)
+    assert not any(body.topics or body.forgotten for body in fetches)
     assert all(len(world.state("t", index).isr) == 3 for index in range(30))
 
 

@@ -1,5 +1,7 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: who may, what is refused, and the metadata epoch."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.groups.offsets.committed_offsets import OffsetKey
@@ -12,7 +14,7 @@ from reference_broker.records.reader import read_all
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
-def led(**config: str) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
+def led(**config: Any) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
     world = CoordinatorWorld(**config)
     target = world.lead_offsets(0)
     assert target is not None

@@ -155,7 +155,7 @@ def test_a_deleted_group_begins_anew() -> None:
     world = World()
     (member,) = world.stable(None)
     world.leave(member)
-    world.membership.delete("g", [].append)
+    world.membership.delete("g", list[Error]().append)
     assert world.heartbeat(member, 1) is ErrorCode.unknown_member_id
     _, joining = world.new()
     world.pass_ms(0)

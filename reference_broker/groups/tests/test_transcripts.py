@@ -4,8 +4,10 @@ Members have short names (the leader of a generation is told who is in it); ``tr
 when a rule changes.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +16,7 @@ from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
 from reference_broker.wire.errors import ErrorCode, error_name
 
+AnswerT = TypeVar("AnswerT")
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
@@ -115,15 +118,15 @@ class Conversation:
         self.world.lose()
 
 
-class Answers(list[object]):
+class Answers(list[AnswerT]):
     """One answer, written down when it comes."""
 
-    def __init__(self, write: object) -> None:
+    def __init__(self, write: Callable[[AnswerT], None]) -> None:
         super().__init__()
         self.write = write
 
-    def append(self, answer: object) -> None:
-        self.write(answer)  # type: ignore[operator]
+    def append(self, answer: AnswerT) -> None:
+        self.write(answer)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,6 +1,7 @@
 """Helpers of the log's tests: batches, a fresh log on a disk in memory, restarts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,11 @@ def opened(disk: MemoryDisk, config: LogConfig | None = None, *, now: Now = NOW,
     return log
 
 
-def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: bytes = b"value", **how: int) -> bytes:
+def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: bytes = b"value", **how: Any) -> bytes:
     """``timestamps``: ms after the tests' start."""
     times = timestamps or [0] * count
     records = [Record(timestamp_ms=START_MS + time, key=b"k", value=value + b"%d" % n) for n, time in enumerate(times)]
-    return build(records, **how)  # type: ignore[arg-type]
+    return build(records, **how)
 
 
 def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> Appended:
@@ -45,10 +46,10 @@ def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) 
     return result
 
 
-def sent(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: int) -> Appended:
+def sent(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any) -> Appended:
     """An idempotent producer's batch."""
     data = batch_of(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-    return appended(log, data, **how)  # type: ignore[arg-type]
+    return appended(log, data, **how)
 
 
 def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> Error:

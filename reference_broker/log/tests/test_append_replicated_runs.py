@@ -1,5 +1,7 @@
 """A follower's append writes as many batches at once as belong together, and ends where one by one would end."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.log.config import LogConfig
@@ -12,7 +14,7 @@ from reference_broker.records.record import Record
 NOW = Now(0, 0)
 
 
-def opened(disk: MemoryDisk, **config: int) -> PartitionLog:
+def opened(disk: MemoryDisk, **config: Any) -> PartitionLog:
     return run_to_end(open_log(disk, "t-0", LogConfig(**config), NOW, True))
 
 

@@ -1,6 +1,7 @@
 """The log against a naive model: a list of batches. Appends, reads, truncation, deletion, retention, restarts."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -51,7 +52,7 @@ class LogMachine(RuleBasedStateMachine):
             self._append_one(size, [max(self.clock_ms + time, 0) for time in times[: 1 + size % len(times)]], codec)
 
     def _append_one(self, size: int, times: list[int], codec: Compression) -> None:
-        how = {"timestamps": times, "compression": codec, "value": b"v" * size}
+        how: dict[str, Any] = {"timestamps": times, "compression": codec, "value": b"v" * size}
         data = batch_of(len(times), **how)
         if len(data) > self.config.segment_bytes:
             return

@@ -231,7 +231,7 @@ class MetadataWorld:
         return [_kind(batch) for batch in self.log.content]
 
 
-def started(**config: str) -> MetadataWorld:
+def started(**config: Any) -> MetadataWorld:
     """An active controller with its first records committed."""
     world = MetadataWorld(**config)
     world.win()

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from reference_broker.metadata.batch import MetadataBatch
 from reference_broker.metadata.batch_loader import MetadataBatchLoader
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
-from reference_broker.metadata.image import EMPTY_IMAGE
-from reference_broker.metadata.records import ConfigRecord, MetadataRecord, NoOpRecord
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.records import (
+    AbortTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    NoOpRecord,
+)
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import ABORT, BEGIN, END, topic_id, topic_records
 from reference_broker.quorum.offset_and_epoch import Provenance
@@ -22,7 +28,7 @@ FOO, BAR = topic_records("foo", topic_id(1)), topic_records("bar", topic_id(2))
 class Watched:
     """``updates``: (offset, epoch, ends with a batch, topics) of each publication."""
 
-    updates: list = field(default_factory=list)
+    updates: list[tuple[int, int, bool, list[str]]] = field(default_factory=list)
     start: int = 10
 
     def __post_init__(self) -> None:
@@ -30,17 +36,17 @@ class Watched:
         self.loader = MetadataBatchLoader(image, self._published)
         self.next = self.start
 
-    def batch(self, *records, epoch=4):
+    def batch(self, *records: MetadataRecord, epoch: int = 4) -> None:
         self.next += len(records)
         self.loader.load(MetadataBatch(tuple(records), Provenance(self.next - 1, epoch, 0), 100))
 
-    def _published(self, delta, image, aligned):
-        assert {change.after.name for change in delta.topics} <= set(image.topics)
+    def _published(self, delta: MetadataDelta, image: MetadataImage, aligned: bool) -> None:
+        assert all(change.after is not None and change.after.name in image.topics for change in delta.topics)
         self.updates.append((image.provenance.offset, image.provenance.epoch, aligned, list(image.topics)))
 
 
 @pytest.mark.clause("T-8")
-def test_a_transaction_of_whole_batches_is_one_update_at_its_end():
+def test_a_transaction_of_whole_batches_is_one_update_at_its_end() -> None:
     watched = Watched()
     for records in ([BEGIN], FOO, [NoOpRecord()] * 3, [END], [NoOpRecord()] * 2):
         watched.batch(*records)
@@ -50,7 +56,7 @@ def test_a_transaction_of_whole_batches_is_one_update_at_its_end():
 
 
 @pytest.mark.parametrize("flushes", [1, 4])
-def test_markers_alone_in_their_batches_give_the_same_result_however_it_is_committed(flushes):
+def test_markers_alone_in_their_batches_give_the_same_result_however_it_is_committed(flushes: int) -> None:
     watched = Watched()
     for records in (BAR, [BEGIN], FOO, [END]):
         watched.batch(*records)
@@ -61,7 +67,7 @@ def test_markers_alone_in_their_batches_give_the_same_result_however_it_is_commi
 
 
 @pytest.mark.clause("T-3")
-def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing():
+def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO)
     with pytest.raises(MetadataFault, match="begins inside another"):
@@ -72,7 +78,9 @@ def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing():
 
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize("marker", [END, ABORT])
-def test_an_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(marker):
+def test_an_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(
+    marker: AbortTransactionRecord | EndTransactionRecord,
+) -> None:
     watched = Watched()
     watched.batch(*FOO)
     with pytest.raises(MetadataFault, match="without a transaction"):
@@ -81,7 +89,7 @@ def test_an_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(mar
     assert watched.updates == [(11, 4, True, ["foo"])]
 
 
-def test_several_transactions_in_one_batch_are_published_one_by_one():
+def test_several_transactions_in_one_batch_are_published_one_by_one() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO, NoOpRecord(), NoOpRecord(), END, BEGIN, *BAR, END)
     watched.loader.flush()
@@ -91,7 +99,9 @@ def test_several_transactions_in_one_batch_are_published_one_by_one():
 @pytest.mark.parametrize(
     ("between", "updates"), [((), [(13, False), (18, True)]), ((NoOpRecord(),), [(14, False), (19, True)])]
 )
-def test_what_stands_between_two_transactions_is_published_before_the_second(between, updates):
+def test_what_stands_between_two_transactions_is_published_before_the_second(
+    between: tuple[NoOpRecord, ...], updates: list[tuple[int, bool]]
+) -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO, END, *between, BEGIN, *BAR, END, NoOpRecord())
     watched.loader.flush()
@@ -100,7 +110,9 @@ def test_what_stands_between_two_transactions_is_published_before_the_second(bet
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("marker", "topics"), [(END, ["foo"]), (ABORT, [])])
-def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_or_is_aborted(marker, topics):
+def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_or_is_aborted(
+    marker: AbortTransactionRecord | EndTransactionRecord, topics: list[str]
+) -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO)
     watched.loader.flush()
@@ -111,14 +123,14 @@ def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_
     assert watched.updates == [(20, 4, True, topics)]
 
 
-def test_what_precedes_a_begin_that_is_first_in_its_batch_ends_with_a_batch():
+def test_what_precedes_a_begin_that_is_first_in_its_batch_ends_with_a_batch() -> None:
     watched = Watched()
     watched.batch(*FOO)
     watched.batch(BEGIN, *BAR)
     assert watched.updates == [(11, 4, True, ["foo"])]
 
 
-def test_control_batches_and_nothing_at_all():
+def test_control_batches_and_nothing_at_all() -> None:
     watched = Watched()
     watched.loader.flush()
     assert watched.updates == []
@@ -128,7 +140,7 @@ def test_control_batches_and_nothing_at_all():
     assert watched.updates == [(10, 5, True, [])]
 
 
-def test_a_snapshot_discards_an_open_transaction():
+def test_a_snapshot_discards_an_open_transaction() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO)
     watched.loader.reset(EMPTY_IMAGE.at(Provenance(40, 6, 0)))
@@ -150,7 +162,9 @@ STEPS = st.lists(
 @pytest.mark.clause("T-8")
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_readers_see_whole_transactions_or_nothing_of_them_wherever_batches_and_commits_are_cut(steps):
+def test_readers_see_whole_transactions_or_nothing_of_them_wherever_batches_and_commits_are_cut(
+    steps: list[tuple[str, int]],
+) -> None:
     """Against a model: what is replayed is exactly what stands outside of open and aborted transactions."""
     watched, seen = Watched(start=0), []
     watched.loader.publish = lambda _delta, image, _aligned: seen.append(_state(image))
@@ -207,7 +221,7 @@ def _replayed(records: list[MetadataRecord]) -> tuple[object, ...]:
     return _state(delta.build(Provenance()))
 
 
-def _state(image) -> tuple[object, ...]:
+def _state(image: MetadataImage) -> tuple[object, ...]:
     topics = tuple((name, len(topic.partitions)) for name, topic in image.topics.items())
     configs = tuple(sorted((key, tuple(sorted(pairs.items()))) for key, pairs in image.configs.items()))
     return topics, configs

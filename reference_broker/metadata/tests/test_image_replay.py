@@ -1,11 +1,12 @@
 """Whatever the operations, an image built delta by delta equals one built by replaying all records at once."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, cache_of, update_of
 from reference_broker.metadata.delta import MetadataDelta, _Draft
-from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
 from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import (
     ConfigRecord,
@@ -69,7 +70,7 @@ class Model:
 
 
 @given(OPERATIONS, st.integers(1, 7))
-def test_image_by_deltas_equals_image_by_full_replay(operations, batches_a_delta):
+def test_image_by_deltas_equals_image_by_full_replay(operations: list[tuple[str, int]], batches_a_delta: int) -> None:
     model, written = Model(), []
     image, cache = EMPTY_IMAGE, MetadataCache(cluster_id="c")
     batch: list[MetadataRecord] = []
@@ -91,14 +92,16 @@ def test_image_by_deltas_equals_image_by_full_replay(operations, batches_a_delta
     assert (cache.topics, cache.topic_names) == (whole.topics, whole.topic_names)
 
 
-def test_untouched_topics_are_shared_between_images():
+def test_untouched_topics_are_shared_between_images() -> None:
     _, before = _built(EMPTY_IMAGE, topic_records("a", bytes([1] * 16), 10), 1)
     delta, after = _built(before, topic_records("b", bytes([2] * 16), 10), 2)
     assert after.topics["a"] is before.topics["a"]
     assert [change.after.name for change in delta.topics if change.after] == ["b"]
 
 
-def test_many_small_topics_are_frozen_while_a_delta_is_filled_and_again_only_where_they_change(monkeypatch):
+def test_many_small_topics_are_frozen_while_a_delta_is_filled_and_again_only_where_they_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ids = [number.to_bytes(16, "big") for number in range(1, 201)]
     records = [record for topic_id in ids for record in topic_records(f"t{topic_id[-1]}", topic_id, 3)]
     _, before = _built(EMPTY_IMAGE, records, 1)
@@ -106,20 +109,26 @@ def test_many_small_topics_are_frozen_while_a_delta_is_filled_and_again_only_whe
     for topic_id in (*ids, ids[5]):
         replay(delta, PartitionChangeRecord(partition_id=topic_id[-1] % 3, topic_id=topic_id, leader=2))
         replay(delta, PartitionChangeRecord(partition_id=0, topic_id=topic_id, leader=3))
-    frozen = []
+    frozen: list[str] = []
     whole = _Draft.frozen
-    monkeypatch.setattr(_Draft, "frozen", lambda draft: frozen.append(draft.name) or whole(draft))
+
+    def noted(draft: _Draft) -> TopicImage:
+        frozen.append(draft.name)
+        return whole(draft)
+
+    monkeypatch.setattr(_Draft, "frozen", noted)
     after = delta.build(Provenance(2, 1, 0))
     assert frozen == ["t6"], "the others were before"
     for topic_id in ids:
-        changed = after.topic_by_id(topic_id).partitions
-        assert [one.leader_epoch for one in changed] == [
+        changed = after.topic_by_id(topic_id)
+        assert changed is not None
+        assert [one.leader_epoch for one in changed.partitions] == [
             (1 + (topic_id is ids[5])) * ((index == 0) + (index == topic_id[-1] % 3)) for index in range(3)
         ]
     assert [change.partitions for change in delta.topics][:3] == [(1, 0), (2, 0), (0,)]
 
 
-def test_partitions_of_topics_may_come_in_any_order_between_those_of_others():
+def test_partitions_of_topics_may_come_in_any_order_between_those_of_others() -> None:
     first, second = (topic_records(name, bytes([number] * 16), 2) for number, name in enumerate(("a", "b"), 1))
     records = [first[0], second[0], first[2], second[2], first[1], second[1]]
     _, image = _built(EMPTY_IMAGE, records, 1)

@@ -1,27 +1,37 @@
 """The loader: slices, snapshots, order of telling, damage (counterparts of Kafka's MetadataLoaderTest)."""
 
+from collections.abc import Callable, Generator, Sequence
+
 import pytest
 
 from reference_broker.metadata import loader as loader_module
 from reference_broker.metadata.delta import MetadataFault
-from reference_broker.metadata.image import EMPTY_IMAGE
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.records import NoOpRecord, RemoveTopicRecord
+from reference_broker.metadata.records import (
+    AbortTransactionRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    NoOpRecord,
+    RemoveTopicRecord,
+)
 from reference_broker.metadata.tests.metadata_world import (
     ABORT,
     BEGIN,
     END,
     MetadataWorld,
+    StoreInMemory,
     run,
     topic_id,
     topic_records,
 )
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
 
 
-def world_of(*batches):
+def world_of(*batches: Sequence[MetadataRecord]) -> MetadataWorld:
     world = MetadataWorld()
     for records in batches:
         world.log.append([encode(each) for each in records], 1)
@@ -30,7 +40,9 @@ def world_of(*batches):
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("marker", "topics"), [(END, ["a"]), (ABORT, [])])
-def test_a_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is(marker, topics):
+def test_a_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is(
+    marker: AbortTransactionRecord | EndTransactionRecord, topics: list[str]
+) -> None:
     world = world_of([BEGIN], A, [NoOpRecord()], [marker])
     for batch in world.log.content[:-1]:
         world.commit(batch.provenance.offset + 1)
@@ -42,7 +54,7 @@ def test_a_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is
     assert world.loader.image.provenance == Provenance(4, 1, 7)
 
 
-def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish():
+def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish() -> None:
     world = world_of([BEGIN], A)
     world.log.append((), 2, is_control=True)
     world.commit()
@@ -52,7 +64,7 @@ def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish():
     assert list(world.loader.image.topics) == ["a"]
 
 
-def test_the_last_applied_offset_follows_the_commits_and_never_goes_back():
+def test_the_last_applied_offset_follows_the_commits_and_never_goes_back() -> None:
     world = world_of(A, B)
     world.commit(2)
     assert world.loader.last_offset == 1
@@ -62,13 +74,13 @@ def test_the_last_applied_offset_follows_the_commits_and_never_goes_back():
     assert (world.loader.last_offset, world.loader.image.provenance.offset) == (3, 3)
 
 
-def test_nothing_is_published_where_nothing_was_committed():
+def test_nothing_is_published_where_nothing_was_committed() -> None:
     world = MetadataWorld()
     world.commit(0)
     assert world.published == []
 
 
-def test_long_logs_are_taken_in_slices_and_later_commits_wait_their_turn(monkeypatch):
+def test_long_logs_are_taken_in_slices_and_later_commits_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "RECORDS_PER_SLICE", 10)
     world = world_of(*(topic_records(f"t{number}", topic_id(number), 4) for number in range(40)))
     world.loader.catch_up(100)
@@ -80,9 +92,9 @@ def test_long_logs_are_taken_in_slices_and_later_commits_wait_their_turn(monkeyp
     assert len(world.published) == world.ports.events + 1 == 20
 
 
-def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_waits_for_progress():
+def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_waits_for_progress() -> None:
     world = world_of(A)
-    order = []
+    order: list[object] = []
     world.loader.subscribe(lambda *_: order.append("second listener"))
     world.loader.on_published = lambda image, size: order.append((image.provenance.offset, size))
     world.loader.on_progress(lambda: order.append("progress"))
@@ -91,7 +103,7 @@ def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_wait
     assert [fields["offset"] for fields in world.ports.told("metadata_published")] == [1]
 
 
-def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot():
+def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot() -> None:
     world = world_of([*A, BEGIN, *B, END])
     sizes = []
     world.loader.on_published = lambda image, size: sizes.append((image.provenance.offset, size))
@@ -101,7 +113,7 @@ def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot():
 
 
 @pytest.mark.clause("T-3")
-def test_damage_ends_the_node_and_what_came_before_is_published():
+def test_damage_ends_the_node_and_what_came_before_is_published() -> None:
     world = world_of(A, [END])
     with pytest.raises(MetadataFault, match=r"damaged in or after the batch that ends at offset 1 .*without a trans"):
         world.commit()
@@ -111,16 +123,20 @@ def test_damage_ends_the_node_and_what_came_before_is_published():
         world.commit()
 
 
-def test_a_gap_in_the_log_is_damage():
+def test_a_gap_in_the_log_is_damage() -> None:
     world = world_of(A)
     with pytest.raises(MetadataFault, match="nothing stands at offset 2"):
         world.commit(5)
 
 
-def snapshot_of(topics, offset, slices=3):
+def snapshot_of(
+    topics: list[tuple[str, int]], offset: int, slices: int = 3
+) -> Callable[[MemoryDisk, StoreInMemory, OffsetAndEpoch], Generator[None, None, MetadataImage]]:
     """As ``load_snapshot``: an image after some slices."""
 
-    def load(_disk, _store, snapshot):
+    def load(
+        _disk: MemoryDisk, _store: StoreInMemory, snapshot: OffsetAndEpoch
+    ) -> Generator[None, None, MetadataImage]:
         assert snapshot.offset == offset
         for _ in range(slices):
             yield
@@ -131,9 +147,10 @@ def snapshot_of(topics, offset, slices=3):
     return load
 
 
-def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch):
+def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
+    assert isinstance(world.loader._store, StoreInMemory)
     world.loader._store.latest = OffsetAndEpoch(40, 3)
     run(world.loader.load())
     assert (list(world.loader.image.topics), world.loader.last_offset, world.published) == (["a"], 39, [])
@@ -143,7 +160,9 @@ def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch):
     assert list(world.loader.image.topics) == ["a", "b"]
 
 
-def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the_difference(monkeypatch):
+def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("b", 2), ("c", 3)], 40))
     world = world_of(A, B, [BEGIN], topic_records("x", topic_id(7)))
     world.commit()
@@ -158,7 +177,7 @@ def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the
     assert (sorted(image.topics), world.loader.last_offset, world.loader.in_transaction) == (["b", "c"], 39, False)
 
 
-def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(monkeypatch):
+def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
     world.loader.reload(OffsetAndEpoch(40, 3))
@@ -172,7 +191,7 @@ def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(m
     assert [list(image.topics) for _, image in world.published] == [["b"], ["b", "a"]]
 
 
-def test_reloading_the_same_content_publishes_an_empty_difference(monkeypatch):
+def test_reloading_the_same_content_publishes_an_empty_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([], 10))
     world = MetadataWorld()
     world.loader.reload(OffsetAndEpoch(10, 3))
@@ -181,7 +200,7 @@ def test_reloading_the_same_content_publishes_an_empty_difference(monkeypatch):
     assert (delta.topics, delta.brokers, image.topics) == ((), {}, EMPTY_IMAGE.topics)
 
 
-def test_the_trace_tells_of_each_committed_batch_what_it_is():
+def test_the_trace_tells_of_each_committed_batch_what_it_is() -> None:
     world = world_of(A, [BEGIN], B, [NoOpRecord()], [END], [BEGIN], [ABORT], [BEGIN, NoOpRecord(), END], [NoOpRecord()])
     world.log.append((), 2, is_control=True)
     world.loader.expect(2, 2)

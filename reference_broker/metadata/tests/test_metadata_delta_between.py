@@ -1,10 +1,12 @@
 """The difference between two images leads from one to the other, whatever they hold."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import cache_of, update_of
-from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 
 PARTITIONS = st.lists(
@@ -39,7 +41,7 @@ BROKERS = st.dictionaries(
 
 
 @st.composite
-def images(draw):
+def images(draw: st.DrawFn) -> MetadataImage:
     topics = {
         name: TopicImage(name, f"{name}{life}".encode().ljust(16), partitions)
         for name, (life, partitions) in draw(TOPICS).items()
@@ -56,16 +58,17 @@ def images(draw):
 
 
 @given(images(), images())
-def test_a_difference_applied_to_the_first_image_gives_the_second(before, after):
+def test_a_difference_applied_to_the_first_image_gives_the_second(before: MetadataImage, after: MetadataImage) -> None:
     delta = MetadataDelta.between(before, after)
     topics = dict(before.topics)
     for change in delta.topics:
         if change.after is None:
+            assert change.before is not None
             assert topics.pop(change.before.name) == change.before
         else:
             assert change.before is None or change.before == before.topics[change.after.name]
             assert (change.before is None) == (change.after.name not in topics)
-            _check_partitions(change)
+            _check_partitions(change, change.after)
             topics[change.after.name] = change.after
     assert topics == after.topics
     for what in ("configs", "brokers", "features"):
@@ -79,12 +82,12 @@ def test_a_difference_applied_to_the_first_image_gives_the_second(before, after)
         assert (delta.topics, delta.configs, delta.brokers, delta.features) == ((), {}, {}, {})
 
 
-def _check_partitions(change):
+def _check_partitions(change: TopicChange, after: TopicImage) -> None:
     old = () if change.before is None else change.before.partitions
-    differing = [index for index, one in enumerate(change.after.partitions) if index >= len(old) or old[index] != one]
+    differing = [index for index, one in enumerate(after.partitions) if index >= len(old) or old[index] != one]
     assert list(change.partitions) == differing
 
 
-def _applied(before, changes):
+def _applied(before: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
     after = {**before, **changes}
     return {key: value for key, value in after.items() if value is not None}

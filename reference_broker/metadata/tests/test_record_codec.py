@@ -16,6 +16,7 @@ from reference_broker.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     MetadataEpoch,
+    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -92,17 +93,17 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("record", "text"), GOLDEN, ids=lambda value: type(value).__name__)
-def test_each_record_type_has_exactly_kafkas_bytes(record, text):
+def test_each_record_type_has_exactly_kafkas_bytes(record: MetadataRecord, text: str) -> None:
     assert encode(record) == bytes.fromhex(text.replace(" ", ""))
     assert decode(encode(record)) == record
 
 
-def test_unknown_tagged_fields_are_skipped():
+def test_unknown_tagged_fields_are_skipped() -> None:
     with_tag = bytes.fromhex("0114000191 4e 03 aabbcc".replace(" ", ""))  # NoOpRecord with tag 10001.
     assert decode(with_tag) == NoOpRecord()
 
 
-def test_older_versions_of_a_registration_read_with_defaults():
+def test_older_versions_of_a_registration_read_with_defaults() -> None:
     written = "01 00 00 00000001" + HEX + "0000000000000009 01 01 00 00 00"
     assert decode(bytes.fromhex(written.replace(" ", ""))) == RegisterBrokerRecord(
         broker_id=1, incarnation_id=ID, broker_epoch=9, end_points=(), features=(), fenced=False
@@ -110,13 +111,13 @@ def test_older_versions_of_a_registration_read_with_defaults():
 
 
 @pytest.mark.parametrize("text", ["", "02140000", "01630000", "01140100", "0102000361", "0114000000", "01ffffffffff"])
-def test_damaged_records_are_a_fault_not_a_crash(text):
+def test_damaged_records_are_a_fault_not_a_crash(text: str) -> None:
     with pytest.raises(MetadataFault):
         decode(bytes.fromhex(text))
 
 
 @given(st.binary(max_size=60))
-def test_random_bytes_never_crash_the_reader(data):
+def test_random_bytes_never_crash_the_reader(data: bytes) -> None:
     try:
         decode(b"\x01" + data)
     except MetadataFault:

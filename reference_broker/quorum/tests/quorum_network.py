@@ -3,6 +3,7 @@ order; a channel breaks as a whole, as connections do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Network:
         """A process died: its connections end; who still lives learns of it if the link lets that through."""
         for (source, target), connection in list(self.connections.items()):
             if node in (source, target) and not connection.broken:
-                self._carry(target, source, lambda gone=connection: self._break(gone))
+                self._carry(target, source, partial(self._break, connection))
 
     def _carry(self, source: int, target: int, arrive: Callable[[], None]) -> None:
         random = self.world.random

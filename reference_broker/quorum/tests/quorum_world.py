@@ -2,7 +2,9 @@
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.record_codec import encode
@@ -42,7 +44,7 @@ class Process(AroundQuorum):
         self.node_id = node_id
         self.disk = disk
         self.paused = False
-        self.backlog: list[Callable[[], None]] = []
+        self.backlog: list[Callable[[], object]] = []
         self.timers: dict[int, bool] = {}
         self.snapshots = NamedSnapshots(disk)
         self.log = opened(disk, config, self.now(), self.snapshots)
@@ -54,7 +56,7 @@ class Process(AroundQuorum):
     def alive(self) -> bool:
         return self.world.processes.get(self.node_id) is self
 
-    def deliver(self, event: Callable[[], None]) -> None:
+    def deliver(self, event: Callable[[], object]) -> None:
         if not self.alive:
             return
         if self.paused:
@@ -67,7 +69,7 @@ class Process(AroundQuorum):
         self.world.after(delay_us, lambda: self.deliver(event))
 
     def serve(self, asked: Asked, answer: Callable[[object], None]) -> None:
-        handlers = {
+        handlers: dict[ApiKey, Callable[[Any, Callable[[object], None]], None]] = {
             ApiKey.VOTE: self.quorum.handle_vote,
             ApiKey.BEGIN_QUORUM_EPOCH: self.quorum.handle_begin_quorum_epoch,
             ApiKey.END_QUORUM_EPOCH: self.quorum.handle_end_quorum_epoch,
@@ -211,7 +213,7 @@ class World:
         """Every node that believes to lead gets records."""
         for process in list(self.processes.values()):
             if not process.paused and process.quorum.is_leader:
-                process.deliver(lambda one=process: self._append(one))
+                process.deliver(partial(self._append, process))
         self.after(period_us, lambda: self.keep_appending(period_us))
 
     def _append(self, process: Process) -> None:
@@ -225,7 +227,7 @@ class World:
     def keep_snapshotting(self, period_us: int = 500_000) -> None:
         for process in list(self.processes.values()):
             if not process.paused and self.random.randrange(2):
-                process.deliver(lambda one=process: _snapshot(one))
+                process.deliver(partial(_snapshot, process))
         self.after(period_us, lambda: self.keep_snapshotting(period_us))
 
     @property

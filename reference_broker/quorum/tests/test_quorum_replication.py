@@ -1,5 +1,7 @@
 """Conversations with a leader about its log: the high watermark, fetches, divergence."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
@@ -10,7 +12,7 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionDa
 CONFIRMED = 2**63 - 1
 
 
-def leading(voters: int = 3, **settings: str) -> Alone:
+def leading(voters: int = 3, **settings: Any) -> Alone:
     node = Alone(voters, **settings).started().elect(*range(1, voters))
     node.sent.clear()
     return node
@@ -218,8 +220,9 @@ def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
     node.answer_fetch(batch(0, 2, count=3) + batch(3, 3))
     node.elect(2)
     (answer,) = node.fetch(1, 9, 3, wait_ms=500)
-    assert answer.diverging_epoch is not None  # type: ignore[union-attr]
-    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 4)  # type: ignore[union-attr]
+    assert isinstance(answer, PartitionData)
+    assert answer.diverging_epoch is not None
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 4)
     assert not answer.records
 
 

@@ -4,6 +4,7 @@ All invariants of ``quorum_invariants`` are looked at after every event.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from reference_broker.quorum.messages import Vote
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_storm import settle, weather
-from reference_broker.quorum.tests.quorum_world import SECOND_US, World
+from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 
 pytestmark = pytest.mark.simulated
 
@@ -36,6 +37,18 @@ def leader_of(world: World) -> int:
 
 def others(world: World, *node_ids: int) -> list[int]:
     return [each for each in world.ids if each not in node_ids]
+
+
+def has_reached(world: World, node_ids: list[int], offset: int) -> bool:
+    return world.high_watermark(*node_ids) >= offset
+
+
+def another_leads(world: World, old: int) -> bool:
+    return world.leader is not None and leader_of(world) != old
+
+
+def follow_another(processes: list[Process], old: int) -> bool:
+    return all(each.quorum.leader_id not in (-1, old) for each in processes)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +87,7 @@ def test_voters_that_stood_still_together_do_not_split_their_votes() -> None:
         world.run(5 * SECOND_US)
         for process in rest:
             world.resume(process.node_id)
-        world.run_until(lambda of=rest, o=old: all(each.quorum.leader_id not in (-1, o) for each in of))
+        world.run_until(partial(follow_another, rest, old))
         epochs += rest[0].quorum.epoch - before
     assert epochs <= 14, f"{epochs} epochs for 10 elections"
 
@@ -125,7 +138,7 @@ def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None
         gone = leader_of(world)
         world.network.isolate(gone)
         reached = world.high_watermark(*others(world, gone))
-        world.run_until(lambda gone=gone, reached=reached: world.high_watermark(*others(world, gone)) >= reached + 10)
+        world.run_until(partial(has_reached, world, others(world, gone), reached + 10))
         world.network.heal()
     settle(world)
 
@@ -203,7 +216,7 @@ def test_a_killed_leader_is_noticed_by_its_closed_connections() -> None:
         old = leader_of(world)
         world.kill(old)
         killed_us = world.time_us
-        world.run_until(lambda old=old, world=world: world.leader is not None and leader_of(world) != old)
+        world.run_until(partial(another_leads, world, old))
         assert world.time_us - killed_us < 500_000, "half a fetch timeout"
 
 

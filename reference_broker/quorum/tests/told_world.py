@@ -1,5 +1,7 @@
 """A quorum that tells what happens in it, one line each: what is asked and answered, roles, high watermarks, ends."""
 
+from functools import partial
+
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import TopicRecord
 from reference_broker.quorum.fetch_messages import fetched_partition, read_fetched
@@ -51,7 +53,7 @@ class ToldWorld(World):
         for _ in range(count):
             self.appended += 1
             value = encode(TopicRecord(name=f"t{self.appended}", topic_id=bytes(16)))
-            process.deliver(lambda one=value: process.quorum.append([one]))
+            process.deliver(partial(process.quorum.append, [value]))
         self.look()
 
     def snapshot(self, node_id: int) -> None:

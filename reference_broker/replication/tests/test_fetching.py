@@ -16,13 +16,13 @@ from reference_broker.records.record import Record
 from reference_broker.replication.follower.fetcher import NAMED_PER_FETCH
 from reference_broker.replication.tests.follower_world import (
     BROKER_EPOCH,
-    START_MS,
     TOPIC_ID,
     World,
     named,
     one_record,
     records,
 )
+from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData

@@ -1,25 +1,28 @@
 """The registry of led partitions: look-ups, watchers, and removal at a constant price."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any, cast
 
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.partitions import Partition, Partitions
 
 ID = bytes(15) + b"\x07"
 
 
 class Watching:
-    def __init__(self):
-        self.seen = []
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, bool]] = []
 
-    def partition_changed(self, partition):
+    def partition_changed(self, partition: Partition) -> None:
         self.seen.append((partition.topic, partition.index, partition.deleted))
 
 
-def partition(index=0, topic="t", topic_id=ID):
-    return Partition(topic, topic_id, index, 0, SimpleNamespace())
+def partition(index: int = 0, topic: str = "t", topic_id: bytes = ID) -> Partition:
+    return Partition(topic, topic_id, index, 0, cast("PartitionLog", SimpleNamespace()))
 
 
-def test_a_topics_name_goes_with_its_last_partition():
+def test_a_topics_name_goes_with_its_last_partition() -> None:
     partitions = Partitions()
     first, second = partition(0), partition(1)
     partitions.add(first)
@@ -30,7 +33,7 @@ def test_a_topics_name_goes_with_its_last_partition():
     assert not any((partitions.by_name, partitions.by_id, partitions.topic_ids, partitions.topic_names))
 
 
-def test_removing_the_old_topic_leaves_a_new_one_of_the_same_name():
+def test_removing_the_old_topic_leaves_a_new_one_of_the_same_name() -> None:
     partitions, new_id = Partitions(), bytes(15) + b"\x08"
     old, new = partition(), partition(topic_id=new_id)
     partitions.add(old)
@@ -40,7 +43,7 @@ def test_removing_the_old_topic_leaves_a_new_one_of_the_same_name():
     assert (partitions.topic_ids, partitions.topic_names) == ({"t": new_id}, {new_id: "t"})
 
 
-def test_watchers_are_told_once_and_see_the_deletion():
+def test_watchers_are_told_once_and_see_the_deletion() -> None:
     partitions, watcher = Partitions(), Watching()
     partitions.arrivals[watcher] = None
     one = partition()
@@ -54,16 +57,16 @@ def test_watchers_are_told_once_and_see_the_deletion():
     assert watcher.seen == [("t", 0, False), ("t", 0, False), ("t", 0, True)]
 
 
-def test_removal_does_not_look_at_other_partitions():
+def test_removal_does_not_look_at_other_partitions() -> None:
     partitions = Partitions()
     many = [partition(index) for index in range(1000)]
     for one in many:
         partitions.add(one)
 
-    class Counting(dict):
+    class Counting(dict[Any, Any]):
         walks = 0
 
-        def __iter__(self):
+        def __iter__(self) -> Iterator[Any]:
             Counting.walks += 1
             return super().__iter__()
 

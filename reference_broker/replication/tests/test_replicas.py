@@ -21,6 +21,7 @@ class Cached:
     session: Session = field(default_factory=Session)
     fetch_offset: int = 0
     log_start_offset: int = 0
+    current_leader_epoch: int = -1
     live: bool = True
 
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from reference_broker.apis.registry import SERVED
 from reference_broker.serve import warm_up as warming
 
 LEAN = """
@@ -43,4 +44,4 @@ def test_apis_load_one_by_one_when_the_node_is_up(monkeypatch: pytest.MonkeyPatc
         await asyncio.wait_for(done.wait(), 10)
 
     asyncio.run(up())
-    assert loaded == [*warming.SERVED, "snapshots"]
+    assert loaded == [*SERVED, "snapshots"]

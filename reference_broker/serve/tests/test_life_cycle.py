@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Broker
+    from reference_broker.serve.tests.conftest import Broker
 
 pytestmark = pytest.mark.live
 

@@ -15,7 +15,7 @@ from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchReques
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
-    from conftest import Broker
+    from reference_broker.serve.tests.conftest import Broker
 
 SECOND_US = 1_000_000
 

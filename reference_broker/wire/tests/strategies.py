@@ -113,9 +113,11 @@ def fetch_requests(draw: st.DrawFn, version: int) -> FetchRequest:
         since(17, version, st.just(NO_DIRECTORY_ID) | st.binary(min_size=16, max_size=16), NO_DIRECTORY_ID),
         since(18, version, st.just(NO_HIGH_WATERMARK) | INT64, NO_HIGH_WATERMARK),
     )
-    topic = st.builds(lambda name, parts: FetchTopic(*name, parts), topics(version), st.lists(partitions, max_size=3))
+    topic = st.builds(
+        lambda name, parts: FetchTopic(name[0], name[1], parts), topics(version), st.lists(partitions, max_size=3)
+    )
     forgotten = st.builds(
-        lambda name, parts: ForgottenTopic(*name, parts), topics(version), st.lists(INT32, max_size=3)
+        lambda name, parts: ForgottenTopic(name[0], name[1], parts), topics(version), st.lists(INT32, max_size=3)
     )
     return draw(
         st.builds(
@@ -160,7 +162,9 @@ def fetch_responses(draw: st.DrawFn, version: int) -> FetchResponse:
         snapshot_id=since(12, version, st.none() | st.builds(SnapshotId, st.integers(0, 2**63 - 1), INT32), None),
     )
     topic = st.builds(
-        lambda name, parts: FetchTopicResponse(*name, parts), topics(version), st.lists(partition, max_size=3)
+        lambda name, parts: FetchTopicResponse(name[0], name[1], parts),
+        topics(version),
+        st.lists(partition, max_size=3),
     )
     return draw(
         st.builds(
@@ -177,7 +181,9 @@ def fetch_responses(draw: st.DrawFn, version: int) -> FetchResponse:
 @st.composite
 def produce_requests(draw: st.DrawFn, version: int) -> ProduceRequest:
     partition = st.builds(ProducePartition, INT32, st.none() | BYTES)
-    topic = st.builds(lambda name, parts: ProduceTopic(*name, parts), topics(version), st.lists(partition, max_size=3))
+    topic = st.builds(
+        lambda name, parts: ProduceTopic(name[0], name[1], parts), topics(version), st.lists(partition, max_size=3)
+    )
     return draw(st.builds(ProduceRequest, INT16, INT32, st.lists(topic, max_size=3), st.none() | TEXT))
 
 
@@ -196,7 +202,9 @@ def produce_responses(draw: st.DrawFn, version: int) -> ProduceResponse:
         current_leader=since(10, version, LEADERS, None),
     )
     topic = st.builds(
-        lambda name, parts: ProduceTopicResponse(*name, parts), topics(version), st.lists(partition, max_size=3)
+        lambda name, parts: ProduceTopicResponse(name[0], name[1], parts),
+        topics(version),
+        st.lists(partition, max_size=3),
     )
     return draw(
         st.builds(ProduceResponse, st.lists(topic, max_size=2), INT32, since(10, version, ENDPOINTS, []).map(list))

@@ -34,7 +34,8 @@ def request(text: str) -> Any:
 def test_a_fetch_snapshot_1000_request() -> None:
     text = "00000003 00000064 00000001 0001 74 00000001 00000000 00000004 0000000000000005 00000002 0000000000000007"
     body = request(text)
-    assert type(body) is body_class(KEY, "request")
+    expected: Any = body_class(KEY, "request")
+    assert type(body) is expected
     (partition,) = body.topics[0].partitions
     assert (body.replica_id, body.max_bytes, body.topics[0].name, body.cluster_id) == (3, 100, "t", None)
     assert (partition.partition, partition.current_leader_epoch, partition.position) == (0, 4, 7)
@@ -135,7 +136,8 @@ def test_metadata_1000_is_version_5_with_the_epoch_behind_the_controllers_id() -
     ).hex(" ", 1)
     assert decode_response(ApiKey.METADATA, 1000, frame[4:]) == (9, body)
     asked: Any = decode_request(ApiKey.METADATA, 1000, bytes.fromhex("00000001 0001 74 00"), 0)
-    assert type(asked) is body_class(ApiKey.METADATA, "request")
+    expected: Any = body_class(ApiKey.METADATA, "request")
+    assert type(asked) is expected
     assert ([topic.name for topic in asked.topics], asked.allow_auto_topic_creation) == (["t"], False)
 
 

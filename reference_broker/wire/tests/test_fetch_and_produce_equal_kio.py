@@ -85,7 +85,7 @@ def test_produced_records_are_a_view_into_the_frame() -> None:
     records = request.topics[0].partitions[0].records  # type: ignore[attr-defined]
     assert isinstance(records, memoryview)
     assert records.obj is body
-    assert records == b"abcd"
+    assert bytes(records) == b"abcd"
 
 
 def test_the_default_divergence_is_not_written() -> None:

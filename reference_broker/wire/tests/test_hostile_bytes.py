@@ -192,7 +192,7 @@ def with_unknown_tags(entity: Any) -> bytes:
     """The message with two unknown tagged fields in every struct: written apart from the encoder under test."""
     from reference_broker.wire.encoding import _field_writer
 
-    schema = type(entity)
+    schema: type = type(entity)
     out = bytearray()
     known = []
     for each in schema_fields(schema):

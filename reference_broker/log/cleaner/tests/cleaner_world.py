@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from reference_broker.log.cleaner.cleanable import Cleanable, cleanable
 from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, Step
@@ -83,7 +84,9 @@ def put(
         Record(timestamp_ms=now.wall_ms, key=key.encode(), value=None if value is None else value.encode())
         for key, value in pairs
     ]
-    who = {} if producer is None else {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
+    who: dict[str, Any] = {}
+    if producer is not None:
+        who = {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
     data = build(records, compression=codec, is_transactional=transactional, **who)
     first = log.append(now, data, epoch).first_offset
     log.advance_high_watermark(log.log_end_offset)

@@ -1,6 +1,7 @@
 """Snapshots are made while writes go on, after so many bytes or so much time; whatever goes wrong, none is torn."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,16 +22,22 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import (
     setting,
 )
 
-BYTES = {"metadata_log_max_record_bytes_between_snapshots": "2000", "metadata_log_max_snapshot_interval_ms": "0"}
-NEVER = {"metadata_log_max_record_bytes_between_snapshots": "999999999", "metadata_log_max_snapshot_interval_ms": "0"}
+BYTES: dict[str, Any] = {
+    "metadata_log_max_record_bytes_between_snapshots": "2000",
+    "metadata_log_max_snapshot_interval_ms": "0",
+}
+NEVER: dict[str, Any] = {
+    "metadata_log_max_record_bytes_between_snapshots": "999999999",
+    "metadata_log_max_snapshot_interval_ms": "0",
+}
 
 
 @pytest.mark.clause("S-12")
-def test_made_after_so_many_bytes():
+def test_made_after_so_many_bytes() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 5))
     replica.ports.advance(100_000)
-    assert replica.store.ids == ()
+    assert not replica.store.ids
     replica.append(topic_records("b", topic_id(2), 30))
     replica.ports.run()
     (made,) = replica.store.ids
@@ -42,7 +49,7 @@ def test_made_after_so_many_bytes():
 
 
 @pytest.mark.clause("S-12")
-def test_made_after_so_much_time_if_anything_is_new():
+def test_made_after_so_much_time_if_anything_is_new() -> None:
     replica = Replica(metadata_log_max_snapshot_interval_ms="5000")
     replica.ports.advance(20_000)
     assert replica.store.ids == ()
@@ -60,7 +67,7 @@ def test_made_after_so_much_time_if_anything_is_new():
 
 
 @pytest.mark.clause("S-12")
-def test_writes_after_the_freeze_point_do_not_get_into_it():
+def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 400))
     frozen = content(replica.image)
@@ -76,7 +83,7 @@ def test_writes_after_the_freeze_point_do_not_get_into_it():
     assert replica.image.provenance.offset == 400 + slices
 
 
-def test_what_came_meanwhile_counts_for_the_next():
+def test_what_came_meanwhile_counts_for_the_next() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
     replica.ports.step()
@@ -87,7 +94,7 @@ def test_what_came_meanwhile_counts_for_the_next():
 
 
 @pytest.mark.clause("S-12")
-def test_one_that_is_loaded_counts_as_the_last():
+def test_one_that_is_loaded_counts_as_the_last() -> None:
     replica = Replica(**NEVER)
     replica.append([setting(1)])
     replica.make_snapshot()
@@ -96,16 +103,17 @@ def test_one_that_is_loaded_counts_as_the_last():
     assert not replica.ports.told("snapshot_started")
 
 
-def test_synced_before_renamed():
+def test_synced_before_renamed() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
-    rename, seen = replica.disk.rename, []
+    rename = replica.disk.rename
+    seen: list[bool] = []
 
-    def watched(source, target):
+    def watched(source: str, target: str) -> None:
         seen.append(replica.disk.durable_size(source) == replica.disk.size(source))
         rename(source, target)
 
-    replica.disk.rename = watched
+    replica.disk.rename = watched  # type: ignore[method-assign]
     replica.ports.run()
     assert seen == [True]
     told = [what for what, _ in replica.ports.notes if what.startswith("snapshot_")]
@@ -113,7 +121,7 @@ def test_synced_before_renamed():
     assert replica.ports.told("snapshot_written")[0]["bytes"] == replica.store.size(replica.store.ids[0])
 
 
-def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again():
+def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 400))
     for _ in range(20):
@@ -132,7 +140,7 @@ def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again():
     assert content(run(load_snapshot(replica.disk, replica.store, made))) == content(replica.image)
 
 
-def test_a_newer_one_from_the_leader_makes_it_needless():
+def test_a_newer_one_from_the_leader_makes_it_needless() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
     replica.ports.step()
@@ -144,9 +152,9 @@ def test_a_newer_one_from_the_leader_makes_it_needless():
 
 
 @pytest.mark.clause("S-14")
-def test_metrics_of_making_and_loading():
+def test_metrics_of_making_and_loading() -> None:
     replica = Replica(**BYTES)
-    found = {row.name: row.metric for row in replica.metrics.rows()}
+    found: dict[str, Any] = {row.name: row.metric for row in replica.metrics.rows()}
     assert found["SnapshotSizeBytes"].value == 0
     replica.append(topic_records("a", topic_id(1), 400))
     while not replica.store.ids:
@@ -168,12 +176,13 @@ def test_metrics_of_making_and_loading():
 def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
     """One life until it dies before change number ``crash_at``, then another: it has what was durable, or all."""
     disk = CrashingDisk(Random(seed))
-    config = BYTES | {
+    config: dict[str, Any] = BYTES | {
         "metadata_max_retention_bytes": "0",
         "crucible_metadata_snapshot_keep_ms": "0",
         "metadata_log_segment_bytes": "1024",
     }
-    durable, written = content(Replica(disk).image), {}
+    durable = content(Replica(disk).image)
+    written: dict[int, tuple[Any, ...]] = {}
     disk.crash_at = crash_at + disk.changes
     died = False
     try:
@@ -206,7 +215,7 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
 
 @pytest.mark.clause("S-9", "S-15")
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss):
+def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss: bool) -> None:
     crash_at = 0
     while _crashed(crash_at, power_loss, crash_at):
         crash_at += 1
@@ -216,9 +225,14 @@ def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss
 @pytest.mark.clause("S-15")
 @settings(max_examples=40, deadline=None)
 @given(OPERATIONS, st.integers(0, 400), st.integers(0, 2**16), st.booleans())
-def test_a_snapshot_start_equals_full_replay(operations, crash_at, seed, power_loss):
+def test_a_snapshot_start_equals_full_replay(
+    operations: list[tuple[str, int]], crash_at: int, seed: int, power_loss: bool
+) -> None:
     model, disk, whole = Model(), CrashingDisk(Random(seed)), Replica()
-    config = BYTES | {"metadata_log_max_record_bytes_between_snapshots": "300", "metadata_max_retention_bytes": "0"}
+    config: dict[str, Any] = BYTES | {
+        "metadata_log_max_record_bytes_between_snapshots": "300",
+        "metadata_max_retention_bytes": "0",
+    }
     replica = Replica(disk, crucible_metadata_snapshot_keep_ms="0", **config)
     disk.crash_at = disk.changes + crash_at
     batches = [records for operation, number in operations if (records := model.records(operation, number))]

@@ -1,6 +1,7 @@
 """A leader with a snapshot, a follower without, and what tests of downloads do to them."""
 
 from dataclasses import replace
+from typing import Any
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, Transfer, content, filled
@@ -8,7 +9,7 @@ from reference_broker.quorum.values import Installed
 from reference_broker.wire.errors import Error, ErrorCode
 
 CHUNK = 1000
-CONFIG = {"crucible_metadata_snapshot_fetch_max_bytes": str(CHUNK)}
+CONFIG: dict[str, Any] = {"crucible_metadata_snapshot_fetch_max_bytes": str(CHUNK)}
 
 
 def a_leader(topics: int = 5) -> Replica:
@@ -59,10 +60,11 @@ def goes_on_to_its_end(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
     is_the_leaders(transfer, snapshot)
 
 
-def changed(body, **values):
+def changed(body: Any, **values: Any) -> Any:
+    """A FetchSnapshot response of either version."""
     one = replace(body.topics[0].partitions[0], **values)
     return replace(body, topics=(replace(body.topics[0], partitions=(one,)),))
 
 
-def refusal(transfer: Transfer, error: Error):
+def refusal(transfer: Transfer, error: Error) -> Any:
     return changed(transfer.answer(), error_code=ErrorCode(int(error)), unaligned_records=b"")

@@ -169,7 +169,7 @@ class Replica:
         self.metrics = Metrics()
         self.store = SnapshotStore(self.disk)
         self.log: MetadataLog = run(open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store))
-        around = Surroundings(node_id, self.disk, self.ports, Random(0))  # type: ignore[arg-type]
+        around = Surroundings(node_id, self.disk, self.ports, Random(0))
         self.generator = SnapshotGenerator(around, self.config, self.store, self.log, self.metrics)
         self.download = SnapshotDownload(around, self.config, "c", self.store, self.log)
         self.image = EMPTY_IMAGE
@@ -262,7 +262,7 @@ class Transfer:
     def _progressed(self) -> None:
         self.progress += 1
 
-    def answer(self) -> object:
+    def answer(self) -> Any:
         """What the leader says to the oldest question, which stays unanswered."""
         body, version, _, _ = self.follower.ports.sent[0]
         request = read_request(body)
@@ -319,7 +319,7 @@ def flips(data: bytes, step: int = 1) -> Iterator[bytes]:
         yield bytes(changed)
 
 
-def content(image: MetadataImage) -> tuple[object, ...]:
+def content(image: MetadataImage) -> tuple[Any, ...]:
     """Equal for equal metadata as of the same record, whatever way it was reached."""
     return (
         image.provenance.offset,

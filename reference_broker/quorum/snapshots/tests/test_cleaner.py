@@ -1,5 +1,7 @@
 """What may be deleted, and when: never the newest, nor what is being fetched, nor the snapshot before the log."""
 
+from typing import Any, NoReturn
+
 import pytest
 
 from reference_broker.log.checkpoint import NEW_SUFFIX
@@ -9,7 +11,7 @@ from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.snapshots.cleaner import CHECK_US
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, content, filled, setting
 
-SMALL = {"metadata_max_retention_bytes": "0", "metadata_log_max_snapshot_interval_ms": "0"}
+SMALL: dict[str, Any] = {"metadata_max_retention_bytes": "0", "metadata_log_max_snapshot_interval_ms": "0"}
 
 
 def _with_snapshots(count: int, **config: str) -> Replica:
@@ -22,7 +24,7 @@ def _with_snapshots(count: int, **config: str) -> Replica:
 
 
 @pytest.mark.clause("S-15")
-def test_a_superseded_one_stays_for_a_minute_then_goes():
+def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
     replica = _with_snapshots(3)
     oldest = replica.store.ids[0]
     replica.ports.advance(59_999)
@@ -37,7 +39,7 @@ def test_a_superseded_one_stays_for_a_minute_then_goes():
 
 
 @pytest.mark.clause("S-15")
-def test_the_log_goes_before_the_snapshot_that_it_follows_on():
+def test_the_log_goes_before_the_snapshot_that_it_follows_on() -> None:
     replica = _with_snapshots(2)
     replica.ports.advance(60_000)
     told = [what for what, _ in replica.ports.notes if "deleted" in what]
@@ -45,7 +47,7 @@ def test_the_log_goes_before_the_snapshot_that_it_follows_on():
 
 
 @pytest.mark.clause("S-15")
-def test_nothing_goes_within_the_retention():
+def test_nothing_goes_within_the_retention() -> None:
     replica = _with_snapshots(3, metadata_max_retention_bytes="1000000", metadata_max_retention_ms="600000")
     replica.ports.advance(599_000)
     assert len(replica.store.ids) == 3
@@ -56,7 +58,7 @@ def test_nothing_goes_within_the_retention():
 
 
 @pytest.mark.clause("S-15")
-def test_unlimited_retention():
+def test_unlimited_retention() -> None:
     replica = _with_snapshots(3, metadata_max_retention_bytes="-1", metadata_max_retention_ms="-1")
     replica.ports.advance(10**9)
     assert len(replica.store.ids) == 3
@@ -64,7 +66,7 @@ def test_unlimited_retention():
 
 
 @pytest.mark.clause("S-15")
-def test_it_stays_while_a_download_of_it_advances_and_no_longer():
+def test_it_stays_while_a_download_of_it_advances_and_no_longer() -> None:
     replica = _with_snapshots(3)
     first, _second, third = replica.store.ids
     for position in range(1, 10):
@@ -78,11 +80,11 @@ def test_it_stays_while_a_download_of_it_advances_and_no_longer():
         replica.store.readers.asked(first, 2, 9, replica.ports.now_us)
     assert replica.store.ids[0] == first
     replica.ports.advance(3_000)
-    assert replica.store.ids == (third,)
+    assert [*replica.store.ids] == [third]
 
 
 @pytest.mark.clause("S-15")
-def test_asking_again_for_the_same_bytes_is_no_advance():
+def test_asking_again_for_the_same_bytes_is_no_advance() -> None:
     replica = _with_snapshots(1)
     readers, (id_,) = replica.store.readers, replica.store.ids
     readers.asked(id_, 2, 10, 5)
@@ -95,7 +97,7 @@ def test_asking_again_for_the_same_bytes_is_no_advance():
 
 
 @pytest.mark.clause("S-15")
-def test_nothing_is_deleted_of_what_is_not_known_to_be_committed():
+def test_nothing_is_deleted_of_what_is_not_known_to_be_committed() -> None:
     replica = _with_snapshots(2)
     disk = replica.disk
     again = Replica(disk, **SMALL)
@@ -107,23 +109,23 @@ def test_nothing_is_deleted_of_what_is_not_known_to_be_committed():
     assert len(again.store.ids) == 1
 
 
-def test_a_disk_that_refuses_is_noted_and_tried_again():
+def test_a_disk_that_refuses_is_noted_and_tried_again() -> None:
     replica = _with_snapshots(2)
     delete = replica.disk.delete
 
-    def full(path):
+    def full(path: str) -> NoReturn:
         raise DiskError(f"{path}: input/output error")
 
-    replica.disk.delete = full
+    replica.disk.delete = full  # type: ignore[method-assign]
     replica.ports.advance(60_000)
     assert len(replica.store.ids) == 2
     assert replica.ports.told("snapshot_cleaning_failed")
-    replica.disk.delete = delete
+    replica.disk.delete = delete  # type: ignore[method-assign]
     replica.ports.advance(CHECK_US // 1000)
     assert len(replica.store.ids) == 1
 
 
-def test_a_start_finishes_the_deletion_that_a_crash_interrupted():
+def test_a_start_finishes_the_deletion_that_a_crash_interrupted() -> None:
     replica = _with_snapshots(2)
     first, second = replica.store.ids
     replica.log.delete_before(second)
@@ -135,7 +137,7 @@ def test_a_start_finishes_the_deletion_that_a_crash_interrupted():
 
 
 @pytest.mark.clause("S-15")
-def test_a_log_start_that_a_power_loss_took_back_is_moved_again():
+def test_a_log_start_that_a_power_loss_took_back_is_moved_again() -> None:
     replica = filled(Replica(metadata_log_segment_bytes="1024", **SMALL), topics=20)
     replica.sync()
     for number in range(2):

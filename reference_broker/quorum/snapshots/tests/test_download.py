@@ -30,7 +30,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause("S-8", "S-9", "S-15")
-def test_piece_by_piece_then_in_place_of_the_log():
+def test_piece_by_piece_then_in_place_of_the_log() -> None:
     leader, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     transfer.begin(snapshot)
@@ -51,7 +51,7 @@ def test_piece_by_piece_then_in_place_of_the_log():
 
 
 @pytest.mark.clause("S-8")
-def test_each_piece_is_durable_before_the_next_is_asked_for():
+def test_each_piece_is_durable_before_the_next_is_asked_for() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     while follower.ports.sent:
@@ -61,32 +61,32 @@ def test_each_piece_is_durable_before_the_next_is_asked_for():
     is_the_leaders(transfer, snapshot)
 
 
-def test_synced_before_renamed_before_truncated():
+def test_synced_before_renamed_before_truncated() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     transfer.begin(snapshot)
     order = []
     rename, delete = follower.disk.rename, follower.disk.delete
 
-    def renamed(source, target):
+    def renamed(source: str, target: str) -> None:
         if source == part_path(snapshot):
             assert follower.disk.durable_size(source) == follower.disk.size(source)
             order.append("rename")
         rename(source, target)
 
-    def deleted(path):
+    def deleted(path: str) -> None:
         if path.endswith(".log"):
             order.append("truncate")
         delete(path)
 
-    follower.disk.rename, follower.disk.delete = renamed, deleted
+    follower.disk.rename, follower.disk.delete = renamed, deleted  # type: ignore[method-assign]
     transfer.finish()
     assert order == ["rename", "truncate"]
 
 
 @pytest.mark.clause("S-11")
 @given(st.lists(st.sampled_from(("ok", "lose", "cancel", "kill", "power")), max_size=30), st.integers(0, 99))
-def test_bytes_sent_for_a_download_cut_n_times(events, seed):
+def test_bytes_sent_for_a_download_cut_n_times(events: list[str], seed: int) -> None:
     leader = a_leader()
     snapshot = leader.store.ids[-1]
     transfer = Transfer(leader, Replica(CrashingDisk(Random(seed)), node_id=2, **CONFIG))
@@ -118,7 +118,7 @@ def test_bytes_sent_for_a_download_cut_n_times(events, seed):
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_killed_before_each_disk_operation(power_loss):
+def test_killed_before_each_disk_operation(power_loss: bool) -> None:
     leader = a_leader()
     snapshot = leader.store.ids[-1]
     size, crash_at, died = leader.store.size(snapshot), 0, True
@@ -150,7 +150,7 @@ def test_killed_before_each_disk_operation(power_loss):
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("byte", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, -1])
-def test_killed_at_byte_k_of_what_is_on_disk(byte):
+def test_killed_at_byte_k_of_what_is_on_disk(byte: int) -> None:
     """Whatever the page cache kept of the part: what the checksums cover counts, the tail is cut."""
     leader, snapshot, follower, transfer = a_world()
     size = leader.store.size(snapshot)
@@ -173,7 +173,7 @@ def test_killed_at_byte_k_of_what_is_on_disk(byte):
 
 
 @pytest.mark.clause("S-11")
-def test_damaged_bytes_on_disk_are_not_gone_on_with():
+def test_damaged_bytes_on_disk_are_not_gone_on_with() -> None:
     _, snapshot, follower, transfer = begun(4)
     held = bytearray(follower.disk.read(part_path(snapshot), 0, 4 * CHUNK))
     held[2 * CHUNK + 5] ^= 1
@@ -192,7 +192,7 @@ def test_damaged_bytes_on_disk_are_not_gone_on_with():
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "torn"])
-def test_a_damaged_progress_file_is_not_believed(damage):
+def test_a_damaged_progress_file_is_not_believed(damage: str) -> None:
     _, snapshot, follower, transfer = begun(3)
     path = progress_path(snapshot)
     content_ = bytearray(follower.disk.read(path, 0, 10_000))
@@ -212,7 +212,7 @@ def test_a_damaged_progress_file_is_not_believed(damage):
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("other", ["leader", "snapshot"])
-def test_another_leader_or_snapshot_begins_at_zero(other, killed):
+def test_another_leader_or_snapshot_begins_at_zero(other: str, killed: bool) -> None:
     leader, snapshot, follower, transfer = begun(3)
     follower.download.cancel()
     follower.ports.sent.clear()
@@ -232,7 +232,7 @@ def test_another_leader_or_snapshot_begins_at_zero(other, killed):
 
 
 @pytest.mark.clause("S-5", "S-10")
-def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose_it():
+def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose_it() -> None:
     leader, snapshot, _follower, transfer = begun()
     leader.append([setting(1)])
     newer = leader.make_snapshot()
@@ -243,7 +243,7 @@ def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose
 
 
 @pytest.mark.clause("S-11")
-def test_the_same_snapshot_after_rediscovery_goes_on():
+def test_the_same_snapshot_after_rediscovery_goes_on() -> None:
     _, snapshot, follower, transfer = begun()
     transfer.deliver(refusal(transfer, ErrorCode.snapshot_not_found))
     assert transfer.outcomes.pop() == Rediscover()

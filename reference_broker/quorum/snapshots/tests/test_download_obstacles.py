@@ -33,7 +33,7 @@ from reference_broker.wire.errors import ErrorCode
         (ErrorCode.broker_not_available, Failed()),
     ],
 )
-def test_what_each_error_leads_to(error, outcome):
+def test_what_each_error_leads_to(error: ErrorCode, outcome: Failed | LeaderChanged | Rediscover) -> None:
     _, _, follower, transfer = begun()
     transfer.deliver(refusal(transfer, error))
     assert transfer.outcomes == [outcome]
@@ -41,7 +41,7 @@ def test_what_each_error_leads_to(error, outcome):
 
 
 @pytest.mark.clause("S-8")
-def test_an_answer_for_another_position_is_not_written():
+def test_an_answer_for_another_position_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     first = transfer.answer()
@@ -53,11 +53,11 @@ def test_an_answer_for_another_position_is_not_written():
 
 
 @pytest.mark.clause("S-8")
-def test_a_late_answer_to_a_cancelled_question_is_not_written():
+def test_a_late_answer_to_a_cancelled_question_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
-    late = follower.ports.sent.pop()
-    answer_ = (follower.ports.sent.append(late), transfer.answer())[1]
+    late = follower.ports.sent[-1]
+    answer_ = transfer.answer()
     follower.ports.sent.clear()
     follower.download.cancel()
     transfer.begin(snapshot)
@@ -69,7 +69,7 @@ def test_a_late_answer_to_a_cancelled_question_is_not_written():
 
 
 @pytest.mark.clause("S-9")
-def test_bytes_that_are_no_snapshot_are_thrown_away():
+def test_bytes_that_are_no_snapshot_are_thrown_away() -> None:
     _, snapshot, follower, transfer = begun()
     body = transfer.answer()
     bad = bytearray(body.topics[0].partitions[0].unaligned_records)
@@ -84,14 +84,14 @@ def test_bytes_that_are_no_snapshot_are_thrown_away():
 
 
 @pytest.mark.clause("S-11")
-def test_another_size_under_the_same_name_is_another_file():
+def test_another_size_under_the_same_name_is_another_file() -> None:
     _, _, follower, transfer = begun()
     transfer.deliver(changed(transfer.answer(), size=10**6))
     assert transfer.outcomes == [Rediscover()]
     assert follower.names() == []
 
 
-def test_a_full_disk_is_noted_and_the_download_goes_on_later():
+def test_a_full_disk_is_noted_and_the_download_goes_on_later() -> None:
     _, snapshot, follower, transfer = begun()
     for spare in (0, 10, CHUNK, CHUNK + 5) * 3:
         follower.disk.capacity_bytes = follower.disk.used_bytes + spare
@@ -105,7 +105,7 @@ def test_a_full_disk_is_noted_and_the_download_goes_on_later():
     is_the_leaders(transfer, snapshot)
 
 
-def test_a_disk_full_from_the_first_byte_on():
+def test_a_disk_full_from_the_first_byte_on() -> None:
     _, snapshot, follower, transfer = a_world()
     for spare in (0, 5, 30, 100):
         follower.disk.capacity_bytes = follower.disk.used_bytes + spare
@@ -117,7 +117,7 @@ def test_a_disk_full_from_the_first_byte_on():
 
 
 @pytest.mark.clause("S-12")
-def test_a_follower_that_holds_the_log_downloads_nothing():
+def test_a_follower_that_holds_the_log_downloads_nothing() -> None:
     _, snapshot, follower, transfer = a_world()
     filled(follower)
     follower.append([setting(1)])
@@ -127,7 +127,7 @@ def test_a_follower_that_holds_the_log_downloads_nothing():
     assert follower.log.start_offset == 0
 
 
-def test_one_that_is_there_already_is_only_put_in_place():
+def test_one_that_is_there_already_is_only_put_in_place() -> None:
     leader, snapshot, follower, transfer = a_world()
     follower.disk.append("copy", [leader.bytes_of(snapshot)])
     follower.store.add(snapshot, "copy")
@@ -136,25 +136,25 @@ def test_one_that_is_there_already_is_only_put_in_place():
     is_the_leaders(transfer, snapshot)
 
 
-def test_older_snapshots_go_when_one_takes_the_place_of_the_log():
+def test_older_snapshots_go_when_one_takes_the_place_of_the_log() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     follower.make_snapshot()
     goes_on_to_its_end(transfer, snapshot)
 
 
-def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance():
+def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     older = follower.make_snapshot()
     delete = follower.disk.delete
 
-    def refuse(path):
+    def refuse(path: str) -> None:
         if path == follower.store.path(older):
             raise DiskError(f"{path}: input/output error")
         delete(path)
 
-    follower.disk.delete = refuse
+    follower.disk.delete = refuse  # type: ignore[method-assign]
     transfer.begin(snapshot)
     transfer.finish()
     assert transfer.outcomes == [Installed(snapshot)]
@@ -163,7 +163,7 @@ def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance():
 
 
 @pytest.mark.clause("S-17")
-def test_the_draft_fetches_the_same_bytes():
+def test_the_draft_fetches_the_same_bytes() -> None:
     leader, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
     transfer.begin(snapshot)
     assert follower.ports.sent[0][1] == DRAFT_VERSION
@@ -177,7 +177,7 @@ def test_the_draft_fetches_the_same_bytes():
 
 
 @pytest.mark.clause("S-17")
-def test_an_unknown_media_type_ends_the_download():
+def test_an_unknown_media_type_ends_the_download() -> None:
     _, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
     transfer.begin(snapshot)
     transfer.deliver(changed(transfer.answer(), media_type="text/plain"))
@@ -186,7 +186,7 @@ def test_an_unknown_media_type_ends_the_download():
     assert "text/plain" in str(follower.ports.told("download_discarded")[0]["why"])
 
 
-def test_a_slow_link_gets_smaller_pieces_until_one_arrives():
+def test_a_slow_link_gets_smaller_pieces_until_one_arrives() -> None:
     rate = TransferRate(2**20, 1_500_000)
     bytes_per_s, first = 4_000, rate.chunk_bytes
     for _ in range(20):

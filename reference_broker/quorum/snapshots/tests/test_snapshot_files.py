@@ -14,6 +14,7 @@ from reference_broker.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     MetadataEpoch,
+    MetadataRecord,
     NoOpRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -52,7 +53,7 @@ ID = OffsetAndEpoch(100, 1)
 
 
 @pytest.fixture
-def made():
+def made() -> tuple[Replica, OffsetAndEpoch, bytes]:
     """(a replica with one snapshot, its ID, its bytes)."""
     replica = filled(Replica())
     snapshot = replica.make_snapshot()
@@ -60,7 +61,7 @@ def made():
 
 
 @pytest.mark.clause("S-16")
-def test_one_file_of_batches_from_header_to_footer(made):
+def test_one_file_of_batches_from_header_to_footer(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
     headers = [header for _, header in validate(data)]
     assert [header.is_control for header in headers] == [True, *[False] * (len(headers) - 2), True]
@@ -77,7 +78,7 @@ def test_one_file_of_batches_from_header_to_footer(made):
 
 
 @pytest.mark.clause("S-16")
-def test_ten_thousand_changes_of_one_setting_leave_the_number_of_records():
+def test_ten_thousand_changes_of_one_setting_leave_the_number_of_records() -> None:
     replica = filled(Replica())
     replica.append([setting(0)])
     before = list(records_of(replica.image))
@@ -88,7 +89,7 @@ def test_ten_thousand_changes_of_one_setting_leave_the_number_of_records():
     assert after[-1] == setting(0, "9999")
 
 
-def test_equal_content_gives_equal_bytes_whatever_the_order_of_its_records():
+def test_equal_content_gives_equal_bytes_whatever_the_order_of_its_records() -> None:
     one, other = Replica(), Replica()
     ordered = [ConfigRecord(resource_type=2, resource_name=f"t{n}", name="k", value="v") for n in range(9)]
     topics = [topic_records(f"t{n}", topic_id(n), 2) for n in range(9)]
@@ -100,7 +101,7 @@ def test_equal_content_gives_equal_bytes_whatever_the_order_of_its_records():
 
 
 @pytest.mark.clause("S-9")
-def test_no_torn_snapshot_is_loaded(made):
+def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
     for length in [*range(0, len(data), 7), len(data) - 1]:
         replica.disk.write(replica.store.path(snapshot), data[:length])
@@ -109,7 +110,7 @@ def test_no_torn_snapshot_is_loaded(made):
 
 
 @pytest.mark.clause("S-9")
-def test_no_damaged_snapshot_is_loaded(made):
+def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
     for damaged in flips(data, 11):
         replica.disk.write(replica.store.path(snapshot), damaged)
@@ -118,7 +119,7 @@ def test_no_damaged_snapshot_is_loaded(made):
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_a_file_of_other_pieces_is_no_snapshot(index):
+def test_a_file_of_other_pieces_is_no_snapshot(index: int) -> None:
     head, foot = header_batch(ID, 5), footer_batch(ID, 1, 5)
     record = encode(FeatureLevelRecord(name="f", feature_level=1))
     wrong = (
@@ -135,7 +136,7 @@ def test_a_file_of_other_pieces_is_no_snapshot(index):
 
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize("marker", [BeginTransactionRecord(), EndTransactionRecord()])
-def test_a_snapshot_with_a_marker_is_refused(marker):
+def test_a_snapshot_with_a_marker_is_refused(marker: BeginTransactionRecord | EndTransactionRecord) -> None:
     replica = Replica()
     head = header_batch(ID, 5) + data_batch(ID, 1, 5, [encode(marker)])
     replica.disk.append(snapshot_path(ID), [head + footer_batch(ID, 2, 5)])
@@ -143,7 +144,7 @@ def test_a_snapshot_with_a_marker_is_refused(marker):
         run(load_snapshot(replica.disk, SnapshotStore(replica.disk), ID))
 
 
-def test_a_batch_larger_than_one_read_is_read():
+def test_a_batch_larger_than_one_read_is_read() -> None:
     """Kafka writes its records into batches of up to 8 MiB."""
     replica = Replica()
     values = [encode(setting(number, "x" * 900)) for number in range(1000)]
@@ -155,7 +156,7 @@ def test_a_batch_larger_than_one_read_is_read():
     assert last_contained_timestamp_ms(replica.disk, snapshot_path(ID)) == 5
 
 
-def test_loading_is_done_in_slices():
+def test_loading_is_done_in_slices() -> None:
     replica = filled(Replica(), topics=5, partitions=300)
     snapshot = replica.make_snapshot()
     assert sum(1 for _ in load_snapshot(replica.disk, replica.store, snapshot)) >= 1505 // 200
@@ -183,9 +184,11 @@ OTHERS = st.lists(
 
 @pytest.mark.clause("S-15", "S-16")
 @given(OPERATIONS, OTHERS)
-def test_what_a_snapshot_gives_equals_full_replay(operations, others):
+def test_what_a_snapshot_gives_equals_full_replay(
+    operations: list[tuple[str, int]], others: list[FeatureLevelRecord | RegisterBrokerRecord]
+) -> None:
     model, image = Model(), EMPTY_IMAGE
-    records = list(others)
+    records: list[MetadataRecord] = list(others)
     for operation, number in operations:
         records += model.records(operation, number)
     image = replayed(image, records, Provenance(41, 3, 7))
@@ -203,7 +206,7 @@ def _living(image: MetadataImage) -> int:
 
 @pytest.mark.clause("M-1")
 @pytest.mark.clause("M-14")
-def test_the_metadata_epoch_and_what_brokers_announced_survive():
+def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
     endpoint = BrokerEndpoint(name="PLAINTEXT", host="h", port=1, security_protocol=0)
     feature = BrokerFeature(name="f", min_supported_version=1, max_supported_version=3)
     replica = Replica()
@@ -222,7 +225,7 @@ def test_the_metadata_epoch_and_what_brokers_announced_survive():
     assert [loaded.brokers[1].supports("other", level) for level in (0, 1)] == [True, False]
 
 
-def test_producer_ids_survive():
+def test_producer_ids_survive() -> None:
     replica = Replica()
     replica.append([ProducerIdsRecord(broker_id=1, next_producer_id=3000)])
     snapshot = replica.make_snapshot()
@@ -230,7 +233,7 @@ def test_producer_ids_survive():
 
 
 @pytest.mark.clause("S-9")
-def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made):
+def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, _ = made
     other, older = OffsetAndEpoch(500, 2), OffsetAndEpoch(400, 2)
     left = (
@@ -263,6 +266,6 @@ def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made):
         f"{1:020d}-{1:010d}-made.checkpoint",
     ],
 )
-def test_other_names_are_no_snapshots(name):
+def test_other_names_are_no_snapshots(name: str) -> None:
     assert read_name(name, ".checkpoint") is None
     assert read_name(f"{7:020d}-{2:010d}.checkpoint", ".checkpoint") == (7, 2)

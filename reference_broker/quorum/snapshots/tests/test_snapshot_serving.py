@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kio.schema.types import TopicName
 
 from reference_broker.apis.quorum import k59_fetch_snapshot
 from reference_broker.ports.now import Now
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.messages import (
     MEDIA_TYPE,
+    Piece,
     SnapshotRequest,
     read_request,
     read_response,
@@ -30,34 +33,35 @@ class Served:
         self.data = self.replica.bytes_of(self.id)
         self.leadership = Leadership(epoch=3)
 
-    def ask(self, is_draft=False, **changed):
+    def ask(self, is_draft: bool = False, **changed: Any) -> Piece:
         request = SnapshotRequest("c", 2, "__cluster_metadata", 0, 3, self.id, 0, 2**31 - 1)
         return serve(replace(request, **changed), self.replica.store, self.leadership, 7, is_draft)
 
-    def handle(self, body, version=1):
-        broker = SimpleNamespace(
+    def handle(self, body: Any, version: int = 1) -> Any:
+        broker: Any = SimpleNamespace(
             quorum=self.leadership,
             snapshots=self.replica.store,
             now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=9)})),
         )
-        return k59_fetch_snapshot.handle(broker, SimpleNamespace(api_version=version), body)
+        call: Any = SimpleNamespace(api_version=version)
+        return k59_fetch_snapshot.handle(broker, call, body)
 
 
 @pytest.fixture
-def served():
+def served() -> Served:
     return Served()
 
 
 @pytest.mark.clause("S-1", "S-2", "S-3")
-def test_bytes_from_a_position_at_most_so_many(served):
+def test_bytes_from_a_position_at_most_so_many(served: Served) -> None:
     piece = served.ask(position=5, max_bytes=10)
     assert (piece.data, piece.position, piece.size, piece.id) == (served.data[5:15], 5, len(served.data), served.id)
     assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, ErrorCode.none)
 
 
 @pytest.mark.clause("S-3")
-def test_pieces_of_any_size_make_the_file(served):
+def test_pieces_of_any_size_make_the_file(served: Served) -> None:
     position, got = 0, b""
     while position < len(served.data):
         piece = served.ask(position=position, max_bytes=1 + position % 37)
@@ -67,15 +71,15 @@ def test_pieces_of_any_size_make_the_file(served):
 
 
 @pytest.mark.clause("S-3")
-def test_no_bytes_wanted_no_bytes_given(served):
+def test_no_bytes_wanted_no_bytes_given(served: Served) -> None:
     assert (served.ask(max_bytes=0).data, served.ask(max_bytes=0).error) == (b"", ErrorCode.none)
     assert served.ask(max_bytes=-1).data == b""
 
 
 @pytest.mark.clause("S-5", "S-6", "S-7")
-def test_errors_come_in_kafkas_order(served):
+def test_errors_come_in_kafkas_order(served: Served) -> None:
     size = len(served.data)
-    wrong = {
+    wrong: dict[str, Any] = {
         "cluster_id": "other",
         "partition": 1,
         "leader_epoch": 2,
@@ -108,7 +112,7 @@ def test_errors_come_in_kafkas_order(served):
 
 
 @pytest.mark.clause("S-6")
-def test_positions_outside_the_file(served):
+def test_positions_outside_the_file(served: Served) -> None:
     size = len(served.data)
     errors = [served.ask(position=each).error for each in (-1, size, size + 1, 2**40)]
     assert errors == [ErrorCode.position_out_of_range] * 4
@@ -116,20 +120,20 @@ def test_positions_outside_the_file(served):
 
 
 @pytest.mark.clause("S-5")
-def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served):
+def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served: Served) -> None:
     other = OffsetAndEpoch(served.id.offset, served.id.epoch + 1)
     assert served.ask(id=other).error is ErrorCode.snapshot_not_found
     assert served.ask(id=OffsetAndEpoch(0, 0)).error is ErrorCode.snapshot_not_found
 
 
-def test_only_good_requests_count_as_heard(served):
+def test_only_good_requests_count_as_heard(served: Served) -> None:
     served.ask(replica_id=2)
     served.ask(replica_id=3, position=-1)
     assert served.leadership.heard == [2]
 
 
 @pytest.mark.clause("S-17")
-def test_the_draft_says_what_remains_and_of_what_kind(served):
+def test_the_draft_says_what_remains_and_of_what_kind(served: Served) -> None:
     size = len(served.data)
     body = request_for("c", 2, 3, served.id, 0, 10)
     first = served.handle(body, 1000).topics[0].partitions[0]
@@ -144,7 +148,7 @@ def test_the_draft_says_what_remains_and_of_what_kind(served):
 
 
 @pytest.mark.clause("S-4", "S-13")
-def test_the_api_answers_one_partition_of_one_topic(served):
+def test_the_api_answers_one_partition_of_one_topic(served: Served) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)
     one = served.handle(good).topics[0].partitions[0]
     assert (one.size, one.position, bytes(one.unaligned_records)) == (len(served.data), 0, served.data[:10])
@@ -157,20 +161,20 @@ def test_the_api_answers_one_partition_of_one_topic(served):
     foreign = replace(none, cluster_id="x")
     assert served.handle(foreign).error_code == ErrorCode.inconsistent_cluster_id
     assert served.handle(replace(good, cluster_id="")).error_code == ErrorCode.inconsistent_cluster_id
-    other = replace(good, topics=(replace(good.topics[0], name="t0"),))
+    other = replace(good, topics=(replace(good.topics[0], name=TopicName("t0")),))
     found = served.handle(other).topics[0]
     assert (found.name, found.partitions[0].error_code) == ("t0", ErrorCode.unknown_topic_or_partition)
 
 
 @pytest.mark.clause("S-1", "S-4", "S-17")
 @pytest.mark.parametrize("version", [0, 1, 1000])
-def test_over_the_wire(served, version):
+def test_over_the_wire(served: Served, version: int) -> None:
     """What a follower reads is what the leader said, in every version, the draft among them."""
     key = ApiKey.FETCH_SNAPSHOT
     asked = request_for("c", 2, 3, served.id, 5, 10)
     frame = b"".join(encode_request(key, version, 7, "node-2", asked))[4:]
     _, offset = read_request_header(frame)
-    seen = decode_request(key, version, frame, offset)
+    seen: Any = decode_request(key, version, frame, offset)
     assert read_request(seen) == read_request(replace(asked, cluster_id=None) if version == 1000 else asked)
     said = served.handle(seen, version)
     correlation_id, heard = decode_response(key, version, b"".join(encode_response(key, version, 7, said))[4:])
@@ -180,7 +184,7 @@ def test_over_the_wire(served, version):
     assert (piece.size, piece.id) == ((-1, None) if version == 1000 else (len(served.data), served.id))
 
 
-def test_answers_that_make_no_sense_are_errors(served):
+def test_answers_that_make_no_sense_are_errors(served: Served) -> None:
     body = request_for("c", 2, 3, served.id, 5, 10)
     for version in (1, 1000):
         said = served.handle(body, version)

@@ -1,11 +1,14 @@
 """Quorums whose nodes make, keep, send, fetch and load real snapshots, under kills, power losses, pauses and cuts."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
@@ -39,15 +42,18 @@ SETTINGS = {
 class Node(Process):
     """A process with its own snapshots. ``images``: what it published, by offset."""
 
+    world: "Nodes"
+    snapshots: SnapshotStore  # type: ignore[assignment]  # Real ones, where the base class has names only.
+
     def __init__(self, world: "Nodes", node_id: int, config: BrokerConfig, disk: LossyDisk) -> None:
         self.world = world
         self.node_id = node_id
         self.disk = disk
         self.paused = False
-        self.backlog: list[Callable[[], None]] = []
+        self.backlog: list[Callable[[], object]] = []
         self.timers: dict[int, bool] = {}
         self.notes: list[tuple[str, dict[str, int | str]]] = []
-        self.snapshots = SnapshotStore(disk)  # type: ignore[assignment]
+        self.snapshots = SnapshotStore(disk)
         self.log = run(open_metadata_log(disk, config, self.now(), False, self.snapshots))
         around = Surroundings(node_id, disk, self, Random(world.random.randrange(2**60)))
         self.download = SnapshotDownload(around, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
@@ -62,7 +68,9 @@ class Node(Process):
         if asked.api_key != ApiKey.FETCH_SNAPSHOT:
             super().serve(asked, answer)
             return
-        request = read_request(asked.body)
+        body: Any = asked.body
+        request = read_request(body)
+        assert request is not None
         piece = serve(request, self.snapshots, self.quorum, self.now().mono_us, False)
         answer(response_of(request.topic, request.partition, piece, None))
 
@@ -92,6 +100,11 @@ class Nodes(World):
         self.images: dict[int, object] = {}
         self.told: dict[str, int] = {}
 
+    def node(self, node_id: int) -> Node:
+        found = self.processes[node_id]
+        assert isinstance(found, Node)
+        return found
+
     def start(self, *node_ids: int) -> None:
         for node_id in node_ids or self.ids:
             process = Node(self, node_id, self.config, self.disks[node_id])
@@ -99,7 +112,7 @@ class Nodes(World):
             self.invariants.started(process)
             process.deliver(process.quorum.start)
 
-    def published(self, image) -> None:
+    def published(self, image: MetadataImage) -> None:
         found = content(image)
         assert self.images.setdefault(image.provenance.offset, found) == found, "two contents at one offset"
 
@@ -112,16 +125,23 @@ class Nodes(World):
             pass
 
 
+def has_started(world: Nodes, snapshots: int) -> bool:
+    return world.told.get("snapshot_started", 0) >= snapshots
+
+
 def _converge(world: Nodes) -> None:
     world.run_until(lambda: len(world.processes) == len(world.ids) and world.converged())
+    assert world.leader is not None
     target = world.leader.log.end.offset
     world.run_until(lambda: world.high_watermark() >= target)
-    world.run_until(lambda: min(each.loader.image.provenance.offset for each in world.processes.values()) >= target - 1)
+    world.run_until(
+        lambda: min(world.node(each).loader.image.provenance.offset for each in world.processes) >= target - 1
+    )
 
 
 @pytest.mark.clause("S-9", "S-10", "S-11", "S-12", "S-15")
 @pytest.mark.parametrize("seed", range(4))
-def test_a_storm_over_nodes_with_snapshots(seed):
+def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
     world = Nodes(seed, voters=3, observers=1)
     world.start()
     world.keep_appending()
@@ -134,7 +154,7 @@ def test_a_storm_over_nodes_with_snapshots(seed):
 
 
 @pytest.mark.clause("S-9", "S-10", "S-15")
-def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot():
+def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot() -> None:
     world = Nodes(1)
     world.start(0, 1)
     world.keep_appending()
@@ -142,32 +162,32 @@ def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot():
     world.start(2)
     world.run_until(lambda: world.told.get("download_finished", 0) > 0)
     _converge(world)
-    late = world.processes[2]
+    late = world.node(2)
     assert late.log.start_offset > 0
     assert late.loader.image.provenance.offset > 100
     assert [fields["position"] for what, fields in late.notes if what == "download_started"] == [0]
 
 
 @pytest.mark.clause("S-12")
-def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does():
+def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
     world = Nodes(2, voters=1)
     world.start()
     world.keep_appending()
     for _ in range(5):
-        begun = world.told.get("snapshot_started", 0)
-        world.run_until(lambda begun=begun: world.told.get("snapshot_started", 0) > begun)
+        world.run_until(partial(has_started, world, world.told.get("snapshot_started", 0) + 1))
         world.kill(0, power_loss=True)
         world.start(0)
         world.run(2 * SECOND_US)
     world.kill(0)
     disk = world.disks[0]
     store = SnapshotStore(disk)
+    assert store.latest is not None
     assert content(run(load_snapshot(disk, store, store.latest))) == world.images[store.latest.offset - 1]
 
 
 @pytest.mark.clause("S-15")
-def test_a_slow_follower_progresses_while_new_snapshots_appear():
-    small = {
+def test_a_slow_follower_progresses_while_new_snapshots_appear() -> None:
+    small: dict[str, Any] = {
         "metadata_log_max_record_bytes_between_snapshots": "1000",
         "crucible_metadata_snapshot_fetch_max_bytes": "60",
     }
@@ -178,8 +198,9 @@ def test_a_slow_follower_progresses_while_new_snapshots_appear():
     world.start(2)
     world.run_until(lambda: world.told.get("download_finished", 0) > 0)
     late = world.processes[2]
-    fetched = sum(fields["bytes"] for what, fields in late.notes if what == "download_chunk")
-    size = next(fields["bytes"] for what, fields in late.notes if what == "download_finished")
+    fetched = sum(int(fields["bytes"]) for what, fields in late.notes if what == "download_chunk")
+    size = next(int(fields["bytes"]) for what, fields in late.notes if what == "download_finished")
+    assert world.leader is not None
     superseded = sum(1 for what, _ in world.leader.notes if what == "snapshot_renamed")
     assert superseded > 5
     assert fetched <= 3 * size
