@@ -1,9 +1,8 @@
-"""No space is left on the node's disk. A node that cannot do without ends itself, and is started again afterwards."""
+"""No space is left on the node's disk. A node that cannot go on without it ends itself, and is started again when the
+fault is over."""
 
 from chaos.faults.timed import End, Ended, Place, node_of
 from chaos.live.targets import Target
-
-KIND = "disk_full"
 
 
 def begin(place: Place, target: Target) -> End:
@@ -13,7 +12,7 @@ def begin(place: Place, target: Target) -> End:
     place.order_disk(node, {"full": True})
 
     def end() -> Ended:
-        struck = place.disk_struck(node, KIND)
+        struck = place.disk_struck(node, "disk_full")
         place.order_disk(node, {"full": False})
         if child.exit_status is None:
             child.expect_life()

@@ -120,7 +120,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.E
         links, facts = None, {}
         if plan.toxiproxy:
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
-            links, facts = Links(server.client), {"toxiproxy": server.client.address}
+            links, facts = Links(server.client), {"toxiproxy": server.address}
         members = plan_members(plan, identity.cluster_id, links)
         try:
             _start_all(members, ending)

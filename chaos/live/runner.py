@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chaos.faults.registry import LIVE
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
 from chaos.live.cluster import ClusterPlan, Member, started
@@ -95,7 +94,7 @@ def play(
 def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = "") -> None:
     """Raises SetupError for what cannot be played, before anything is started or written."""
     for fault in cast(scenario, 0).faults:  # Of alternatives any stands for all.
-        if not is_live(fault) or (fault.timed and fault.kind not in LIVE):
+        if not is_live(fault):
             raise SetupError(f"{scenario.name}: {fault.kind} exists only in the simulator; run `crucible sim` instead.")
     if scenario.swarm is not None:
         raise SetupError(f"{scenario.name} draws its faults from each seed; run `crucible sim` instead.")
