@@ -13,7 +13,7 @@ from chaos.live.faulty_disk import DiskFaults
 from chaos.live.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
-from chaos.presets import Preset
+from chaos.presets import presets_for
 from chaos.roles import role_of, topic_of_roles
 from chaos.rules import rules_for
 from chaos.seeds import random_for
@@ -34,124 +34,85 @@ if TYPE_CHECKING:
 
 
 class Inside:
-    """One node's. ``attach`` is called before the node is built, ``built`` after that; ``orders`` while it runs."""
+    """What runs inside one node. ``attach`` is called before the node is built, ``built`` after that, and ``order``
+    while it runs."""
 
-    def __init__(
-        self, spec: "NodeSpec", scenario: Scenario | None, presets: Sequence[Preset], evidence: Evidence
-    ) -> None:
+    def __init__(self, spec: "NodeSpec", scenario: Scenario, evidence: Evidence) -> None:
         self._spec = spec
         self._scenario = scenario
-        self._presets = presets
         self._evidence = evidence
-        self._topic = topic_of_roles(scenario) if scenario is not None else ""
-        self._checks = ChecksInside(
-            spec.incarnation, spec.origin_us, scenario.guarantees if scenario is not None else (), evidence
-        )
-        self._recorder = self._make_recorder()
-        self._costs = self._make_costs()
+        self._presets = presets_for(scenario.state)
+        self._topic = topic_of_roles(scenario)
+        self._checks = ChecksInside(spec.incarnation, spec.origin_us, scenario.guarantees, evidence)
+        self._spool = TraceSpool(spec.spool)
+        self._recorder = TraceRecorder(spec.node_id, spec.incarnation, self._record, spec.origin_us)
+        costs = TraceSpool(costs_beside(spec.spool))
+        self._costs = FetchCosts(spec.node_id, lambda row: costs.add(row.values()), spec.now_us, time.thread_time_ns)
+        measure_waiting(self._costs)
         self._node: Node | None = None
         self._hooks: list[Hooks] = []
         self._interceptor: Interceptor | None = None
         self._disk_faults: DiskFaults | None = None
 
     def attach(self, powers: DriverPowers, disk: Disk) -> Attached:
-        scenario = self._scenario
-        watchers = []
-        if self._recorder is not None:
-            self._hooks.append(self._recorder)
-            watchers.append(self._recorder)
-            self._hooks.append(self._checks)
-        if scenario is not None:
-            disk = self._intercept(scenario, powers, disk)
-            self._disk_faults = DiskFaults(powers, self._evidence)
-            self._hooks.append(self._disk_faults)
-            if any(fault.kind == "disk_full" for fault in scenario.faults):
-                disk = self._disk_faults.watch(disk)
-            if scenario.cluster.total > 1:
-                self._hooks.append(RoleTeller(self.role, self._evidence))
-        self._hooks.extend(self._presets)
-        if self._costs is not None:
-            self._hooks = [self._costs.outer, *self._hooks, self._costs.inner]
-        return Attached(self._hooks, disk, watchers, self._costs)
+        spec, cluster = self._spec, self._scenario.cluster
+        self._interceptor = Interceptor(
+            spec.node_id,
+            rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules")),
+            ReportingPowers(powers, self._evidence),
+            random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
+            spec.origin_us,
+            FileClaims(Path(spec.claims)),
+            self.role,
+        )
+        self._interceptor.load_from(spec.load_from_us)
+        self._disk_faults = DiskFaults(powers, self._evidence)
+        disk = self._interceptor.watch(disk)
+        if any(fault.kind == "disk_full" for fault in self._scenario.faults):
+            disk = self._disk_faults.watch(disk)
+        watching = (self._recorder, self._checks, self._interceptor, self._disk_faults)
+        roles = (RoleTeller(self.role, self._evidence),) if cluster.total > 1 else ()
+        self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)
+        return Attached(self._hooks, disk, [self._recorder], self._costs)
 
     def built(self, node: "Node") -> None:
         self._node = node
         self._checks.built(node)
         for preset in self._presets:
             preset.built(node)
-            row = preset.evidence(self._spec.node_id, time.monotonic_ns() // 1000 - self._spec.origin_us)
+            row = preset.evidence(self._spec.node_id, self._spec.now_us())
             self._evidence.tell(FAULT, list(row.values()))
-        if self._recorder is not None:
-            self._hooks.insert(len(self._hooks) - (self._costs is not None), Watch(node, self._published))
+        self._hooks.insert(len(self._hooks) - 1, Watch(node, self._published))
 
     def role(self) -> str:
-        """What the node is now: leader, follower or observer, and its part in the hot topic if a fault asks for it."""
+        """Returns what the node is now: leader, follower or observer, and its part in the hot topic if a fault asks for
+        it."""
         return role_of(self._node, self._spec.is_voter, self._topic)
 
     def order(self, order: dict[str, object]) -> None:
-        """From the runner, in a thread of its own: each sets attributes only, so no lock is needed."""
-        interceptor = self._interceptor
-        load_from_us = order.get("load_from_us")
-        if interceptor is not None and isinstance(load_from_us, int):
-            interceptor.load_from(load_from_us)
-        if interceptor is not None and order.get("disarm"):
-            interceptor.disarm()
-        disk = order.get("disk")
-        if self._disk_faults is not None and isinstance(disk, dict):
+        """Takes an order of the runner, in a thread of its own. Each order sets attributes only, so no lock is
+        needed."""
+        assert self._interceptor is not None
+        assert self._disk_faults is not None
+        load_from_us, disk = order.get("load_from_us"), order.get("disk")
+        if isinstance(load_from_us, int):
+            self._interceptor.load_from(load_from_us)
+        if order.get("disarm"):
+            self._interceptor.disarm()
+        if isinstance(disk, dict):
             self._disk_faults.order(**disk)
 
-    def _make_recorder(self) -> TraceRecorder | None:
-        spec = self._spec
-        if not spec.spool:
-            return None
-        spool = TraceSpool(Path(spec.spool))
-
-        def record(row: TraceRow) -> None:
-            spool.add(row.values())
-            self._checks.trace(row)
-
-        return TraceRecorder(spec.node_id, spec.incarnation, record, spec.origin_us)
-
-    def _make_costs(self) -> FetchCosts | None:
-        spec = self._spec
-        if not spec.spool:
-            return None
-        spool = TraceSpool(costs_beside(Path(spec.spool)))
-        costs = FetchCosts(
-            spec.node_id,
-            lambda row: spool.add(row.values()),
-            lambda: time.monotonic_ns() // 1000 - spec.origin_us,
-            time.thread_time_ns,
-        )
-        measure_waiting(costs)
-        return costs
-
-    def _intercept(self, scenario: Scenario, powers: DriverPowers, disk: Disk) -> Disk:
-        spec = self._spec
-        rules = rules_for(scenario, spec.node_id, random_for(spec.seed, "rules"))
-        if not rules:
-            return disk
-        self._interceptor = Interceptor(
-            spec.node_id,
-            rules,
-            ReportingPowers(powers, self._evidence),
-            random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
-            spec.origin_us,
-            FileClaims(Path(spec.claims)) if spec.claims else None,
-            self.role,
-        )
-        self._interceptor.load_from(spec.load_from_us)
-        self._hooks.append(self._interceptor)
-        return self._interceptor.watch(disk)
+    def _record(self, row: TraceRow) -> None:
+        self._spool.add(row.values())
+        self._checks.trace(row)
 
     def _published(self, image: Published) -> None:
-        assert self._recorder is not None
         now = Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000)
         self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
 
 
 class RoleTeller:
-    """Implements core.hooks.Hooks and changes nothing: tells the runner of each change of this node's role."""
+    """Implements core.hooks.Hooks and changes nothing. It tells the runner of each change of this node's role."""
 
     def __init__(self, role: Callable[[], str], evidence: Evidence) -> None:
         self._role = role
@@ -170,7 +131,7 @@ class RoleTeller:
 
 
 class ReportingPowers:
-    """``chaos.powers.Powers``: the driver's, with the report going to the pipe."""
+    """Implements chaos.powers.Powers: the driver's own, with the report going to the pipe."""
 
     def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
         self._evidence = evidence

@@ -1,7 +1,7 @@
-"""The wrapper process of a node under test: ``python -m chaos.live.node_process SPEC`` (JSON of ``NodeSpec``).
+"""The process of a node under test: ``python -m chaos.live.node_process SPEC`` (``NodeSpec`` as JSON).
 
-Applies the mutant before the first node is built, sets the named states, records the trace and injects the faults at
-states (``inside``). Evidence goes to an inherited pipe before its action, so that a SIGKILL leaves it.
+The mutant is applied before the node is built. ``inside`` then sets the named states, records the trace and injects the
+faults at states. Evidence goes to an inherited pipe before its action, so that it outlives a SIGKILL.
 """
 
 import json
@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,42 +22,49 @@ NOT_YET = 2**62
 """``load_from_us`` before the load has started: no fault hits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What one incarnation of a node is started with. Addresses are HOST:PORT.
+    """What a node is started with. Addresses are HOST:PORT.
 
-    ``origin_us`` is the run's start on the machine's monotonic clock. ``scenario`` is the file with the faults at
-    states, empty for none. It is played in ``revision`` with the run's ``seed``. ``claims`` is the folder in which all
-    nodes count the hits of a rule. ``spool`` is the trace file, empty for no trace. ``evidence_fd`` is the inherited
-    pipe. ``load_from_us`` is the load's start, from which the faults' own times count.
+    ``data`` is the node's folder, and ``spools`` is the folder for the traces of all nodes. The faults at states are
+    those of the file ``scenario``, which is played in ``revision`` with the run's ``seed``. ``claims`` is the folder in
+    which all nodes count the hits of a rule. ``origin_us`` is the run's start on the machine's monotonic clock.
+
+    ``incarnation``, ``evidence_fd`` (the inherited pipe) and ``load_from_us`` (the load's start, from which the faults'
+    own times count) differ at each start.
     """
 
     node_id: int
-    incarnation: int
     listen: str
+    advertised: str
+    metrics_listen: str
     data: str
-    evidence_fd: int
-    advertised: str | None = None
-    metrics_listen: str | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
-    is_voter: bool = True
-    scenario: str = ""
-    revision: str = "final"
-    seed: int = 0
-    mutant: str = ""
-    spool: str = ""
-    origin_us: int = 0
-    claims: str = ""
+    spools: str
+    claims: str
+    config: Mapping[str, str]
+    is_voter: bool
+    scenario: str
+    revision: str
+    seed: int
+    mutant: str
+    origin_us: int
+    incarnation: int = -1
+    evidence_fd: int = -1
     load_from_us: int = NOT_YET
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
+    @property
+    def spool(self) -> Path:
+        """The trace of this incarnation."""
+        return Path(self.spools) / f"node-{self.node_id}-{self.incarnation}.jsonl"
+
+    def now_us(self) -> int:
+        """Returns the time since the run's start."""
+        return time.monotonic_ns() // 1000 - self.origin_us
 
 
 class Orders(threading.Thread):
     """Follows the runner's lines on stdin: ``{"load_from_us": N}`` when the load starts, ``{"disarm": true}`` when it
-    ends, ``{"disk": {...}}`` for a fault of the disk. The end of stdin means that the runner is gone, so the node ends
-    too."""
+    ends, ``{"disk": {...}}`` for a fault of the disk. At the end of stdin the runner is gone, so the node ends too."""
 
     def __init__(self, order: Callable[[dict[str, object]], None]) -> None:
         super().__init__(name="orders", daemon=True)
@@ -69,7 +77,7 @@ class Orders(threading.Thread):
 
 
 def run(spec: NodeSpec) -> int:
-    """Serves the node until it ends; the exit code."""
+    """Serves the node until it ends, and returns the exit code."""
     from chaos.live.casting import cast
     from chaos.live.evidence import MUTANT_REACHED, Evidence
     from reference_broker.serve.main import run_broker
@@ -78,15 +86,17 @@ def run(spec: NodeSpec) -> int:
     from scenarios.revisions import in_revision
 
     evidence = Evidence(spec.evidence_fd)
-    scenario = cast(in_revision(load(Path(spec.scenario)), spec.revision), spec.seed) if spec.scenario else None
+    scenario = cast(in_revision(load(Path(spec.scenario)), spec.revision), spec.seed)
     if spec.mutant:
-        _apply_mutant(spec.mutant, lambda: evidence.tell(MUTANT_REACHED, spec.mutant))
+        from chaos.mutants.mutant import apply
+        from chaos.mutants.registry import by_name
+
+        apply(by_name(spec.mutant), lambda: evidence.tell(MUTANT_REACHED, spec.mutant))
 
     # After the mutant: whoever imports a function by its name gets what is there then.
     from chaos.live.inside import Inside
-    from chaos.presets import presets_for
 
-    inside = Inside(spec, scenario, presets_for(scenario.state if scenario is not None else ()), evidence)
+    inside = Inside(spec, scenario, evidence)
     orders = Orders(inside.order)
 
     def built(node: "Node") -> None:
@@ -104,16 +114,5 @@ def run(spec: NodeSpec) -> int:
     )
 
 
-def _apply_mutant(name: str, reached: Callable[[], None]) -> None:
-    from chaos.mutants.mutant import apply
-    from chaos.mutants.registry import by_name
-
-    apply(by_name(name), reached)
-
-
-def main() -> int:
-    return run(NodeSpec(**json.loads(sys.argv[1])))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(NodeSpec(**json.loads(sys.argv[1]))))

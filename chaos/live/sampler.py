@@ -38,7 +38,8 @@ class Sampler(threading.Thread):
 
     def end(self) -> None:
         self._ending.set()
-        self.join()
+        if self.is_alive():
+            self.join()
 
     def _process_samples(self, node: int, pid: int) -> list[BrokerSample]:
         try:

@@ -65,7 +65,7 @@ class Strikes:
 
     def addresses(self) -> tuple[str, ...]:
         """Returns HOST:PORT of each node in the order of the numbers, without a proxy before it."""
-        return tuple(node.listen for node in self._crew.nodes)
+        return tuple(node.spec.listen for node in self._crew.nodes)
 
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
@@ -163,7 +163,7 @@ class Strikes:
         self._progress(f"fault {row.name} struck {row.target}")
         lasts_s = fault.duration_s
         if row.kind == "node_killed":
-            self.child(node).expect_end()
+            self.child(node).expected_end = True
             lasts_s = max(fault.restart_after_s, 0.0)
         self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
 

@@ -7,7 +7,7 @@ import pytest
 from toxiproxy import Proxy
 
 from chaos.live.links import Links
-from chaos.live.quorum import form_quorum
+from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
 from scenarios.model import Fault, Link
 
@@ -25,7 +25,7 @@ class Cluster:
         client: Any = FakeToxiproxy()
         self.links = Links(client)
         listen = [f"node-{node}:1" for node in range(5)]
-        form_quorum("id", listen, 3, self.links)
+        introductions("id", listen, 3, self.links)
         for node in range(5):
             self.links.add("client", node, listen[node])
         self.roles = Roles(3, 5, Random(1), lambda node: node not in self.dead)

@@ -142,8 +142,8 @@ def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, n
 
 def test_a_target_is_reached_through_a_proxy_whatever_it_advertises(server: ToxiproxyServer, node: str) -> None:
     links = Links(server.client)
-    found = behind_proxies(node, links)
-    assert found.nodes == (node,)
+    found = behind_proxies(node, links, "mine-")
+    assert (found.bootstrap, found.topic_prefix) == ((node,), "mine-")
     link = links.by_name["client-node-0"]
     assert found.dial == {node: link.listen}
     assert probe(found.dial[node]).outcome == "answered"
