@@ -11,6 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
+from chaos.onlooker import Onlooker
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.metadata.delta import MetadataDelta
@@ -84,22 +85,16 @@ class Digest:
         return digest_of(self._image)
 
 
-class Watch:
-    """Implements core.hooks.Hooks and changes nothing. It joins the loader once the node's log is recovered."""
-
-    __slots__ = ("_emit", "_node", "digest")
+class Watch(Onlooker):
+    """It joins the loader once the node's log is recovered."""
 
     def __init__(self, node: "Node", emit: Emit) -> None:
         self._node = node
         self._emit = emit
         self.digest: Digest | None = None
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
-        return (event,)
-
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self.attach()
-        return effects
 
     def attach(self) -> bool:
         """Returns whether it is joined to the loader now. The image that the loader already has is emitted."""

@@ -13,6 +13,7 @@ from chaos.live.faulty_disk import DiskFaults
 from chaos.live.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
+from chaos.onlooker import Onlooker
 from chaos.presets import presets_for
 from chaos.roles import role_of, topic_of_roles
 from chaos.rules import rules_for
@@ -111,23 +112,19 @@ class Inside:
         self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
 
 
-class RoleTeller:
-    """Implements core.hooks.Hooks and changes nothing. It tells the runner of each change of this node's role."""
+class RoleTeller(Onlooker):
+    """Tells the runner of each change of this node's role."""
 
     def __init__(self, role: Callable[[], str], evidence: Evidence) -> None:
         self._role = role
         self._evidence = evidence
         self._told = ""
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
-        return (event,)
-
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         role = self._role()
         if role != self._told:
             self._told = role
             self._evidence.tell(ROLE, role)
-        return effects
 
 
 class ReportingPowers:
