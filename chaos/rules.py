@@ -110,8 +110,8 @@ class Counter:
         return plays(node_role, self.rule.node, node_id)
 
     def hit(self, client_id: str, at_us: int) -> int:
-        """Counts one match, ``at_us`` microseconds after the load began. Returns the number of the hit if the fault
-        shall happen now, and counts the hit too; else returns 0."""
+        """Counts one match, ``at_us`` microseconds after the load began. If the fault shall happen now, the hit counts
+        too. Returns the number of the hit, or 0 if there is none."""
         rule = self.rule
         if not self._after_us <= at_us < self._until_us:
             return 0

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 MOST_NODES = 10
-"""Their numbers are smaller. Of the quorum's members a node's process sees its own only."""
+"""All node IDs are smaller. A node's process sees only its own member of the quorum."""
 MAX_STORY = 1000
-"""Characters: a line of evidence stays shorter than PIPE_BUF."""
+"""Characters of a breach's story, so that a line of evidence stays shorter than PIPE_BUF."""
 
 
 def _kinds() -> list[type[Check]]:
@@ -39,7 +39,7 @@ def _kinds() -> list[type[Check]]:
 
 
 class ChecksInside(Onlooker):
-    """It must stand where it still sees what the node itself wants.
+    """A hook that must see what the node did before any fault touches it.
 
     ``guarantees`` are those of the scenario. Only their checks run.
     """

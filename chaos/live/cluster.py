@@ -1,4 +1,4 @@
-"""``crucible cluster``: a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM."""
+"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """``port`` is the clients' port of node 0, with the other nodes' above it; 0 means any free ports. ``toxiproxy``
+    """``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports. ``toxiproxy``
     puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is started again
     after 2 s."""
 
@@ -97,14 +97,14 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
         return EXIT_CRASH
     finally:
         if ending.is_set():
-            ignore_end_signals()  # The process ends now: told twice is told once.
+            ignore_end_signals()  # The process ends now, and a second signal changes nothing.
         else:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 def check_plan(plan: ClusterPlan) -> None:
-    """Raises SetupError."""
+    """Raises SetupError for a plan that no cluster can have."""
     if plan.nodes not in SIZES:
         raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority can outlive a minority.")
     if VOTERS_KEY in plan.config:

@@ -21,7 +21,8 @@ OnLine = Callable[[int, dict[str, Any]], None]
 
 
 class Crew:
-    """``on_line`` gets each line of evidence with its node's ID. A run against a foreign target has no nodes."""
+    """The nodes of one run. A run against a foreign target has none. ``on_line`` gets each line of evidence with its
+    node's ID."""
 
     def __init__(self, scenario: Scenario, folder: RunFolder, seed: int, mutant: str, origin_us: int) -> None:
         self._scenario = scenario

@@ -1,4 +1,4 @@
-"""What each fetch costs the node that serves it: processor time and bytes, as ``reports.schema.FETCH_COSTS``."""
+"""Measures what each fetch costs the node that serves it: processor time and bytes (``reports.schema.FETCH_COSTS``)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ _FETCH = int(ApiKey.FETCH)
 
 @dataclass(slots=True)
 class _Asked:
-    """One fetch that has no answer yet. ``spent_ns``: processor time so far. ``opens``: it asks for a session."""
+    """One fetch that has no answer yet. ``spent_ns`` is its processor time so far. ``opens`` says whether it asks for a
+    session."""
 
     client_id: str
     revision: str
@@ -52,12 +53,13 @@ class FetchCosts:
         self._decoding = False
         self._decode_ns = 0
         self._waiting_ns = 0
-        """Of the event that is being handled, for fetches that wait."""
+        """The time that was spent for waiting fetches in the event that is being handled."""
         self._measures_waiting = False
         self._asked: dict[int, _Asked] = {}
-        """By connection. A driver gives a connection's next request only after the reply."""
+        """The open fetches by connection. A driver gives a connection's next request only after the reply."""
         self._answered: dict[int, tuple[_Asked, Reply]] = {}
-        """The node has answered, the driver has not sent it yet (or never will: a fault took it)."""
+        """Fetches that the node has answered, and whose answers the driver has not sent. It never will if a fault took
+        an answer."""
 
     # What the driver tells.
 
@@ -165,7 +167,7 @@ def measure_waiting(costs: FetchCosts) -> None:
 
 
 def _asked(request: Request, spent_ns: int) -> _Asked:
-    """The revision is ``first`` for the draft, ``none`` for a fetch that wants no session, else ``final``."""
+    """Looks at a request. Its revision is ``first`` for the draft, ``none`` if it wants no session, else ``final``."""
     body: Any = request.body
     if request.api_version >= FIRST_DRAFT_VERSION:
         revision, full = "first", bool(body.fetch_type == 0)

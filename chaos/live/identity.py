@@ -1,4 +1,4 @@
-"""Which code played what on which machine, for the manifest."""
+"""What a manifest says of every run: which code played what, and on which machine."""
 
 import importlib.metadata
 import os

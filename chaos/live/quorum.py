@@ -1,4 +1,4 @@
-"""What each node is told of its cluster: who votes, and where to dial every other node, straight or through a proxy."""
+"""Introduces each node to its cluster: who votes, and where to dial every other node, straight or through a proxy."""
 
 import secrets
 from base64 import urlsafe_b64encode

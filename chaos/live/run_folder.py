@@ -15,7 +15,7 @@ PARQUET_END = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths below one run's folder."""
+    """The paths below one run's folder, and what is done with them."""
 
     path: Path
 

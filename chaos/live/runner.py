@@ -15,11 +15,11 @@ from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.fleet import Fleet, Way
+from chaos.live.foreign_target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.links import Links
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
-from chaos.live.target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name

@@ -23,7 +23,7 @@ NOBODY_LIMIT_S = 10.0
 """How long a fault waits for somebody to have the role that it is for."""
 RESTARTED = ("node_killed", "node_terminated")
 BY_THEMSELVES = ("rolling_bounce", "feature_finalized")
-"""Kinds that know when they are through."""
+"""Kinds that know themselves when they are through."""
 HELPED = ("node_killed", "node_paused")
 """Kinds at states that do not undo themselves."""
 

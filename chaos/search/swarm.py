@@ -69,7 +69,7 @@ METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 STATE_WINDOW_S = 5.0
-"""A fault at a state strikes in this window, if its state comes."""
+"""A fault at a state strikes within this time, if its state comes."""
 
 
 def materialised(scenario: Scenario, seed: int) -> Scenario:
@@ -84,7 +84,7 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
 
 
 class _Drawing:
-    """One seed's faults."""
+    """Draws one seed's faults."""
 
     def __init__(self, scenario: Scenario, swarm: Swarm, random: Random) -> None:
         cluster = scenario.cluster
@@ -148,7 +148,7 @@ class _Drawing:
         )
 
     def _duration(self, fault: Fault) -> Fault:
-        """From far below to far above the quorum's timeouts."""
+        """Draws how long the fault lasts, from far below to far above the quorum's timeouts."""
         lasts_s = round(0.1 * 2 ** (self._random.random() * 7), 2)
         return replace(fault, duration_s=lasts_s, sim_duration_s=lasts_s)
 

@@ -9,10 +9,10 @@ import pytest
 from bench.ports import free_port
 from chaos.faults.registry import LIVE
 from chaos.live.errors import SetupError
+from chaos.live.foreign_target import behind_proxies, parse_target
 from chaos.live.links import Link, Links, cure, poison
 from chaos.live.probe import probe
 from chaos.live.processes import Child
-from chaos.live.target import behind_proxies, parse_target
 from chaos.live.targets import Target
 from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, find
 from scenarios.model import Fault, Range
