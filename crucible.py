@@ -300,7 +300,7 @@ def fleet(
 
     need_java()
     from chaos.live.errors import NodeDied, SetupError
-    from chaos.live.load_alone import LoadPlan, drive
+    from chaos.live.load.load_alone import LoadPlan, drive
     from scenarios.revisions import in_revision
 
     (found,) = find_scenarios([scenario], False)

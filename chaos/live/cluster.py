@@ -30,9 +30,12 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports. ``toxiproxy``
-    puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is started again
-    after 2 s."""
+    """What a person asked for.
+
+    ``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports.
+    ``toxiproxy`` puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is
+    started again after 2 s.
+    """
 
     data: Path
     nodes: int = 1

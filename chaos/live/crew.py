@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from bench.ports import free_port, free_ports
-from chaos.live.evidence import ROLE
 from chaos.live.links import Links
-from chaos.live.node_process import NodeSpec
+from chaos.live.node_side.evidence import ROLE
+from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.nodes import LiveNode
 from chaos.live.quorum import introductions, new_cluster_id
 from chaos.live.run_folder import RunFolder

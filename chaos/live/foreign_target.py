@@ -8,8 +8,8 @@ from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import UnreachableError, negotiate, nodes_of
 from bench.fleet.spec import SpecError, address_of
 from chaos.live.errors import SetupError
-from chaos.live.fleet import Way
 from chaos.live.links import Links
+from chaos.live.load.fleet import Way
 from reference_broker.blocking.transport import TransportError
 
 REFERENCE = "reference"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.node_process import NOT_YET, NodeSpec
+from chaos.live.node_side.node_process import NOT_YET, NodeSpec
 from chaos.live.processes import Child, EvidencePipe
 
 
@@ -51,7 +51,7 @@ class LiveNode:
         )
         self.child = Child(
             self.name,
-            [sys.executable, "-m", "chaos.live.node_process", json.dumps(asdict(self.spec))],
+            [sys.executable, "-m", "chaos.live.node_side.node_process", json.dumps(asdict(self.spec))],
             self.logs / f"{self.name}.log",
             pass_fds=(pipe.write_end,),
         )

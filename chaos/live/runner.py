@@ -10,13 +10,13 @@ from typing import Any
 
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
-from chaos.live.client_mutant import reached
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.fleet import Fleet, Way
 from chaos.live.foreign_target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.links import Links
+from chaos.live.load.client_mutant import reached
+from chaos.live.load.fleet import Fleet, Way
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes

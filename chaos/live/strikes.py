@@ -9,10 +9,10 @@ from typing import Any
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import Blow, End
 from chaos.live.agenda import Agenda
-from chaos.live.checks_inside import Findings
 from chaos.live.crew import Crew
-from chaos.live.evidence import DISK, FAULT, MUTANT_REACHED
 from chaos.live.links import Links
+from chaos.live.node_side.checks_inside import Findings
+from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
 from chaos.live.processes import Child
 from chaos.live.targets import Target
 from reports.rows import FaultRow
@@ -78,7 +78,7 @@ class Strikes:
         return struck.running and struck.is_ready
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:
-        """Gives the node's disk an order (``chaos.live.faulty_disk.DiskFaults.order``)."""
+        """Gives the node's disk an order (``chaos.live.node_side.faulty_disk.DiskFaults.order``)."""
         self._disk_struck = {key: what for key, what in self._disk_struck.items() if key[0] != node}
         self.child(node).order(disk=order)
 

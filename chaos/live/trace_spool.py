@@ -19,7 +19,7 @@ COSTS = "fetch_costs-"
 
 
 def costs_beside(spool: Path) -> Path:
-    """Returns where ``chaos.live.fetch_costs`` writes, for the incarnation whose trace goes to ``spool``."""
+    """Returns where ``chaos.live.node_side.fetch_costs`` writes, for the incarnation whose trace goes to ``spool``."""
     return spool.with_name(spool.name.replace("node-", COSTS, 1))
 
 

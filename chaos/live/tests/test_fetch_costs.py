@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from chaos.live.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from reference_broker.apis.records.fetch_waiting import Fetch

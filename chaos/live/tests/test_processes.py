@@ -8,7 +8,7 @@ import pytest
 
 from chaos.live.agenda import Agenda
 from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.node_process import NodeSpec
+from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.nodes import LiveNode
 from chaos.live.processes import MAX_WORDS, Child, EvidencePipe
 

@@ -1,4 +1,4 @@
-"""The process of a node under test: ``python -m chaos.live.node_process SPEC`` (``NodeSpec`` as JSON).
+"""The process of a node under test: ``python -m chaos.live.node_side.node_process SPEC`` (``NodeSpec`` as JSON).
 
 The mutant is applied before the node is built. ``inside`` then sets the named states, records the trace and injects the
 faults at states. Evidence goes to an inherited pipe before its action, so that it outlives a SIGKILL.
@@ -79,7 +79,7 @@ class Orders(threading.Thread):
 def run(spec: NodeSpec) -> int:
     """Serves the node until it ends, and returns the exit code."""
     from chaos.live.casting import cast
-    from chaos.live.evidence import MUTANT_REACHED, Evidence
+    from chaos.live.node_side.evidence import MUTANT_REACHED, Evidence
     from reference_broker.serve.main import run_broker
     from reference_broker.serve.server import Wrapper
     from scenarios.loader import load
@@ -94,7 +94,7 @@ def run(spec: NodeSpec) -> int:
         apply(by_name(spec.mutant), lambda: evidence.tell(MUTANT_REACHED, spec.mutant))
 
     # After the mutant: whoever imports a function by its name gets what is there then.
-    from chaos.live.inside import Inside
+    from chaos.live.node_side.inside import Inside
 
     inside = Inside(spec, scenario, evidence)
     orders = Orders(inside.order)

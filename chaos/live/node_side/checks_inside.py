@@ -17,7 +17,7 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
-from chaos.live.evidence import BROKEN, LOOKED, Evidence
+from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
 from chaos.onlooker import Onlooker
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event

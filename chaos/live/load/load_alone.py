@@ -15,8 +15,8 @@ from bench.fleet.spec import FleetSpec
 from chaos.live import identity
 from chaos.live.cluster import ClusterPlan, addresses_of, started
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.fleet import FleetProcess, Way, spec_of
 from chaos.live.foreign_target import REFERENCE, look
+from chaos.live.load.fleet import FleetProcess, Way, spec_of
 from chaos.live.run_folder import RunFolder
 from chaos.promises import promised_to_clients
 from reports.manifest import Expectations, Manifest, write_manifest

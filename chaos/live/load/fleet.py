@@ -16,8 +16,8 @@ from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.plans import IDLE_WRITER, idle_writer_plan
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec, settings_of, write_spec
-from chaos.live.client_mutant import PRELUDE, words_for
 from chaos.live.errors import NodeDied, SetupError
+from chaos.live.load.client_mutant import PRELUDE, words_for
 from chaos.live.processes import Child
 from chaos.live.run_folder import RunFolder
 from chaos.seeds import number_for, random_for

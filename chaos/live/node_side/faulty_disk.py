@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from chaos.live.evidence import DISK, Evidence
+from chaos.live.node_side.evidence import DISK, Evidence
 from chaos.onlooker import Onlooker
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.effects import Effect

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from chaos.claims import FileClaims
 from chaos.interceptor import Interceptor
-from chaos.live.checks_inside import ChecksInside
-from chaos.live.evidence import FAULT, ROLE, Evidence
-from chaos.live.faulty_disk import DiskFaults
-from chaos.live.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.node_side.checks_inside import ChecksInside
+from chaos.live.node_side.evidence import FAULT, ROLE, Evidence
+from chaos.live.node_side.faulty_disk import DiskFaults
+from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.onlooker import Onlooker
@@ -30,7 +30,7 @@ from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
 
 if TYPE_CHECKING:
-    from chaos.live.node_process import NodeSpec
+    from chaos.live.node_side.node_process import NodeSpec
     from reference_broker.core.node import Node
 
 
