@@ -2,7 +2,6 @@
 together."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from bench.ports import free_port, free_ports
@@ -10,6 +9,7 @@ from chaos.live.links import Links
 from chaos.live.node_side.evidence import ROLE
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.nodes import LiveNode
+from chaos.live.processes import Child
 from chaos.live.quorum import introductions, new_cluster_id
 from chaos.live.run_folder import RunFolder
 from chaos.live.targets import Roles
@@ -17,19 +17,26 @@ from chaos.seeds import random_for
 from scenarios.model import Scenario
 from scenarios.revisions import revision_of
 
-OnLine = Callable[[int, dict[str, Any]], None]
-
 
 class Crew:
     """The nodes of one run. A run against a foreign target has none. ``on_line`` gets each line of evidence with its
     node's ID."""
 
-    def __init__(self, scenario: Scenario, folder: RunFolder, seed: int, mutant: str, origin_us: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        folder: RunFolder,
+        seed: int,
+        mutant: str,
+        origin_us: int,
+        on_line: Callable[[int, dict[str, Any]], None],
+    ) -> None:
         self._scenario = scenario
         self._folder = folder
         self._seed = seed
         self._mutant = mutant
         self._origin_us = origin_us
+        self._on_line = on_line
         self.nodes: list[LiveNode] = []
         cluster = scenario.cluster
         self.roles = Roles(cluster.nodes, cluster.total, random_for(seed, "targets"), self.lives)
@@ -78,28 +85,25 @@ class Crew:
         if len(self.nodes) == 1:
             self.nodes[node].await_ready()
 
-    def look(self, on_line: OnLine) -> None:
+    def look(self) -> None:
         """Hands on new evidence, then raises NodeDied for a death that nobody announced, or SetupError if the node said
         that it cannot start."""
         for number, node in enumerate(self.nodes):
-            self.read(number, on_line)
+            self.read(number)
             if node.child is None:
                 continue
             if node.child.exit_status is not None:
                 # The pipe may hold the announcement of this very death: look again before calling it unexpected.
-                self.read(number, on_line)
+                self.read(number)
             node.look_for_ready()
             node.child.check()
 
-    def read(self, number: int, on_line: OnLine) -> None:
+    def read(self, number: int) -> None:
         """Hands on new evidence of one node."""
         for line in self.nodes[number].evidence():
-            self._told(number, on_line, line)
-
-    def _told(self, number: int, on_line: OnLine, line: dict[str, Any]) -> None:
-        if ROLE in line:
-            self.roles.told(number, line[ROLE])
-        on_line(number, line)
+            if ROLE in line:
+                self.roles.told(number, line[ROLE])
+            self._on_line(number, line)
 
     def heal(self) -> None:
         """Lets everything that was struck run again, and waits until it is ready. Raises NodeDied."""
@@ -112,21 +116,26 @@ class Crew:
 
     def end_cleanly(self) -> None:
         """The run is over, and all nodes are asked at once. Raises NodeDied if one does not shut down as it should."""
-        children = [node.child for node in self.nodes if node.child is not None]
-        for child in children:
+        for child in self._children:
             child.check()
-        for child in children:
+        for child in self._children:
             child.ask_to_end()
         for node in self.nodes:
             node.end_cleanly()
 
-    def close(self, on_line: OnLine) -> None:
-        """Ends every process, whatever its state."""
-        for node in self.nodes:
-            if node.child is not None:
-                node.child.ask_to_end()
+    def close(self) -> None:
+        """Ends every process, whatever its state, and hands on the last evidence."""
+        for child in self._children:
+            child.ask_to_end()
+        for child in self._children:
+            child.terminate()
         for number, node in enumerate(self.nodes):
-            node.close(partial(self._told, number, on_line))
+            self.read(number)
+            node.close()
+
+    @property
+    def _children(self) -> list[Child]:
+        return [node.child for node in self.nodes if node.child is not None]
 
     def samples(self) -> list[tuple[int, str, int]]:
         """Returns node ID, metrics address and pid of each node."""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,10 +36,7 @@ class LiveNode:
     def launch(self) -> None:
         """Starts the next incarnation."""
         assert not self.running, f"{self.name} runs already"
-        if self.child is not None:
-            self.child.close()
-        if self._pipe is not None:
-            self._pipe.close()
+        self.close()
         self.is_ready = False
         pipe = self._pipe = EvidencePipe()
         self.spec = replace(
@@ -104,21 +101,16 @@ class LiveNode:
         return self.child is not None and self.child.exit_status is None
 
     def end_cleanly(self) -> None:
-        """The run is over. Raises NodeDied if the node does not shut down as it should."""
+        """Waits for the end, which was asked for. Raises NodeDied if the node does not shut down as it should."""
         assert self.child is not None, f"{self.name} was never started"
-        self.child.check()
         how = self.child.terminate()
         if self.child.exit_status != 0:
             raise NodeDied(f"{self.name} did not shut down cleanly: {how}; {self.child.last_words()}")
 
-    def close(self, on_line: Callable[[dict[str, Any]], None]) -> None:
-        """Ends the process, whatever its state. ``on_line`` gets the last evidence."""
-        if self.child is None:
-            return
-        self.child.terminate()
-        for line in self.evidence():
-            on_line(line)
-        self.child.close()
+    def close(self) -> None:
+        """Lets go of the pipes of a process that has ended."""
+        if self.child is not None:
+            self.child.close()
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None

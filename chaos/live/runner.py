@@ -146,7 +146,8 @@ class LiveRun:
         self._origin_us = time.monotonic_ns() // 1000
         self._start_wall_us = time.time_ns() // 1000
         self._changes_client = bool(mutant) and by_name(mutant).side == "client"
-        self._crew = Crew(scenario, folder, seed, "" if self._changes_client else mutant, self._origin_us)
+        of_nodes = "" if self._changes_client else mutant
+        self._crew = Crew(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
         self._target_nodes: list[Member] = []
@@ -197,7 +198,7 @@ class LiveRun:
         if self._fleet is not None:
             self._fleet.close()
         self._sampler.end()
-        self._crew.close(self._evidence_line)
+        self._crew.close()
         self._servers.close()
 
     def now_us(self) -> int:
@@ -288,7 +289,7 @@ class LiveRun:
         assert self._strikes is not None
         assert self._toxiproxy is not None
         self._strikes.do_due()
-        self._crew.look(self._evidence_line)
+        self._crew.look()
         for node in self._target_nodes:
             if node.child is not None:
                 node.child.check()

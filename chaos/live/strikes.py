@@ -84,7 +84,7 @@ class Strikes:
 
     def disk_struck(self, node: int, kind: str) -> str:
         """Returns what a fault of the node's disk has struck since the last order. It is empty if nothing was."""
-        self._crew.read(node, self.evidence_line)
+        self._crew.read(node)
         return self._disk_struck.get((node, kind), "")
 
     # The run's course.

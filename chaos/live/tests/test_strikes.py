@@ -44,7 +44,7 @@ class World:
             roles=Roles(3, 3, Random(1), lambda _: True),
             nodes=nodes,
             restart=lambda node: self.log.append(f"restart {node}"),
-            read=lambda node, on_line: None,  # noqa: ARG005
+            read=lambda node: None,  # noqa: ARG005
         )
         self.roles = crew.roles
         scenario: Any = SimpleNamespace(faults=faults)
