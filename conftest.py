@@ -1,4 +1,4 @@
-"""The parts that tests fall into, what a test that starts nothing may not do, and how long Hypothesis searches."""
+"""The parts that tests fall into, what a test without marks may not do, and how long Hypothesis searches."""
 
 import gc
 import os
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 PARTS = ("quick", "simulated", "live", "spark")
 QUESTIONS = ("git", "uname")
-"""What any test may ask the system for: the commit and the machine."""
+"""Commands that any test may start, because they only ask for the commit and the machine."""
 
 # No limit for one example: machines are busy, and pytest-timeout guards the whole test.
 settings.register_profile("unhurried", deadline=None)
@@ -25,14 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def part_of(item: pytest.Item) -> str:
-    """What starts processes is live, even if Spark judges it afterwards."""
+    """Returns the part of a test. One that starts processes is live, even if Spark judges it afterwards."""
     if item.get_closest_marker("peer"):
         return "live"
     return next((part for part in ("live", "spark", "simulated") if item.get_closest_marker(part)), "quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where parts are chosen, those with Spark come last: it stays, and would be in the way of live ones."""
+    """Where parts are chosen, tests with Spark come last. Spark stays, and would be in the way of live tests."""
     wanted = config.getoption("--part")
     if wanted:
         config.hook.pytest_deselected(items=[item for item in items if part_of(item) not in wanted])
@@ -41,14 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: the garbage collector need not look at it again and again."""
+    """Tells the garbage collector not to look at the collected tests again and again, since they stay until the end."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Without the mark that says so a test starts no process."""
+    """Lets only tests start processes whose mark says so."""
     if part_of(item) in ("live", "spark"):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:

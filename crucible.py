@@ -1,4 +1,4 @@
-"""Crucible's command line: parses and dispatches; each command imports what it needs, so that help is instant."""
+"""Crucible's command line. Each command imports what it needs only when it runs, so that help is instant."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ SUITE_CRASHED = 4
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP: whoever has started something ends it on the way out."""
+    """Raised at Ctrl-C, SIGTERM or SIGHUP. Whoever has started something ends it on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 class Commands(click.Group):
-    """Exit codes that scripts can trust: 1 is a broken guarantee and nothing else."""
+    """Gives exit codes that scripts can trust: 1 is a broken guarantee and nothing else."""
 
     def invoke(self, ctx: click.Context) -> Any:
         heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -59,7 +59,7 @@ class Commands(click.Group):
             ctx.exit(SUITE_CRASHED)
         finally:
             for each, handler in before.items():
-                if signal.getsignal(each) is not signal.SIG_IGN:  # Stopped: deaf until the process is gone.
+                if signal.getsignal(each) is not signal.SIG_IGN:  # A stopped process stays deaf until it is gone.
                     signal.signal(each, handler)
 
 
@@ -74,7 +74,7 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 
 
 def _version() -> str:
-    """As the clone says, or what was installed."""
+    """Returns the version that the clone says, or that was installed."""
     if (ROOT / "pyproject.toml").exists():
         import tomllib
 
@@ -85,7 +85,7 @@ def _version() -> str:
 
 
 def _commit() -> str:
-    """In brackets; empty outside a clone, and where there is no git."""
+    """Returns the commit in brackets. It is empty outside a clone, and where there is no git."""
     if not (ROOT / ".git").exists():
         return ""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
@@ -114,7 +114,7 @@ def main() -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: runs/demo-...).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
 def demo(out: Path | None, seed: int) -> None:
-    """The main job, small: node, fleet through Toxiproxy, faults, Spark, report."""
+    """Shows the main job in small: a node, a fleet through Toxiproxy, faults, Spark, a report."""
     from playing import find_scenarios, play_live, worst
 
     sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
@@ -130,7 +130,7 @@ _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark
 )
 @click.argument("pytest_words", nargs=-1)
 def run_tests(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
-    """Everything that CI runs; with --fast, what needs no Java and starts no process. Words after -- go to pytest."""
+    """Runs what CI runs. --fast leaves out what needs Java or starts processes. Words after -- go to pytest."""
     if fast and only:
         raise click.UsageError("give --fast or --only, not both")
     from playing import need_java
@@ -165,7 +165,7 @@ _CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=
 def broker(
     listen: str, data: Path, node_id: int, advertise: str | None, metrics: str | None, config: dict[str, str]
 ) -> None:
-    """One combined node. Prints one JSON line when it serves; SIGTERM is a clean shutdown."""
+    """Runs one combined node. It prints one JSON line when it serves, and shuts down cleanly at SIGTERM."""
     from reference_broker.serve.main import run_broker
 
     sys.exit(run_broker(listen, data, node_id, config, advertised=advertise, metrics_listen=metrics))
@@ -179,7 +179,7 @@ def broker(
 @click.option("--restart", is_flag=True, help="Start a dead node again after 2 s.")
 @_CONFIG
 def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, config: dict[str, str]) -> None:
-    """A local cluster of processes; prints one JSON line when ready, Ctrl-C or SIGTERM ends all."""
+    """Runs a local cluster of processes. It prints one JSON line when it is ready, and ends at Ctrl-C or SIGTERM."""
     from chaos.live.cluster import ClusterPlan, run_cluster
 
     sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
@@ -215,7 +215,7 @@ def run(
     out: Path | None,
     seed: int,
 ) -> None:
-    """Scenarios with real processes: Locust, Toxiproxy, signals; then Spark judges.
+    """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
 
     SCENARIO is a file, its stem, or the scenario's number.
     """
@@ -292,15 +292,15 @@ def fleet(
     out: Path | None,
     seed: int,
 ) -> None:
-    """A scenario's load alone, without its faults, straight to the brokers; judged at its end.
+    """Runs a scenario's load alone, without its faults, straight to the brokers. It is judged at its end.
 
-    INVALID if the fleet, and not the broker, was what limited it.
+    The run is INVALID if the fleet, and not the broker, was what limited it.
     """
     from playing import command_line, find_scenarios, judge, need_java, one_sentence, progress, run_folder, worst
 
     need_java()
     from chaos.live.errors import NodeDied, SetupError
-    from chaos.live.load_alone import LoadPlan, drive
+    from chaos.live.load.load_alone import LoadPlan, drive
     from scenarios.revisions import in_revision
 
     (found,) = find_scenarios([scenario], False)
@@ -358,7 +358,7 @@ def sim(
 @click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
 @click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
 def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) -> None:
-    """Spark judges and draws; can be repeated on old runs."""
+    """Lets Spark judge and draw runs, also old ones again."""
     from playing import judge, need_java, worst
 
     need_java()

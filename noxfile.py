@@ -1,4 +1,4 @@
-"""Sessions by name; each calls the same command line as everybody (``./crucible --help``)."""
+"""Sessions by name. Each calls the command line that everybody uses (``./crucible --help``)."""
 
 import sys
 
@@ -60,8 +60,8 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Ten times Hypothesis's examples; random schedules and every scenario in the simulator, with the seed that catches
-    each mutant; then all live."""
+    """Ten times Hypothesis's examples. Then random schedules and every scenario in the simulator, with the seed that
+    catches each mutant. Then everything live."""
     words = ["-m", "pytest", "--benchmark-disable", "-q", "--part", "quick", "--timeout", "1800"]
     session.run(sys.executable, *words, env={"HYPOTHESIS_PROFILE": "nightly"}, external=True)
     _crucible(session, "sim", "swarm", "--seeds", "10000")

@@ -1,6 +1,6 @@
-"""What commands share: scenarios are found, played with real processes, judged, and the verdicts told.
+"""What commands share: they find scenarios, play them with real processes, judge them, and tell the verdicts.
 
-Imported by ``crucible.py`` alone, when a command runs; imports the rooms lazily, as that does.
+Only ``crucible.py`` imports this module, when a command runs. Like that one it imports the rooms lazily.
 """
 
 import shutil
@@ -50,14 +50,15 @@ def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
 
 
 def in_revisions(scenario: "Scenario", wanted: str | None) -> "Sequence[Scenario]":
-    """In the one that is wanted, or in all that it has; what was named with its revision (``1@first``) only in that."""
+    """Returns the scenario in the wanted revision, or in all that it has. One that was named with its revision
+    (``1@first``) is played only in that."""
     from scenarios.revisions import MARK, each_revision
 
     return (scenario,) if MARK in scenario.name and not wanted else each_revision(scenario, wanted or "")
 
 
 def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
-    """Plays one after the other, then judges all in one Spark session; one line a verdict."""
+    """Plays one after the other, then judges all in one Spark session. Tells one line a verdict."""
     need_java()
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
@@ -114,7 +115,7 @@ def tell(verdicts: "Sequence[Verdict]") -> None:
 
 
 def shown(path: Path) -> Path:
-    """Relative to where one is, if it lies below."""
+    """Returns the path relative to the current folder, if it lies below that."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -125,7 +126,7 @@ def worst(verdicts: "Sequence[Verdict]") -> int:
 
 
 def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
-    """Controls pass, mutants break a guarantee."""
+    """Returns 0 if all controls passed and all mutants broke a guarantee, else 1."""
     wrong = [
         f"{scenario.name}{' with ' + mutant if mutant else ''}: {verdict.outcome.name}"
         for (scenario, mutant), verdict in zip(plays, verdicts, strict=True)

@@ -5,11 +5,11 @@ The same object works in both worlds. It is a hook of the driver, so it changes 
 evidence survives a SIGKILL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 
-from chaos.claims import Claims, SharedClaims
+from chaos.claims import Claims
 from chaos.peer_replies import PeerReplies
 from chaos.powers import Powers
 from chaos.rules import Counter, Rule, matches_frame, matches_note, matches_peer_reply, matches_write
@@ -20,12 +20,12 @@ from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
-from scenarios.model import PLACES
+from scenarios.model import PLACES, Match
 
 FIRST_PHANTOM = -2
 """Phantom connections count down from here. Drivers number theirs upward from 0 or 1, and -1 means none."""
-
-__all__ = ["Interceptor", "Powers"]
+NO_FRAME = Tag(-1, -1, "")
+"""What a write or a note is labelled with in the evidence."""
 
 
 class Interceptor:
@@ -40,9 +40,9 @@ class Interceptor:
         rules: Sequence[Rule],
         powers: Powers,
         random: Random,
-        origin_us: int = 0,
-        claims: Claims | None = None,
-        role: Callable[[], str] = lambda: "",
+        origin_us: int,
+        claims: Claims,
+        role: Callable[[], str],
     ) -> None:
         self._node = node
         self._powers = powers
@@ -57,10 +57,9 @@ class Interceptor:
         self._left: dict[int, None] = {}
         self._phantoms: dict[int, tuple[Rule, Tag]] = {}
         self._next_phantom = FIRST_PHANTOM
-        shared = claims if claims is not None else SharedClaims()
         by_place: dict[str, list[Counter]] = {place: [] for place in PLACES}
         for rule in rules:
-            by_place[rule.on].append(Counter(rule, shared))
+            by_place[rule.on].append(Counter(rule, claims))
         self._on_request = by_place["request"]
         self._on_reply = by_place["reply"]
         self._on_peer_reply = by_place["peer_reply"]
@@ -120,13 +119,9 @@ class Interceptor:
             return (Opened(event.connection, "phantom"), event)
         if self._held.get(event.connection) is event:
             return self._arrived_late(event)
-        role = self._role() if self._on_request else ""
-        for counter in self._on_request if self._armed else ():
-            if not counter.at(self._node, role) or not matches_frame(counter.rule.match, event.tag, role):
-                continue
-            hit = counter.hit(event.tag.client_id, self._load_us)
-            if hit:
-                return self._strike_request(counter.rule, hit, event)
+        tag = event.tag
+        for rule, hit in self._hits(self._on_request, tag.client_id, partial(matches_frame, tag=tag)):
+            return self._strike_request(rule, hit, event)
         return (event,)
 
     def _strike_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
@@ -162,15 +157,9 @@ class Interceptor:
     # Replies
 
     def _keeps_reply(self, reply: Reply) -> bool:
-        role = self._role() if self._on_reply else ""
-        for counter in self._on_reply if self._armed else ():
-            rule = counter.rule
-            if not counter.at(self._node, role) or not matches_frame(rule.match, reply.tag, role):
-                continue
-            hit = counter.hit(reply.tag.client_id, self._load_us)
-            if not hit:
-                continue
-            self._report(rule, hit, reply.tag)
+        tag = reply.tag
+        for rule, hit in self._hits(self._on_reply, tag.client_id, partial(matches_frame, tag=tag)):
+            self._report(rule, hit, tag)
             if rule.kind == "response_dropped":
                 self._powers.discard_connection(reply.connection)
                 return False
@@ -184,7 +173,7 @@ class Interceptor:
     def _phantom_answered(self, effect: Reply | Close) -> None:
         rule, tag = self._phantoms.pop(effect.connection)
         answer = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
-        self._powers.report(self._row(rule.name, f"{rule.kind}_answered", 1, tag, answer))
+        self._report(rule, 1, tag, answer, kind=f"{rule.kind}_answered")
         self._powers.deliver_later(Closed(effect.connection), 0)
 
     # Answers of other nodes
@@ -193,15 +182,11 @@ class Interceptor:
         passed, tag = self._peer_replies.arrived(event)
         if tag is None or not isinstance(event, PeerReply):
             return passed
-        role = self._role()
-        for counter in self._on_peer_reply if self._armed else ():
-            rule = counter.rule
-            if not counter.at(self._node, role) or not matches_peer_reply(rule.match, tag, event.peer, role):
-                continue
-            hit = counter.hit(f"node-{event.peer}", self._load_us)
-            if hit:
-                self._report(rule, hit, tag, f"from node-{event.peer}")
-                return self._strike_peer_reply(rule, event, tag)
+        peer = f"node-{event.peer}"
+        matches = partial(matches_peer_reply, tag=tag, peer=event.peer)
+        for rule, hit in self._hits(self._on_peer_reply, peer, matches):
+            self._report(rule, hit, tag, f"from {peer}")
+            return self._strike_peer_reply(rule, event, tag)
         return passed
 
     def _strike_peer_reply(self, rule: Rule, event: PeerReply, tag: Tag) -> Sequence[Event]:
@@ -217,33 +202,20 @@ class Interceptor:
     # What happens inside
 
     def _noted(self, note: Note) -> None:
-        if not self._armed or note.what not in self._notes:
+        if note.what not in self._notes:
             return
-        role = self._role()
-        for counter in self._on_note:
-            rule = counter.rule
-            if not counter.at(self._node, role) or not matches_note(rule.match, note, role):
-                continue
-            hit = counter.hit("", self._load_us)
-            if hit:
-                story = " ".join((role, note.what, *(f"{name}={value}" for name, value in note.fields)))
-                self._powers.report(self._row(rule.name, rule.kind, hit, None, story))
-                self._strike_node(rule)
+        for rule, hit in self._hits(self._on_note, "", partial(matches_note, note=note)):
+            story = " ".join((self._role(), note.what, *(f"{name}={value}" for name, value in note.fields)))
+            self._report(rule, hit, detail=story)
+            self._strike_node(rule)
 
     # Disk writes
 
     def _before_write(self, path: str, position: int, size: int) -> Strike | None:
-        role = self._role()
-        for counter in self._on_write if self._armed else ():
-            rule = counter.rule
-            if not counter.at(self._node, role) or not matches_write(rule.match, path, position, role):
-                continue
-            hit = counter.hit("", self._load_us)
-            if hit:
-                kept = min(self._random.randint(*rule.cut_bytes), size)
-                story = f"{path} at {position}, {kept} of {size} bytes"
-                self._powers.report(self._row(rule.name, rule.kind, hit, None, story))
-                return Strike(kept, partial(self._strike_write, rule, path))
+        for rule, hit in self._hits(self._on_write, "", partial(matches_write, path=path, position=position)):
+            kept = min(self._random.randint(*rule.cut_bytes), size)
+            self._report(rule, hit, detail=f"{path} at {position}, {kept} of {size} bytes")
+            return Strike(kept, partial(self._strike_write, rule, path))
         return None
 
     def _strike_write(self, rule: Rule, path: str) -> None:
@@ -253,13 +225,26 @@ class Interceptor:
 
     # Common
 
+    def _hits(
+        self, counters: Sequence[Counter], client_id: str, matches: Callable[[Match, str], bool]
+    ) -> Iterator[tuple[Rule, int]]:
+        """Yields the rules that strike now, and the number of this hit of each. They are counted as they are taken."""
+        if not self._armed or not counters:
+            return
+        role = self._role()
+        for counter in counters:
+            if counter.at(self._node, role) and matches(counter.rule.match, role):
+                hit = counter.hit(client_id, self._now_us - self._load_from_us)
+                if hit:
+                    yield counter.rule, hit
+
     def _strike_node(self, rule: Rule) -> None:
         if rule.kind == "node_killed":
             self._powers.kill()
         elif rule.kind == "node_powered_off":
             self._powers.power_off()
         elif rule.kind == "node_paused":
-            self._powers.pause(rule.duration_us)
+            self._powers.pause(int(rule.duration_s * 1_000_000))
         elif rule.kind == "clock_stepped":
             self._powers.step_clock(rule.step_ms)
         else:
@@ -276,27 +261,19 @@ class Interceptor:
     def _delay_us(self, rule: Rule) -> int:
         return self._random.randint(*rule.delay_ms) * 1000
 
-    @property
-    def _load_us(self) -> int:
-        return self._now_us - self._load_from_us
-
-    def _report(self, rule: Rule, hit: int, tag: Tag, detail: str = "") -> None:
-        self._powers.report(self._row(rule.name, rule.kind, hit, tag, detail))
-
-    def _row(self, name: str, kind: str, hit: int, tag: Tag | None, detail: str) -> FaultRow:
-        target = f"node-{self._node}"
-        if tag is None:
-            return FaultRow(name, kind, self._now_us, self._now_us, target, hit, detail=detail)
-        return FaultRow(
-            name,
-            kind,
-            self._now_us,
-            self._now_us,
-            target,
-            hit,
-            tag.client_id,
-            tag.api_key,
-            tag.session_id,
-            tag.session_epoch,
-            detail,
+    def _report(self, rule: Rule, hit: int, tag: Tag = NO_FRAME, detail: str = "", kind: str = "") -> None:
+        self._powers.report(
+            FaultRow(
+                rule.name,
+                kind or rule.kind,
+                self._now_us,
+                self._now_us,
+                f"node-{self._node}",
+                hit,
+                tag.client_id,
+                tag.api_key,
+                tag.session_id,
+                tag.session_epoch,
+                detail,
+            )
         )

@@ -5,16 +5,17 @@ the next producer ID, the metadata epoch). So following a delta costs only what 
 one that loaded a snapshot and one that did both must agree at each offset.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
+from chaos.onlooker import Onlooker
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.now import Now
 
 if TYPE_CHECKING:
@@ -84,23 +85,16 @@ class Digest:
         return digest_of(self._image)
 
 
-class Watch:
-    """Implements core.hooks.Hooks and changes nothing. It joins the loader once the node's log is recovered."""
-
-    __slots__ = ("_emit", "_node", "digest")
+class Watch(Onlooker):
+    """It joins the loader once the node's log is recovered."""
 
     def __init__(self, node: "Node", emit: Emit) -> None:
         self._node = node
         self._emit = emit
         self.digest: Digest | None = None
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
-        return (event,)
-
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
-        if self.digest is None:
-            self.attach()
-        return effects
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self.attach()
 
     def attach(self) -> bool:
         """Returns whether it is joined to the loader now. The image that the loader already has is emitted."""
@@ -119,120 +113,65 @@ class Watch:
         self._emit(self.digest.follow(delta, image))
 
 
-def watch(node: "Node", emit: Emit) -> Watch:
-    """Returns a hook to put among the node's hooks. Or call its ``attach`` after each event until it returns True."""
-    return Watch(node, emit)
-
-
 def digest_of(image: MetadataImage) -> int:
     """Returns the digest of an image, at the cost of the whole image."""
-    return sum(_hashes(image)) % MODULUS
-
-
-def _hashes(image: MetadataImage) -> Iterator[int]:
-    yield from (_whole(topic) for topic in image.topics.values())
-    yield from (_of_broker(each) for each in image.brokers.values())
-    yield from (_of_config(resource, image.configs) for resource in image.configs)
-    yield from (_of_feature(name, image.features) for name in image.features)
-    yield _hash(_producer_id(image.next_producer_id))
-    yield _of_epoch(image.metadata_epoch)
+    topics = sum(_topic(topic, range(len(topic.partitions))) for topic in image.topics.values())
+    return (topics + _rest(image, image.brokers, image.configs, image.features)) % MODULUS
 
 
 def _change(delta: MetadataDelta, after: MetadataImage) -> int:
     """Returns what the delta adds to the digest."""
-    before = delta.image
     grown = 0
     for change in delta.topics:
-        if change.before is None or change.after is None:
-            grown += _whole(change.after) - _whole(change.before)
-        else:
-            grown += _partitions(change.after, change.partitions) - _partitions(change.before, change.partitions)
-            grown += _of_topic(change.after) - _of_topic(change.before)
-    for resource in delta.configs:
-        grown += _of_config(resource, after.configs) - _of_config(resource, before.configs)
-    for number in delta.brokers:
-        grown += _of_broker(after.brokers.get(number)) - _of_broker(before.brokers.get(number))
-    for name in delta.features:
-        grown += _of_feature(name, after.features) - _of_feature(name, before.features)
-    if after.next_producer_id != before.next_producer_id:
-        grown += _hash(_producer_id(after.next_producer_id)) - _hash(_producer_id(before.next_producer_id))
-    if after.metadata_epoch != before.metadata_epoch:
-        grown += _of_epoch(after.metadata_epoch) - _of_epoch(before.metadata_epoch)
-    return grown
+        old, new = change.before, change.after
+        touched = range(max(_count(old), _count(new))) if old is None or new is None else change.partitions
+        grown += _topic(new, touched) - _topic(old, touched)
+    entities = delta.brokers, delta.configs, delta.features
+    return grown + _rest(after, *entities) - _rest(delta.image, *entities)
 
 
-def _of_topic(topic: TopicImage) -> int:
-    return _hash_of_topic(topic.topic_id, topic.name)
+def _rest(
+    image: MetadataImage, brokers: Iterable[int], configs: Iterable[tuple[int, str]], features: Iterable[str]
+) -> int:
+    """Returns the sum over these entities, as far as they are in the image, and over what an image has once."""
+    texts = [
+        *(f"broker {image.brokers[each]!r}" for each in brokers if each in image.brokers),
+        *(f"config {each} {sorted(image.configs[each].items())}" for each in configs if image.configs.get(each)),
+        *(f"feature {each} {image.features[each]}" for each in features if each in image.features),
+        f"producer {image.next_producer_id}",
+    ]
+    if image.metadata_epoch:  # A cluster that has no metadata epoch yet equals one that knows none.
+        texts.append(f"metadata epoch {image.metadata_epoch}")
+    return sum(_remembered_hash(text) for text in texts)
+
+
+def _topic(topic: TopicImage | None, indexes: Iterable[int]) -> int:
+    """Returns the sum over the topic and these partitions of it, as far as they exist."""
+    if topic is None:
+        return 0
+    known = [(index, topic.partitions[index]) for index in indexes if index < len(topic.partitions)]
+    of_topic = _remembered_hash(f"topic {topic.topic_id.hex()} {topic.name}")
+    return of_topic + sum(_hash_of_partition(topic.topic_id, index, it) for index, it in known)
 
 
 def _count(topic: TopicImage | None) -> int:
     return 0 if topic is None else len(topic.partitions)
 
 
-def _whole(topic: TopicImage | None) -> int:
-    if topic is None:
-        return 0
-    return _of_topic(topic) + _partitions(topic, range(len(topic.partitions)))
-
-
-def _partitions(topic: TopicImage, indexes: Sequence[int]) -> int:
-    known = len(topic.partitions)
-    return sum(_hash_of_partition(topic.topic_id, each, topic.partitions[each]) for each in indexes if each < known)
-
-
-def _of_config(resource: tuple[int, str], configs: Mapping[tuple[int, str], Mapping[str, str]]) -> int:
-    found = configs.get(resource)
-    return _hash(_config(resource, found)) if found else 0
+# Cached because all nodes of a simulated cluster hash the same entities. No two kinds of texts share a first word.
 
 
 @lru_cache(REMEMBERED)
-def _of_broker(broker: BrokerImage | None) -> int:
-    return 0 if broker is None else _hash(f"broker {broker!r}")
-
-
-def _of_feature(name: str, features: Mapping[str, int]) -> int:
-    level = features.get(name)
-    return 0 if level is None else _hash(_feature(name, level))
-
-
-# One text for each entity; no two kinds share a first word.
-
-
-def _partition(topic_id: bytes, index: int, it: PartitionImage) -> str:
-    return (
+def _hash_of_partition(topic_id: bytes, index: int, it: PartitionImage) -> int:
+    return _hash(
         f"partition {topic_id.hex()} {index} {it.replicas} {it.isr} {it.leader} {it.leader_epoch} {it.partition_epoch} "
         f"{it.adding_replicas} {it.removing_replicas} {it.directories} {it.leader_recovery_state}"
     )
 
 
-def _config(resource: tuple[int, str], values: Mapping[str, str]) -> str:
-    return f"config {resource} {sorted(values.items())}"
-
-
-def _feature(name: str, level: int) -> str:
-    return f"feature {name} {level}"
-
-
-def _producer_id(number: int) -> str:
-    return f"producer {number}"
-
-
-def _of_epoch(metadata_epoch: int) -> int:
-    """Returns 0 while there is no metadata epoch, so that such a cluster equals one that knows none."""
-    return _hash(f"metadata epoch {metadata_epoch}") if metadata_epoch else 0
-
-
-# Cached because all nodes of a simulated cluster hash the same texts.
-
-
 @lru_cache(REMEMBERED)
-def _hash_of_topic(topic_id: bytes, name: str) -> int:
-    return _hash(f"topic {topic_id.hex()} {name}")
-
-
-@lru_cache(REMEMBERED)
-def _hash_of_partition(topic_id: bytes, index: int, it: PartitionImage) -> int:
-    return _hash(_partition(topic_id, index, it))
+def _remembered_hash(entity: str) -> int:
+    return _hash(entity)
 
 
 def _hash(entity: str) -> int:

@@ -1,8 +1,8 @@
 """Answers of other nodes on their way to a node: which request each answers, and which are held back or doubled."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from chaos.powers import Powers
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
 from reference_broker.ports.channels import Channel
@@ -11,16 +11,10 @@ from reference_broker.wire.tags import Tag
 _Channel = tuple[int, Channel]
 
 
-class Later(Protocol):
-    """The part of ``chaos.powers.Powers`` that is needed here."""
-
-    def deliver_later(self, event: Event, delay_us: int) -> None: ...
-
-
 class PeerReplies:
     """The answers to one node. The order within a channel stays: what follows an answer that is held back waits too."""
 
-    def __init__(self, powers: Later) -> None:
+    def __init__(self, powers: Powers) -> None:
         self._powers = powers
         self._tags: dict[_Channel, dict[int, Tag]] = {}
         self._held: dict[_Channel, list[Event]] = {}

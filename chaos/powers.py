@@ -27,7 +27,7 @@ class Powers(Protocol):
         ...
 
     def step_clock(self, by_ms: int) -> None:
-        """Moves the node's wall clock; later events carry the new time."""
+        """Moves the node's wall clock. Later events carry the new time."""
         ...
 
     def discard_connection(self, connection: int) -> None:

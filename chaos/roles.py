@@ -13,8 +13,8 @@ def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
     With a ``topic``, ``partition_leader`` or ``partition_follower`` follows behind a space, if the node is one for that
     topic's first partition. ``node`` is a core.node.Node, or None while it is being built.
     """
-    role = "observer" if not is_voter else "leader" if node is not None and _leads(node) else "follower"
-    of_partition = partition_role(node, topic) if topic and node is not None else ""
+    role = "observer" if not is_voter else "leader" if _leads(node) else "follower"
+    of_partition = _partition_role(node, topic) if topic else ""
     return f"{role} {of_partition}" if of_partition else role
 
 
@@ -36,15 +36,15 @@ def topic_of_roles(scenario: Scenario) -> str:
     return scenario.load.hot.name if any(choice in PARTITION_ROLES for choice in choices) else ""
 
 
-def partition_role(node: Any, topic: str, index: int = 0) -> str:
-    """Returns the node's part in a partition, as its own metadata and log say; empty if it has no replica."""
+def _partition_role(node: Any, topic: str) -> str:
+    """Returns the node's part in the first partition, as the node itself knows it. It is empty without a replica."""
     broker = getattr(node, "broker", None)
     if broker is None:
         return ""
-    if (topic, index) in broker.partitions.by_name:
+    if (topic, 0) in broker.partitions.by_name:
         return "partition_leader"
     found = broker.metadata.topics.get(topic)
-    replicas = found.partitions[index].replicas if found is not None else ()
+    replicas = found.partitions[0].replicas if found is not None else ()
     return "partition_follower" if broker.node_id in replicas else ""
 
 

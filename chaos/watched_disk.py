@@ -38,7 +38,8 @@ class WatchedDisk:
         strike = self._before_write(path, position, sum(len(each) for each in buffers))
         if strike is None:
             return self._inner.append(path, buffers)
-        self._inner.append(path, [b"".join(bytes(each) for each in buffers)[: strike.kept]])
+        data = b"".join(buffers)
+        self._inner.append(path, [data[: strike.kept]])
         try:
             strike.act()
         except OSError:
@@ -47,8 +48,7 @@ class WatchedDisk:
             else:
                 self._inner.delete(path)
             raise
-        missing = b"".join(bytes(each) for each in buffers)[strike.kept :]
-        self._inner.append(path, [missing])
+        self._inner.append(path, [data[strike.kept :]])
         return position
 
     def write(self, path: str, data: Buffer) -> None:

@@ -1,13 +1,16 @@
-"""Draws docs/architecture.svg from the code's own layers: the import contract, the rooms' table, and what is imported.
+"""Draws docs/architecture.svg from the import contract, the tables of rooms in the READMEs, and what the code imports.
 
-``python -m tools.architecture`` writes the picture anew; a test fails while it is not up to date.
+``python -m tools.architecture`` writes the picture anew. A test fails while the picture is not up to date.
 """
 
-import ast
 import re
 import tomllib
+from collections.abc import Collection, Mapping
 from html import escape
 from pathlib import Path
+from textwrap import wrap
+
+from tools.import_circles import imports_at_run_time
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "architecture.svg"
@@ -18,38 +21,35 @@ WIDTH, MARGIN, GAP = 1180, 20, 10
 LEFT_WIDTH = 390
 ROW_HEIGHT, ROOM_HEIGHT, TITLE_HEIGHT = 30, 96, 34
 TEXT_COLUMNS = 50
-"""Characters that fit a line of a box on the left."""
+"""Characters that fit into a line of a box on the left."""
 
 
 def layers() -> list[list[str]]:
-    """The broker's rooms from the top down; rooms of one layer do not import each other."""
+    """Returns the broker's rooms from the top down. Rooms of one layer do not import each other."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     inside = next(each for each in contracts if each["type"] == "layers" and each["containers"] == [BROKER])
     return [[room.strip() for room in layer.split("|")] for layer in inside["layers"]]
 
 
 def descriptions(readme: Path) -> dict[str, str]:
-    """What the table of rooms in a README says of each: ``| [name](...) | text |``."""
+    """Returns what the table of rooms in a README says of each room: ``| [name](...) | text |``."""
     rows = re.findall(r"^\| \[(\w+)\]\([^)]*\) \| (.*?) \|$", readme.read_text(), re.MULTILINE)
     return {name: text.replace("`", "") for name, text in rows}
 
 
-def imported_rooms(room: str) -> list[str]:
-    """The other top-level rooms that ``room`` imports outside its tests, sorted."""
-    found = set()
-    for path in sorted((ROOT / room).rglob("*.py")):
-        if "tests" in path.parts:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            found |= {name.partition(".")[0] for name in names}
-    return sorted(found & {*SUITE, BROKER} - {room})
+def imported_rooms(room: str, imports: Mapping[str, Collection[str]]) -> list[str]:
+    """Returns the other rooms that ``room`` imports outside its tests, sorted. ``imports`` is by module."""
+    found = {
+        name.partition(".")[0]
+        for module, names in imports.items()
+        if module.partition(".")[0] == room and ".tests" not in module
+        for name in names
+    }
+    return sorted(found - {room})
 
 
 def drawing() -> str:
-    """The whole picture as SVG text."""
+    """Returns the whole picture as SVG text."""
     rows = layers()
     height = 2 * MARGIN + TITLE_HEIGHT + max(len(rows) * (ROW_HEIGHT + 4), len(SUITE) * (ROOM_HEIGHT + GAP)) + GAP
     parts = [
@@ -65,15 +65,16 @@ def drawing() -> str:
 
 def _suite() -> list[str]:
     said = descriptions(ROOT / "README.md")
+    imports = imports_at_run_time(ROOT, (*SUITE, BROKER))
     parts = [_text(MARGIN, MARGIN + 18, "the suite", bold=True)]
     top = MARGIN + TITLE_HEIGHT
     for room in SUITE:
         parts.append(_box(MARGIN, top, LEFT_WIDTH, ROOM_HEIGHT, "#eef3fa"))
         parts.append(_text(MARGIN + 12, top + 20, room, bold=True))
-        lines = _wrapped(said[room])
+        lines = wrap(said[room], TEXT_COLUMNS, break_on_hyphens=False)
         parts += [_text(MARGIN + 12, top + 38 + 15 * place, line) for place, line in enumerate(lines[:3])]
-        imports = ", ".join(imported_rooms(room)) or "nothing"
-        parts.append(_text(MARGIN + 12, top + ROOM_HEIGHT - 10, f"imports {imports}", faint=True))
+        names = ", ".join(imported_rooms(room, imports)) or "nothing"
+        parts.append(_text(MARGIN + 12, top + ROOM_HEIGHT - 10, f"imports {names}", faint=True))
         top += ROOM_HEIGHT + GAP
     return parts
 
@@ -99,19 +100,8 @@ def _broker(rows: list[list[str]], height: int) -> list[str]:
     return parts
 
 
-def _wrapped(text: str) -> list[str]:
-    lines, line = [], ""
-    for word in text.split():
-        if line and len(line) + len(word) + 1 > TEXT_COLUMNS:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}".strip()
-    return [*lines, line]
-
-
 def _cut(text: str, columns: int) -> str:
-    """As many whole words as fit."""
+    """Returns as many whole words as fit."""
     if len(text) <= columns:
         return text
     return text[:columns].rpartition(" ")[0].rstrip(",;:") + " …"

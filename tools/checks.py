@@ -1,7 +1,7 @@
-"""What `./crucible test` runs: checks of the code, and the tests.
+"""Runs what `./crucible test` asks for: checks of the code, and the tests.
 
 Live tests notice every delay, so they run one after the other, with nothing beside them. Tests with Spark leave some of
-the processors idle; what only computes runs behind them, at the lowest priority.
+the processors idle, so what only computes runs behind them, at the lowest priority.
 """
 
 import os
@@ -34,14 +34,14 @@ WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
 BEHIND_SPARK = ("types", "pure")
 NO_TESTS = 5
-"""Pytest's exit code where no test was left to run; ours if that is so in every part."""
+"""Pytest's exit code where no test was left to run. It is ours if that is so in every part."""
 PATIENCE_BEHIND_S = 900
-"""For one test: it may have to wait until others leave it a processor."""
+"""The time limit of one test. It may have to wait until others leave it a processor."""
 CHILD_ENDS_WITHIN_S = 30
 
 
 def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
-    """Names of checks, in the order in which they run."""
+    """Returns the names of checks, in the order in which they run."""
     if not only:
         return FAST if fast else WHOLE
     named = {*only, *(TESTS if "tests" in only else ())}
@@ -49,7 +49,7 @@ def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
 
 
 def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
-    """0 if all is well, 5 if no test was left to run, else 1."""
+    """Returns 0 if all is well, 5 if no test was left to run, else 1."""
     behind = [name for name in names if name in BEHIND_SPARK] if "spark" in names else []
     statuses = {name: _status_of(name, pytest_words) for name in names if name not in (*behind, "spark")}
     with _behind(behind, pytest_words) as status_behind:
@@ -76,7 +76,8 @@ def _status_of(name: str, pytest_words: Sequence[str]) -> int:
 
 @contextmanager
 def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Callable[[], int]]:
-    """These checks run meanwhile; the function waits for them, shows what they said, and gives their status."""
+    """Runs these checks meanwhile. The function that it yields waits for them, shows what they said, and returns their
+    status."""
     if not names:
         yield lambda: 0
         return
@@ -101,7 +102,7 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
 def _started(
     command: Sequence[str], end: signal.Signals = signal.SIGINT, **options: Any
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """If we are stopped it is told with ``end``, and has time to end what it has started."""
+    """Starts a command. If we are stopped it gets the signal ``end``, and has time to end what it has started."""
     with subprocess.Popen(command, cwd=ROOT, **options) as child:
         try:
             yield child

@@ -1,7 +1,7 @@
-"""How much code there is: its tokens by room, source apart from tests, in the working tree or in a revision.
+"""Counts the tokens of the code by room, source apart from tests, in the working tree or in a revision.
 
-``python tools/code_tokens.py [REVISION]``. Not counted is what layout and words add: docstrings, comments, line ends,
-indentation, and commas before a closing bracket. So two revisions can be compared, however their lines are broken.
+``python tools/code_tokens.py [REVISION]``. Docstrings, comments, line ends, indentation, and commas before a closing
+bracket do not count. So two revisions can be compared, however their lines are broken.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def tokens_in(code: str) -> int:
 
 
 def _docstrings(code: str) -> set[tuple[int, int]]:
-    """Where strings that are statements begin: of modules, classes, functions and values."""
+    """Returns where the strings begin that are statements: those of modules, classes, functions and values."""
     columns = [line.encode() for line in code.splitlines()]
     return {
         (node.lineno, len(columns[node.lineno - 1][: node.col_offset].decode()))
@@ -48,7 +48,7 @@ def _docstrings(code: str) -> set[tuple[int, int]]:
 
 
 def _whole_strings(code: str) -> Iterator[tokenize.TokenInfo]:
-    """Every f-string as one token: Python 3.12 and newer take it apart, older ones do not."""
+    """Yields the tokens, with every f-string as one. Python 3.12 and newer take it apart, older ones do not."""
     inside = 0
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
         kind = tokenize.tok_name[token.type]
@@ -58,7 +58,7 @@ def _whole_strings(code: str) -> Iterator[tokenize.TokenInfo]:
 
 
 def files_of(revision: str) -> Iterator[tuple[str, str]]:
-    """Path and text of each Python file; those of the working tree if the revision is empty."""
+    """Yields path and text of each Python file. If the revision is empty these are the files of the working tree."""
     if revision:
         packed = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -74,7 +74,7 @@ def files_of(revision: str) -> Iterator[tuple[str, str]]:
 
 
 def counted(revision: str) -> tuple[Counter[str], Counter[str]]:
-    """By room: tokens of source, and tokens of tests."""
+    """Returns the tokens of source, and those of tests, by room."""
     source, tests = Counter[str](), Counter[str]()
     for name, code in files_of(revision):
         parts = PurePosixPath(name).parts
@@ -88,9 +88,8 @@ def main() -> None:
     parser.add_argument("revision", nargs="?", default="", help="of git (default: the working tree)")
     source, tests = counted(parser.parse_args().revision)
     rows = [(room, source[room], tests[room]) for room in sorted({*source, *tests})]
-    print(f"{'room':20}{'source':>10}{'tests':>10}")  # noqa: T201
-    for room, of_source, of_tests in (*rows, ("total", source.total(), tests.total())):
-        print(f"{room:20}{of_source:10}{of_tests:10}")  # noqa: T201
+    for row in (("room", "source", "tests"), *rows, ("total", source.total(), tests.total())):
+        print("{:20}{:>10}{:>10}".format(*row))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Circles among imports that happen while modules are being imported.
+"""Finds circles among imports that happen while modules are being imported.
 
 Imports under ``if TYPE_CHECKING`` never happen and those inside functions happen later, so neither closes a circle.
 """
@@ -13,7 +13,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:
-    """The modules of one circle, each before one that it imports and the first again at the end; empty if none."""
+    """Returns the modules of one circle, each before one that it imports, and the first again at the end. The list is
+    empty if there is no circle."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
@@ -22,7 +23,7 @@ def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def imports_at_run_time(root: Path, packages: Sequence[str]) -> dict[str, set[str]]:
-    """By module, what it imports of these packages; ``root`` is the folder that holds them."""
+    """Returns by module what it imports of these packages. ``root`` is the folder that holds the packages."""
     files = {_module(path.relative_to(root)): path for name in packages for path in (root / name).rglob("*.py")}
     return {name: _imported(name, path, files) for name, path in files.items()}
 

@@ -3,15 +3,13 @@
 from chaos.faults.timed import End, Ended, Place, node_of
 from chaos.live.targets import Target
 
-KIND = "disk_slowed"
-
 
 def begin(place: Place, target: Target) -> End:
     node = node_of(target)
     place.order_disk(node, {"slow_ms": target.fault.delay_ms.high})
 
     def end() -> Ended:
-        struck = place.disk_struck(node, KIND)
+        struck = place.disk_struck(node, "disk_slowed")
         place.order_disk(node, {"slow_ms": 0})
         return Ended(struck)
 

@@ -3,14 +3,11 @@
 from chaos.faults.timed import End, Place, poisoned
 from chaos.live.targets import Target
 
-KIND = "link_delayed"
 PROBE_LIMIT_S = 5.0
 
 
-def begin(place: Place, target: Target) -> End:
-    delay_ms = target.fault.delay_ms.high
-    attributes = {"latency": delay_ms, "jitter": target.fault.jitter_ms}
-    least_us = max(1, delay_ms - target.fault.jitter_ms) * 1000
-    return poisoned(
-        place, target, "latency", attributes, lambda probe: probe.first_us >= least_us, limit_s=PROBE_LIMIT_S
-    )
+def begin(_: Place, target: Target) -> End:
+    delay_ms, jitter_ms = target.fault.delay_ms.high, target.fault.jitter_ms
+    least_us = max(1, delay_ms - jitter_ms) * 1000
+    attributes = {"latency": delay_ms, "jitter": jitter_ms}
+    return poisoned(target, "latency", attributes, lambda probe: probe.first_us >= least_us, limit_s=PROBE_LIMIT_S)

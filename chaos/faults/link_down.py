@@ -1,21 +1,19 @@
-"""The links' connections are closed and new ones are refused."""
+"""The links' connections are closed, and new ones are refused."""
 
 from chaos.faults.timed import End, Ended, Place, probe_all, told_by, within
 from chaos.live.probe import LIMIT_S
 from chaos.live.targets import Target
 
-KIND = "link_down"
 
-
-def begin(place: Place, target: Target) -> End:
+def begin(_: Place, target: Target) -> End:
     for link in target.links:
-        place.links.down(link)
+        link.proxy.disable()
     probes = probe_all(target.links, limit_s=within(target.fault, LIMIT_S))
 
     def end() -> Ended:
         seen = told_by(probes, lambda probe: probe.outcome == "refused")
         for link in target.links:
-            place.links.up(link)
+            link.proxy.enable()
         return Ended(f"proxy disabled: {seen}" if seen else "")
 
     return end

@@ -1,15 +1,14 @@
-"""Frames arrive in small pieces with pauses between them."""
+"""Frames arrive in small pieces, with pauses between the pieces."""
 
 from chaos.faults.timed import End, Place, poisoned
 from chaos.live.targets import Target
 
-KIND = "link_sliced"
 AVERAGE_BYTES = 64
 VARIATION_BYTES = 32
 PAUSE_US = 200
 PROBE_REQUESTS = 20
 
 
-def begin(place: Place, target: Target) -> End:
+def begin(_: Place, target: Target) -> End:
     attributes = {"average_size": AVERAGE_BYTES, "size_variation": VARIATION_BYTES, "delay": PAUSE_US}
-    return poisoned(place, target, "slicer", attributes, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)
+    return poisoned(target, "slicer", attributes, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)

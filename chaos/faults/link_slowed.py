@@ -1,16 +1,15 @@
-"""Each connection passes at most ``bytes_per_s``."""
+"""Each connection passes at most ``bytes_per_s`` in each direction of the fault."""
 
 from chaos.faults.timed import End, Place, poisoned
 from chaos.live.probe import Probe
 from chaos.live.targets import Target
 
-KIND = "link_slowed"
 PROBE_LIMIT_S = 5.0
 PROBE_REQUESTS = 50
-"""Some 700 bytes of requests and several thousand bytes of answers."""
+"""They make some 700 bytes of requests and several thousand bytes of answers."""
 
 
-def begin(place: Place, target: Target) -> End:
+def begin(_: Place, target: Target) -> End:
     rate_kb_per_s = max(1, target.fault.bytes_per_s // 1000)
 
     def shows(probe: Probe) -> bool:
@@ -19,4 +18,4 @@ def begin(place: Place, target: Target) -> End:
         return probe.outcome == "answered" and probe.answer_bytes * 1_000_000 <= 2000 * rate_kb_per_s * probe.whole_us
 
     attributes = {"rate": rate_kb_per_s}
-    return poisoned(place, target, "bandwidth", attributes, shows, PROBE_REQUESTS, PROBE_LIMIT_S)
+    return poisoned(target, "bandwidth", attributes, shows, PROBE_REQUESTS, PROBE_LIMIT_S)

@@ -1,11 +1,6 @@
-"""The links between a node and the voters go silent, both ways: no heartbeat and no update of its metadata gets
-through, while clients and other observers still reach it."""
+"""The links between a node and the voters go silent in both directions. No heartbeat and no update of the node's
+metadata gets through, while clients and other observers still reach the node."""
 
-from chaos.faults.timed import End, Place, is_silent, poisoned
-from chaos.live.targets import Target
+from chaos.faults.timed import silenced
 
-KIND = "node_cut_from_controller"
-
-
-def begin(place: Place, target: Target) -> End:
-    return poisoned(place, target, "timeout", {"timeout": 0}, is_silent)
+begin = silenced

@@ -1,9 +1,8 @@
-"""SIGSTOP, then SIGCONT after ``duration_s``: half-open connections, a node that missed that time."""
+"""The node gets SIGSTOP, and SIGCONT after ``duration_s``. Its connections stay open meanwhile, and it misses that
+time."""
 
 from chaos.faults.timed import End, Ended, Place, node_of
 from chaos.live.targets import Target
-
-KIND = "node_paused"
 
 
 def begin(place: Place, target: Target) -> End:

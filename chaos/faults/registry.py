@@ -1,50 +1,17 @@
 """The faults done from outside, by kind."""
 
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable
+from importlib import import_module
 from typing import TypeAlias
 
-from chaos.faults import (
-    disk_full,
-    disk_slowed,
-    feature_finalized,
-    link_cut,
-    link_delayed,
-    link_down,
-    link_reset,
-    link_sliced,
-    link_slowed,
-    link_truncated,
-    node_cut_from_controller,
-    node_isolated,
-    node_killed,
-    node_paused,
-    node_terminated,
-    rolling_bounce,
-)
 from chaos.faults.timed import End, Place
+from chaos.live.casting import ONLY_SIMULATED
 from chaos.live.targets import Target
+from scenarios.vocabulary import TIMED_KINDS
 
 Begin: TypeAlias = Callable[[Place, Target], End]
 
-_MODULES: tuple[ModuleType, ...] = (
-    link_cut,
-    link_delayed,
-    link_down,
-    link_reset,
-    link_sliced,
-    link_slowed,
-    link_truncated,
-    node_isolated,
-    node_cut_from_controller,
-    node_killed,
-    node_paused,
-    node_terminated,
-    disk_full,
-    disk_slowed,
-    rolling_bounce,
-    feature_finalized,
-)
-
-LIVE: Mapping[str, Begin] = {module.KIND: module.begin for module in _MODULES}
-"""What a live run can do at a time. A power loss is the simulator's: no process can take the page cache with it."""
+LIVE: dict[str, Begin] = {
+    kind: import_module(f"chaos.faults.{kind}").begin for kind in TIMED_KINDS if kind != ONLY_SIMULATED
+}
+"""What a live run can do at a time: ``begin`` of the file that has the kind's name."""

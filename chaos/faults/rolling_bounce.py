@@ -1,5 +1,5 @@
-"""Each node in turn is told to end by SIGTERM and comes back after ``restart_after_s``, with other settings; the next
-one follows ``between_s`` after it serves again. A node that somebody else has struck is waited for."""
+"""Each node in turn gets SIGTERM, and comes back after ``restart_after_s`` with other settings. The next node follows
+``between_s`` after this one serves again. If somebody else has struck a node, the bounce waits for it."""
 
 from collections.abc import Generator, Iterator
 
@@ -7,15 +7,13 @@ from chaos.faults.timed import Blow, End, Ended, Place
 from chaos.live.targets import Target
 from scenarios.model import Fault
 
-KIND = "rolling_bounce"
-
 
 def begin(place: Place, target: Target) -> End:
     bounced: list[Blow] = []
     course = _course(place, target.fault, bounced)
 
     def end() -> Ended | None:
-        """Looked at again and again; None: it is not through yet."""
+        """Goes one step on. Returns None while the bounce is not through."""
         if next(course, "through") is None and not place.is_over:
             return None
         course.close()
@@ -26,7 +24,7 @@ def begin(place: Place, target: Target) -> End:
 
 
 def _course(place: Place, fault: Fault, bounced: list[Blow]) -> Generator[None, None, None]:
-    """A step for each look. What is down when the load is over is started by whoever heals."""
+    """Takes one step for each call of ``end``. Whoever heals starts what is down when the load is over."""
     for node in range(len(place.addresses())):
         while not place.is_ready(node):
             yield

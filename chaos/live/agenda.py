@@ -1,4 +1,4 @@
-"""The agenda of a live run: what is to be done when."""
+"""The agenda of a live run holds what is to be done when."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -20,7 +20,7 @@ class Agenda:
             heappop(self._entries)[2]()
 
     def do_all(self) -> None:
-        """Does now, in its order, what is still open at the end of the load (heals, restarts)."""
+        """Does now what is still open at the end of the load (heals, restarts), in the order of the times."""
         while self._entries:
             heappop(self._entries)[2]()
 

@@ -8,6 +8,9 @@ from scenarios.draw import drawn
 from scenarios.model import Fault, Range, Scenario
 from scenarios.revisions import revision_of
 
+ONLY_SIMULATED = "node_powered_off"
+"""No process can take the page cache with it, so a power loss is the simulator's."""
+
 
 def cast(scenario: Scenario, seed: int) -> Scenario:
     """Calls ``scenarios.draw.drawn`` without the alternatives that need a simulator.
@@ -22,8 +25,7 @@ def cast(scenario: Scenario, seed: int) -> Scenario:
 
 
 def is_live(fault: Fault) -> bool:
-    """A power loss is the simulator's: no process can take the page cache with it."""
-    return fault.kind != "node_powered_off"
+    return fault.kind != ONLY_SIMULATED
 
 
 def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:

@@ -1,4 +1,4 @@
-"""``crucible cluster``: a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM."""
+"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from chaos.live.cluster_folder import claim
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
-from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY, form_quorum
+from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY, introductions
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reference_broker.serve.end_signals import ignore_end_signals
 
@@ -30,9 +30,12 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """``port`` is the clients' port of node 0, with the other nodes' above it; 0 means any free ports. ``toxiproxy``
-    puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is started again
-    after 2 s."""
+    """What a person asked for.
+
+    ``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports.
+    ``toxiproxy`` puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is
+    started again after 2 s.
+    """
 
     data: Path
     nodes: int = 1
@@ -97,14 +100,14 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
         return EXIT_CRASH
     finally:
         if ending.is_set():
-            ignore_end_signals()  # The process ends now: told twice is told once.
+            ignore_end_signals()  # The process ends now, and a second signal changes nothing.
         else:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 def check_plan(plan: ClusterPlan) -> None:
-    """Raises SetupError."""
+    """Raises SetupError for a plan that no cluster can have."""
     if plan.nodes not in SIZES:
         raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority can outlive a minority.")
     if VOTERS_KEY in plan.config:
@@ -114,54 +117,58 @@ def check_plan(plan: ClusterPlan) -> None:
 
 
 def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.Event) -> int:
-    check_plan(plan)
-    identity = claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, ""))
+    cluster_id = _claimed(plan)
     with ExitStack() as stack:
         links, facts = None, {}
         if plan.toxiproxy:
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
-            links, facts = Links(server.client), {"toxiproxy": server.client.address}
-        members = plan_members(plan, identity.cluster_id, links)
-        try:
-            _start_all(members, ending)
-            if not ending.is_set():
-                announce(_ready_line(members, facts))
-                sys.stdout.flush()
-            while not ending.wait(LOOK_EVERY_S):
-                _look_after(members, plan.restart, time.monotonic())
-        finally:
-            end_all([member.child for member in members if member.child is not None])
+            links, facts = Links(server.client), {"toxiproxy": server.address}
+        members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
+        if not ending.is_set():
+            announce(_ready_line(members, facts))
+            sys.stdout.flush()
+        while not ending.wait(LOOK_EVERY_S):
+            _look_after(members, plan.restart, time.monotonic())
     return EXIT_CLEAN
 
 
 @contextmanager
 def started(plan: ClusterPlan) -> Iterator[list[Member]]:
     """Runs a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
+    with _running(plan_members(plan, _claimed(plan), None), threading.Event()) as members:
+        yield members
+
+
+def _claimed(plan: ClusterPlan) -> str:
+    """Makes the data folder this cluster's, and returns the cluster's ID. Raises SetupError."""
     check_plan(plan)
-    members = plan_members(plan, claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id, None)
+    return claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id
+
+
+@contextmanager
+def _running(members: list[Member], ending: threading.Event) -> Iterator[list[Member]]:
     try:
-        _start_all(members, threading.Event())
+        _start_all(members, ending)
         yield members
     finally:
         end_all([member.child for member in members if member.child is not None])
 
 
+def addresses_of(members: Sequence[Member]) -> tuple[str, ...]:
+    """Returns HOST:PORT of each node, as clients are told."""
+    return tuple(member.advertised for member in members)
+
+
 def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
     """Plans where each node listens and how it dials the others. With ``links`` the proxies are made."""
-    shown = [f"127.0.0.1:{plan.port + node}" for node in range(plan.nodes)] if plan.port else []
-    if shown and links is None:
-        listen = shown
-    else:
-        listen = [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
-    advertised = listen
-    if links is not None:
-        wanted = shown or [ANY_PORT] * plan.nodes
-        advertised = [links.add("client", node, listen[node], wanted[node]).listen for node in range(plan.nodes)]
-    quorum = form_quorum(cluster_id, listen, plan.nodes, links)
-    return [
-        Member(node, listen[node], advertised[node], {**plan.config, **quorum.config(node)}, plan.data)
-        for node in range(plan.nodes)
-    ]
+    nodes = range(plan.nodes)
+    shown = [f"127.0.0.1:{plan.port + node}" if plan.port else ANY_PORT for node in nodes]
+    listen = shown if plan.port and links is None else [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
+    advertised = (
+        listen if links is None else [links.add("client", node, listen[node], shown[node]).listen for node in nodes]
+    )
+    told = introductions(cluster_id, listen, plan.nodes, links)
+    return [Member(node, listen[node], advertised[node], {**plan.config, **told[node]}, plan.data) for node in nodes]
 
 
 def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
@@ -180,7 +187,7 @@ def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
     return json.dumps(
         {
             "ready": True,
-            "bootstrap_servers": ",".join(member.advertised for member in members),
+            "bootstrap_servers": ",".join(addresses_of(members)),
             "nodes": [member.listen for member in members],
             **facts,
         }

@@ -1,4 +1,5 @@
-"""What a local cluster's data folder says about it: its ID and its size, so that a second start finds its quorum."""
+"""The file in a local cluster's data folder that names the cluster's ID and size. With it a second start finds its
+quorum."""
 
 import json
 import os
@@ -13,15 +14,18 @@ FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """``cluster_id`` empty: of a single node, which names itself (its meta.properties says how)."""
+    """What the file says. ``cluster_id`` is empty for a single node, which names itself in its meta.properties."""
 
     cluster_id: str
     nodes: int
 
 
 def claim(data: Path, nodes: int, wanted_id: str = "") -> ClusterIdentity:
-    """Reads it, or writes it for a new cluster (``wanted_id``: its ID, else a random one). Raises SetupError for a
-    folder of another cluster, or one that cannot be written."""
+    """Reads the folder's identity, or writes it for a new cluster.
+
+    A new cluster gets the ID ``wanted_id``, or a random one if that is empty. Raises SetupError for a folder of another
+    cluster, or one that cannot be written.
+    """
     path = data / FILE_NAME
     try:
         data.mkdir(parents=True, exist_ok=True)

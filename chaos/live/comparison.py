@@ -1,7 +1,9 @@
-"""``crucible compare``: one scenario with the same load, faults and seed in both revisions of fetch sessions and
-without sessions, one after the other; where a mirror copies, with metadata epochs and without instead."""
+"""``crucible compare``: plays one scenario several times with the same load, faults and seed, one after the other.
 
-from collections.abc import Iterator
+The scenario is played in both revisions of fetch sessions and without sessions. If it has a mirror, it is played with
+metadata epochs and without them instead.
+"""
+
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,12 +28,13 @@ OF_EPOCHS = (
     "one-content-per-epoch",
     "no-fetch-before-epoch",
 )
-"""Guarantees that metadata epochs give: without them a rewind is what shall be seen."""
+"""Guarantees that metadata epochs give. Without them the comparison shall show a rewind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One of the runs. ``folder``: its name; ``variant``: as the manifest says it, empty: its revision says it."""
+    """One of the runs. ``folder`` is the name of its folder. ``variant`` goes into the manifest, and is empty if the
+    revision says what was chosen."""
 
     folder: str
     scenario: Scenario
@@ -40,20 +43,19 @@ class Play:
 
 
 def plays_of(scenario: Scenario) -> list[Play]:
-    """Whatever the scenario is written for."""
-    if scenario.load.mirror is not None:
-        return list(_with_and_without_epochs(each_revision(scenario)[0]))
-    return [Play(each, in_revision(scenario, each), TOLD[each]) for each in FETCHER_REVISIONS]
-
-
-def _with_and_without_epochs(scenario: Scenario) -> Iterator[Play]:
-    for folder, on in (("with-epochs", True), ("without-epochs", False)):
-        variant = f"{folder.partition('-')[0]} metadata epochs"
-        yield Play(folder, with_epochs(scenario, on), variant, variant)
+    """Returns the runs to compare, whatever revisions the scenario names."""
+    if scenario.load.mirror is None:
+        return [Play(each, in_revision(scenario, each), TOLD[each]) for each in FETCHER_REVISIONS]
+    played = each_revision(scenario)[0]
+    plays = []
+    for word, on in (("with", True), ("without", False)):
+        told = f"{word} metadata epochs"
+        plays.append(Play(f"{word}-epochs", with_epochs(played, on), told, variant=told))
+    return plays
 
 
 def with_epochs(scenario: Scenario, on: bool) -> Scenario:
-    """The mechanism on or off, in the cluster and in its clients; nothing else differs."""
+    """Returns the scenario with metadata epochs on or off, in the cluster and in its clients. Nothing else differs."""
     cluster = scenario.cluster
     config = {**dict(cluster.config), EPOCHS_KEY: "1" if on else "0"}
     kept = tuple(each for each in scenario.guarantees if on or each not in OF_EPOCHS)
@@ -67,8 +69,10 @@ def with_epochs(scenario: Scenario, on: bool) -> Scenario:
 def compare(
     scenario: Scenario, out: Path, seed: int, command: str = "", progress: Progress = lambda _: None
 ) -> list[tuple[str, Path]]:
-    """Plays it in each way, into ``out``; (folder's name, folder) of each run. Raises SetupError before anything is
-    played."""
+    """Plays the scenario in each way into ``out``. Returns the name and the path of each run's folder.
+
+    Raises SetupError before anything is played.
+    """
     plays = plays_of(scenario)
     for each in plays:
         check_playable(each.scenario)

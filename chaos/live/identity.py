@@ -1,34 +1,56 @@
-"""Which code ran on which machine, for the manifest."""
+"""What a manifest says of every run: which code played what, and on which machine."""
 
 import importlib.metadata
 import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from chaos.live import toxiproxy_server
+from scenarios.model import Scenario
+from scenarios.revisions import revision_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kio", "uvloop", "locust", "pyspark", "pyarrow", "toxiproxy-python")
 
 
-def commit() -> tuple[str, bool]:
-    """(hash, was anything changed since); an empty hash outside a repository."""
+def of_live_run(scenario: Scenario, folder: Path, seed: int, start_wall_us: int) -> dict[str, Any]:
+    """Returns the manifest's fields that every live run has."""
+    return {
+        **of_code_and_machine(),
+        "scenario": scenario.name,
+        "seed": seed,
+        "world": "live",
+        "number": scenario.number or 0,
+        "run_id": folder.name,
+        "revision": revision_of(scenario),
+        "start_wall_us": start_wall_us,
+    }
+
+
+def of_code_and_machine() -> dict[str, Any]:
+    """Returns the manifest's fields about the code that ran, and the machine."""
+    commit, dirty = _commit()
+    return {"commit": commit, "dirty": dirty, "versions": _versions(), "machine": _machine()}
+
+
+def _commit() -> tuple[str, bool]:
+    """Returns the hash, and whether anything was changed since. The hash is empty outside a repository."""
     try:
-        found = subprocess.run(
-            ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
-        )
-        changed = subprocess.run(
-            ["git", "-C", str(ROOT), "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
-        )
+        return _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain"))
     except (OSError, subprocess.SubprocessError):
         return "", False
-    return found.stdout.strip(), bool(changed.stdout.strip())
 
 
-def versions() -> dict[str, str]:
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "toxiproxy": toxiproxy_server.VERSION}
     for package in PACKAGES:
         try:
@@ -38,7 +60,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def machine() -> dict[str, str]:
+def _machine() -> dict[str, str]:
     return {
         "cpu": _cpu_model(),
         "cores": str(os.cpu_count()),

@@ -1,10 +1,14 @@
 """The links of a live cluster: one Toxiproxy proxy for each directed link, node to node and clients to node."""
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from toxiproxy import Toxiproxy
+from toxiproxy.exceptions import NotFound
 
 from chaos.live.errors import SetupError
-from chaos.live.toxiproxy import Stream, Toxiproxy, ToxiproxyError, Traffic
 
 Dialler: TypeAlias = int | Literal["client"]
 """A node's ID, or all clients together."""
@@ -13,13 +17,13 @@ ANY_PORT = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``dialler`` connects to ``node``; ``listen`` is what the dialler is told, HOST:PORT, ``upstream`` where the node
-    really is."""
+    """``dialler`` connects to ``node``. The dialler is told the address ``listen``, HOST:PORT. There ``proxy`` (a
+    toxiproxy.proxy.Proxy) takes connections and passes them on to the node."""
 
     dialler: Dialler
     node: int
     listen: str
-    upstream: str
+    proxy: Any
 
     @property
     def name(self) -> str:
@@ -27,58 +31,55 @@ class Link:
 
 
 def link_name(dialler: Dialler, node: int) -> str:
-    """client-node-0, node-0-node-1: who dials stands first."""
+    """Returns a name such as client-node-0 or node-0-node-1. Who dials stands first."""
     return f"{dialler if dialler == 'client' else f'node-{dialler}'}-node-{node}"
 
 
 class Links:
-    """All proxies of one run. Toxics added through here are named, so that healing removes exactly them."""
+    """All proxies of one run.
+
+    The library behind it does not look at Toxiproxy's 5xx answers, except to ``create``. A toxic that is refused that
+    way has no effect, so no probe sees it, and its fault counts as not fired.
+    """
 
     def __init__(self, client: Toxiproxy) -> None:
         self._client = client
         self.by_name: dict[str, Link] = {}
 
     def add(self, dialler: Dialler, node: int, upstream: str, listen: str = ANY_PORT) -> Link:
-        """Raises SetupError if ``listen`` cannot be had."""
+        """Makes the proxy of one link to the node at ``upstream``. Raises SetupError if ``listen`` is taken."""
+        name = link_name(dialler, node)
         try:
-            proxy = self._client.create(link_name(dialler, node), upstream, listen)
-        except ToxiproxyError as failure:
-            raise SetupError(f"Toxiproxy cannot listen on {listen} ({failure}): give another port.") from failure
-        link = Link(dialler, node, proxy.listen, upstream)
-        self.by_name[link.name] = link
+            proxy = self._client.create(upstream, name, listen)
+        except KeyError as failure:  # The library looks for the proxy's fields in Toxiproxy's error.
+            raise SetupError(f"Toxiproxy cannot listen on {listen}: give another port.") from failure
+        link = self.by_name[name] = Link(dialler, node, proxy.listen, proxy)
         return link
 
-    def of_node(self, node: int) -> Link:
-        """The link on which clients reach it."""
-        return self.by_name[link_name("client", node)]
-
     def between(self, dialler: Dialler, node: int) -> Link | None:
-        """None: nobody dials there (a node itself)."""
+        """Returns None where nobody dials (a node itself)."""
         return self.by_name.get(link_name(dialler, node))
 
-    def traffic(self, link: Link) -> Traffic:
-        return self._client.traffic(link.name)
-
-    def poison(self, link: Link, name: str, kind: str, stream: Stream, attributes: dict[str, int]) -> None:
-        self._client.add_toxic(link.name, f"{name}-{stream}", kind, stream, attributes)
-
-    def cure(self, link: Link, name: str, stream: Stream) -> None:
-        self._client.remove_toxic(link.name, f"{name}-{stream}")
-
-    def down(self, link: Link) -> None:
-        self._client.update(link.name, enabled=False)
-
-    def up(self, link: Link) -> None:
-        self._client.update(link.name, enabled=True)
-
     def heal_all(self) -> None:
+        """Enables all proxies and removes all toxics."""
         self._client.reset()
 
 
-def streams(direction: str) -> tuple[Stream, ...]:
-    """Of a fault's ``direction``: both, upstream or downstream."""
-    if direction == "upstream":
-        return ("upstream",)
-    if direction == "downstream":
-        return ("downstream",)
-    return ("upstream", "downstream")
+def poison(link: Link, name: str, kind: str, direction: str, attributes: Mapping[str, int]) -> None:
+    """Adds a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (answers) or both.
+
+    Toxiproxy draws a toxic's ``toxicity`` when a connection starts and not for each message, so it stays 1.
+    """
+    for stream in _streams(direction):
+        link.proxy.add_toxic(name=f"{name}-{stream}", type=kind, stream=stream, attributes=attributes)
+
+
+def cure(link: Link, name: str, direction: str) -> None:
+    """Removes what ``poison`` added. A toxic that is gone already is no error."""
+    for stream in _streams(direction):
+        with contextlib.suppress(NotFound):
+            link.proxy.destroy_toxic(f"{name}-{stream}")
+
+
+def _streams(direction: str) -> tuple[str, ...]:
+    return ("upstream", "downstream") if direction == "both" else (direction,)

@@ -1,4 +1,4 @@
-"""One connection of our own through a link, to see what a fault on it does to whoever uses it.
+"""A connection of our own through a link, which shows what a fault on the link does to whoever uses it.
 
 Toxiproxy counts a connection's bytes only when it ends, so its counters say nothing about a fault while connections
 live through it.
@@ -13,15 +13,16 @@ from typing import Literal
 
 LIMIT_S = 1.5
 _REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""ApiVersions v0, correlation ID 1, no client ID: a broker that speaks Kafka answers it with some 100 bytes."""
+"""ApiVersions v0 with correlation ID 1 and no client ID. A broker that speaks Kafka answers it with some 100 bytes."""
 
 Outcome = Literal["answered", "silent", "closed", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """``pieces``: how many reads the answer took. ``first_us``, ``whole_us``: from the send to the answer's first and
-    last byte; 0 if it did not come. ``limit_s``: how long it waited at most."""
+    """What a probe saw. ``pieces`` is how many reads the answers took. ``first_us`` and ``whole_us`` are the times from
+    the send to the first and to the last byte of the answers, 0 if it did not come. ``limit_s`` is how long it waited
+    at most."""
 
     outcome: Outcome
     answer_bytes: int = 0
@@ -41,7 +42,7 @@ class Probe:
 
 
 def probe(address: str, requests: int = 1, limit_s: float = LIMIT_S) -> Probe:
-    """Sends so many ApiVersions requests through ``address`` (HOST:PORT) at once and waits for all answers."""
+    """Sends so many ApiVersions requests at once through ``address`` (HOST:PORT), and waits for all answers."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + limit_s
     try:
@@ -73,7 +74,7 @@ def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
 
 
 def _answers(data: bytes) -> int:
-    """Whole frames in it."""
+    """Returns how many whole frames there are in the data."""
     count = position = 0
     while position + 4 <= len(data):
         position += 4 + int.from_bytes(data[position : position + 4], "big")
@@ -86,13 +87,13 @@ def _answers(data: bytes) -> int:
 class BackgroundProbe:
     """A probe in a thread, so that a silent link does not hold up the run."""
 
-    def __init__(self, address: str, requests: int = 1, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, address: str, requests: int, limit_s: float) -> None:
         self._result = Probe("silent")
         self._thread = threading.Thread(target=self._run, args=(address, requests, limit_s), daemon=True)
         self._thread.start()
 
     def result(self) -> Probe:
-        """Waits for it."""
+        """Waits for the probe."""
         self._thread.join()
         return self._result
 

@@ -1,4 +1,4 @@
-"""Child processes of a run: started, signalled, awaited with deadlines, and reaped. Only our own children."""
+"""The child processes of a run. They are started, signalled, awaited with deadlines, and reaped."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,13 +17,17 @@ from chaos.live.errors import EndedItself, NodeDied, SetupError
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 35.0
 MAX_WORDS = 4000
-"""Of a log's last line, which stands in messages and in the manifest."""
+"""Characters of a log's last line, which stands in messages and in the manifest."""
 DAMAGED = "The metadata log is damaged"
-"""What a node says before it ends because batches of its metadata log cannot follow each other."""
+"""What a node says before it ends, because batches of its metadata log cannot follow each other."""
 
 
 class Child:
-    """One process that prints JSON lines on stdout and logs to a file. ``name`` stands in messages."""
+    """One process that prints JSON lines on stdout and logs to a file. ``name`` stands in messages.
+
+    ``heard`` gets each line, in a thread of its own. Without it the lines wait for ``said``. ``expected_end`` is true
+    if the process may end, because a fault was announced or somebody asked for it.
+    """
 
     def __init__(
         self,
@@ -31,13 +35,14 @@ class Child:
         command: Sequence[str],
         log: Path,
         pass_fds: Sequence[int] = (),
-        environment: Mapping[str, str] | None = None,
+        heard: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.name = name
         self.log = log
-        self._expected_end = False
+        self.expected_end = False
         self._asked_to_end = False
-        self.lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._heard = heard or self._lines.put
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 list(command),
@@ -45,7 +50,6 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 pass_fds=tuple(pass_fds),
-                env=None if environment is None else dict(environment),
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -58,22 +62,23 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """None while the process runs. Negative if a signal with that number ended it."""
         return self._process.poll()
 
     def await_line(self, key: str, limit_s: float = READY_LIMIT_S) -> dict[str, Any]:
-        """The first JSON line that has ``key``. Raises NodeDied, or SetupError if it said why it cannot start."""
+        """Returns the first JSON line that has ``key``. Raises NodeDied, or SetupError if the process said why it
+        cannot start."""
         line = self.said(key, limit_s)
         if line is None:
             raise NodeDied(f"{self.name} was not ready within {limit_s:g} s; its log: {self.log}")
         return line
 
     def said(self, key: str, within_s: float) -> dict[str, Any] | None:
-        """The same, but None if it did not come within that time."""
+        """The same as ``await_line``, but returns None if the line did not come within that time."""
         deadline = time.monotonic() + within_s
         while True:
             try:
-                line = self.lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return None
             if line is None:
@@ -85,23 +90,26 @@ class Child:
                 return line
 
     def kill(self) -> str:
-        """SIGKILL; returns how it ended, as evidence."""
-        return self._signal_and_wait(signal.SIGKILL, 10.0)
+        """Sends SIGKILL. Returns how the process ended, as evidence."""
+        self.expected_end = True
+        self.send(signal.SIGKILL)
+        return self._awaited(signal.SIGKILL, 10.0)
 
     def terminate(self, limit_s: float = STOP_LIMIT_S) -> str:
-        """SIGTERM, then SIGKILL after ``limit_s``; returns how it ended."""
-        return self._signal_and_wait(signal.SIGTERM, limit_s)
+        """Sends SIGTERM, and SIGKILL after ``limit_s``. Returns how the process ended."""
+        self.ask_to_end()
+        return self._awaited(signal.SIGTERM, limit_s)
 
     def ask_to_end(self) -> None:
-        """SIGTERM, without waiting."""
+        """Sends SIGTERM, without waiting."""
         if self._asked_to_end:
             return  # A second one could meet a process that has just let go of its handlers.
-        self._expected_end = self._asked_to_end = True
+        self.expected_end = self._asked_to_end = True
         self.send(signal.SIGTERM)
         self.resume()  # A stopped process does not see SIGTERM.
 
     def pause(self) -> str:
-        """SIGSTOP; returns the state that the system reports."""
+        """Sends SIGSTOP. Returns the state that the system reports."""
         self.send(signal.SIGSTOP)
         deadline = time.monotonic() + 2.0
         while self.state() != "T" and time.monotonic() < deadline:
@@ -116,7 +124,7 @@ class Child:
             self._process.send_signal(number)
 
     def state(self) -> str:
-        """Linux's letter for the process's state (T: stopped, S: sleeping, ...), or ? elsewhere."""
+        """Returns Linux's letter for the state of the process (T: stopped, S: sleeping, ...), or ? elsewhere."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -124,44 +132,30 @@ class Child:
         return stat.rpartition(")")[2].split()[0]
 
     def order(self, **order: object) -> None:
-        """One JSON line to its stdin; a process that has just died takes none."""
+        """Writes one JSON line to the stdin of the process. A process that has just died takes none."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError:
-            return
 
     def close(self) -> None:
-        """Lets go of its pipes, once it has ended."""
+        """Lets go of the pipes, once the process has ended."""
         self._reader.join(2)
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def expect_end(self) -> None:
-        """From now on its end is no surprise (a fault was announced)."""
-        self._expected_end = True
-
-    @property
-    def expected_end(self) -> bool:
-        return self._expected_end
-
-    def expect_life(self) -> None:
-        """The fault is over, and it has survived."""
-        self._expected_end = self.exit_status is not None
-
     def check(self) -> None:
-        """Raises NodeDied if it ended and nobody asked for that."""
-        if self.exit_status is not None and not self._expected_end:
+        """Raises NodeDied if the process ended and nobody asked for that."""
+        if self.exit_status is not None and not self.expected_end:
             raise self._death("")
 
     def _death(self, when: str) -> NodeDied:
         story = f"{self.name} {self.how_it_ended()}{when}: {self.last_words()}"
         return EndedItself(story) if DAMAGED in story else NodeDied(story)
 
-    def wait(self, limit_s: float) -> bool:
-        """True if it has ended within ``limit_s``."""
+    def wait(self, limit_s: float | None = None) -> bool:
+        """Returns true if the process has ended within ``limit_s``. None means no limit."""
         try:
             self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -175,19 +169,14 @@ class Child:
         return f"ended by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
 
     def last_words(self) -> str:
-        """The last line of its log, or of what it said before it could log."""
+        """Returns the last line of the log, or of what the process said before it could log."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
             return f"no log at {self.log}"
         return lines[-1][:MAX_WORDS] if lines else "it said nothing"
 
-    def _signal_and_wait(self, number: signal.Signals, limit_s: float) -> str:
-        if number is signal.SIGTERM:
-            self.ask_to_end()
-        else:
-            self._expected_end = True
-            self.send(number)
+    def _awaited(self, number: signal.Signals, limit_s: float) -> str:
         if not self.wait(limit_s):
             self._process.kill()
             self._process.wait()
@@ -201,13 +190,13 @@ class Child:
             except ValueError:
                 continue
             if isinstance(value, dict):
-                self.lines.put(value)
-        self.lines.put(None)
+                self._heard(value)
+        self._lines.put(None)
         stream.close()
 
 
 class EvidencePipe:
-    """A pipe that a child inherits and writes JSON lines to; they survive the child's death by any signal."""
+    """A pipe that a child inherits and writes JSON lines to. The lines survive the child's death by any signal."""
 
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
@@ -215,26 +204,19 @@ class EvidencePipe:
         self._tail = b""
 
     def close_write_end(self) -> None:
-        """Ours, once the child has its own."""
+        """Closes our copy of the write end, once the child has its own."""
         if self.write_end >= 0:
             os.close(self.write_end)
             self.write_end = -1
 
     def lines(self) -> list[dict[str, Any]]:
-        """What came since the last call; never blocks."""
-        while True:
-            try:
-                data = os.read(self._read_end, 65_536)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            self._tail += data
+        """Returns what came since the last call. It never blocks."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._read_end, 65_536):
+                self._tail += data
         *whole, self._tail = self._tail.split(b"\n")
         return [json.loads(line) for line in whole if line]
 
     def close(self) -> None:
         self.close_write_end()
-        if self._read_end >= 0:
-            os.close(self._read_end)
-            self._read_end = -1
+        os.close(self._read_end)

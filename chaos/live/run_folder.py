@@ -1,4 +1,4 @@
-"""The folder that a run leaves; its layout is in reports/schema.py and reports/manifest.py."""
+"""The folder that a run leaves. reports/schema.py and reports/manifest.py describe what is in it."""
 
 import shutil
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ PARQUET_END = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths below one run's folder."""
+    """The paths below one run's folder, and what is done with them."""
 
     path: Path
 
@@ -29,16 +29,21 @@ class RunFolder:
         return self.path / "data"
 
     @property
+    def mirror_target(self) -> Path:
+        """The data of the cluster that a mirror copies to."""
+        return self.data / "target"
+
+    @property
     def spools(self) -> Path:
         return self.path / "trace" / "spool"
 
     @property
     def claims(self) -> Path:
-        """Who has hit what, among the nodes (chaos.claims); gone when the trace is collected."""
+        """Which node has had which hit of a fault (chaos.claims). It is gone when the trace is collected."""
         return self.path / "trace" / "claims"
 
     def make(self) -> None:
-        """Raises SetupError if it holds a run already or cannot be written."""
+        """Raises SetupError if the folder holds something already or cannot be written."""
         try:
             if self.path.exists() and any(self.path.iterdir()):
                 raise SetupError(f"The folder {self.path} is not empty: give --out a new one.")
@@ -50,7 +55,7 @@ class RunFolder:
             ) from failure
 
     def discard(self) -> None:
-        """What ``make`` made and a run that never began left in it, so that it can be tried again."""
+        """Removes the folder of a run that never began, so that it can be tried again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def write_faults(self, rows: Iterable[FaultRow]) -> None:
@@ -61,13 +66,13 @@ class RunFolder:
         write_table(BROKER, (list(row.values()) for row in rows), self.path / "trace" / "broker.parquet")
 
     def set_torn_aside(self) -> list[str]:
-        """Files of whoever was killed while writing have no footer, and a judge cannot read them: they get another
-        name, which is given back for each."""
+        """Gives another name to each file that its writer did not finish, and returns these names. The file of a writer
+        that was killed has no footer, so a judge cannot read it."""
         torn = [each for each in sorted(self.path.glob("*/*.parquet")) if not _is_whole(each)]
         return [each.rename(each.with_suffix(".torn")).name for each in torn]
 
     def collect_trace(self) -> int:
-        """Spools of all nodes to Parquet; the spools go. Returns the number of rows."""
+        """Writes the spools of all nodes as Parquet, and removes them. Returns the number of rows of the trace."""
         rows = convert_spools(self.spools, self.path)
         for spool in self.spools.iterdir():
             spool.unlink()

@@ -2,24 +2,24 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chaos.faults.registry import LIVE
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
-from chaos.live.cluster import ClusterPlan, Member, started
+from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.fleet import Fleet, Way
+from chaos.live.foreign_target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.links import Links
+from chaos.live.load.client_mutant import reached
+from chaos.live.load.fleet import Fleet, Way
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
-from chaos.live.target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
@@ -29,14 +29,12 @@ from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Link, Scenario
-from scenarios.revisions import revision_of
 
 TICK_S = 0.01
 CONVERGES = "quorum-converges"
-TARGET_FOLDER = "target"
 SETUP_LIMIT_S = 90.0
 DRAIN_LIMIT_S = 120.0
-"""After the load: heal, final polls and the final read; a fleet that takes longer has hung."""
+"""Limits what comes after the load: final polls, and the final read. A fleet that takes longer has hung."""
 Progress = Callable[[str], None]
 
 
@@ -62,7 +60,7 @@ def play(
     scenario = cast(scenario, seed)
     folder = RunFolder(out)
     folder.make()
-    run = LiveRun(scenario, folder, seed, target, mutant, progress, variant)
+    run = LiveRun(scenario, folder, seed, target, mutant, progress)
     crash = ended = ""
     try:
         try:
@@ -82,20 +80,18 @@ def play(
         crash = ended
     if crash or ended:
         progress(f"crash: {crash}" if crash else ended)
-    folder.write_faults(run.rows)
-    folder.write_samples(run.samples())
-    folder.collect_trace()
+    run.write_tables()
     torn = folder.set_torn_aside()
     if torn and not crash and not ended:
         crash = f"the history is not whole: {', '.join(torn)}"
-    write_manifest(folder.path, run.manifest(command, crash, ended))
+    write_manifest(folder.path, run.manifest(command, variant, crash, ended))
     return folder
 
 
 def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = "") -> None:
     """Raises SetupError for what cannot be played, before anything is started or written."""
-    for fault in cast(scenario, 0).faults:  # Of alternatives any stands for all.
-        if not is_live(fault) or (fault.timed and fault.kind not in LIVE):
+    for fault in cast(scenario, 0).faults:  # Any alternative stands for all.
+        if not is_live(fault):
             raise SetupError(f"{scenario.name}: {fault.kind} exists only in the simulator; run `crucible sim` instead.")
     if scenario.swarm is not None:
         raise SetupError(f"{scenario.name} draws its faults from each seed; run `crucible sim` instead.")
@@ -131,40 +127,33 @@ def _check_target(scenario: Scenario, target: str, mutant: str) -> None:
 
 
 def _from_clients(link: Link) -> bool:
-    """And to nodes that can be told without asking them."""
+    """Returns whether clients dial, and nodes that can be told without asking them are dialled."""
     return link.source == "client" and (isinstance(link.target, int) or link.target in ("all", "any"))
 
 
 class LiveRun:
-    """One run. ``rows``: what fired, so far."""
+    """One run. ``rows`` is what fired so far. ``mutant`` is empty for none."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        folder: RunFolder,
-        seed: int,
-        target: str,
-        mutant: str,
-        progress: Progress,
-        variant: str = "",
+        self, scenario: Scenario, folder: RunFolder, seed: int, target: str, mutant: str, progress: Progress
     ) -> None:
-        self._variant = variant
         self._scenario = scenario
         self._folder = folder
         self._seed = seed
         self._target = target
-        self._mutant = by_name(mutant) if mutant else None
+        self._mutant = mutant
         self._progress = progress
         self._origin_us = time.monotonic_ns() // 1000
         self._start_wall_us = time.time_ns() // 1000
+        self._changes_client = bool(mutant) and by_name(mutant).side == "client"
+        of_nodes = "" if self._changes_client else mutant
+        self._crew = Crew(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
+        self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
-        self._changes_client = self._mutant is not None and self._mutant.side == "client"
-        self._crew = Crew(scenario, folder, seed, "" if self._changes_client else mutant, self._origin_us)
-        self._target_cluster = ExitStack()
         self._target_nodes: list[Member] = []
         self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
-        self._sampler: Sampler | None = None
+        self._sampler = Sampler(self._crew.samples, self.now_us)
         self._duration_us = 0
 
     @property
@@ -172,13 +161,15 @@ class LiveRun:
         return [] if self._strikes is None else self._strikes.rows
 
     def play(self) -> None:
-        self._toxiproxy = ToxiproxyServer(self._folder.logs / "toxiproxy.log")
+        self._toxiproxy = self._servers.enter_context(ToxiproxyServer(self._folder.logs / "toxiproxy.log"))
         links = Links(self._toxiproxy.client)
         strikes = self._strikes = Strikes(self._scenario, self._crew, links, self.now_us, self._progress)
         way = self._start_nodes(links) if self._target == REFERENCE else self._reach_target(links)
         if self._scenario.load.mirror is not None:
-            way = replace(way, target=self._start_target())
-        mutant = self._mutant.name if self._mutant is not None and self._changes_client else ""
+            # A mirror copies to a cluster of one node, without proxies. No fault strikes it.
+            self._target_nodes = self._servers.enter_context(started(ClusterPlan(self._folder.mirror_target)))
+            way = replace(way, target=addresses_of(self._target_nodes))
+        mutant = self._mutant if self._changes_client else ""
         fleet = self._fleet = Fleet(self._scenario, self._folder, way, self._origin_us, self._seed, mutant)
         load_start_us = self._await(fleet, "load", SETUP_LIMIT_S)
         fleet.load_begins()
@@ -206,50 +197,38 @@ class LiveRun:
         self._duration_us = self._duration_us or self.now_us()
         if self._fleet is not None:
             self._fleet.close()
-        if self._sampler is not None:
-            self._sampler.end()
-        self._crew.close(self._evidence_line)
-        self._target_cluster.close()
-        if self._toxiproxy is not None:
-            self._toxiproxy.stop()
+        self._sampler.end()
+        self._crew.close()
+        self._servers.close()
 
     def now_us(self) -> int:
-        """Since the run's start."""
+        """Returns the time since the run's start."""
         return time.monotonic_ns() // 1000 - self._origin_us
 
-    def samples(self) -> Iterator[Any]:
-        yield from self._sampler.rows if self._sampler is not None else ()
+    def write_tables(self) -> None:
+        self._folder.write_faults(self.rows)
+        self._folder.write_samples(self._sampler.rows)
+        self._folder.collect_trace()
 
-    def manifest(self, command: str, crash: str, ended: str) -> Manifest:
-        """``ended``: what a node said that could not go on."""
-        scenario, (commit, dirty) = self._scenario, identity.commit()
+    def manifest(self, command: str, variant: str, crash: str, ended: str) -> Manifest:
+        """Returns what the run was. ``ended`` is what a node said that could not go on."""
+        scenario = self._scenario
         foreign = self._target != REFERENCE
-        planted = f" --mutant {self._mutant.name}" if self._mutant else ""
+        asked = "compare" if variant else "run"
+        planted = f" --mutant {self._mutant}" if self._mutant else ""
         planted += f" --target {self._target}" if foreign else ""
-        asked = "compare" if self._variant else "run"
-        reached = -1 if self._mutant is None else int(self._reached_mutant())
         return Manifest(
-            scenario=scenario.name,
-            seed=self._seed,
-            world="live",
-            number=scenario.number or 0,
+            **identity.of_live_run(scenario, self._folder.path, self._seed, self._start_wall_us),
             title=scenario.title,
             repeat_command=f"./crucible {asked} {typed(scenario)} --seed {self._seed}{planted}",
-            run_id=self._folder.path.name,
             target=self._target,
-            revision=revision_of(scenario),
-            variant=self._variant,
-            mutant=self._mutant.name if self._mutant else "",
-            mutant_calls=reached,
+            variant=variant,
+            mutant=self._mutant,
+            mutant_calls=int(self._reached_mutant()) if self._mutant else -1,
             command=command or " ".join(sys.argv),
-            commit=commit,
-            dirty=dirty,
-            start_wall_us=self._start_wall_us,
             duration_us=self._duration_us,
             clauses=scenario.clauses,
             crash=crash,
-            versions=identity.versions(),
-            machine=identity.machine(),
             config={} if foreign else dict(scenario.cluster.config),
             checks=(*(_self_ended(ended, self._duration_us) if ended and not crash else ()), *self._checked()),
             load=_load_words(scenario),
@@ -265,61 +244,58 @@ class LiveRun:
 
     def _reached_mutant(self) -> bool:
         if self._changes_client:
-            return self._fleet is not None and self._fleet.mutant_reached
+            return reached(self._folder)
         return self._strikes is not None and self._strikes.mutant_reached
 
     def _checked(self) -> tuple[Check, ...]:
-        """By the checks inside the nodes; there are none in a foreign target's."""
+        """Returns what the checks inside the nodes found. There are none in a foreign target's nodes."""
         if self._strikes is None or self._target != REFERENCE:
             return ()
         return self._strikes.findings.judged(self._scenario.guarantees)
 
     def _reach_target(self, links: Links) -> Way:
-        """A proxy before each of its nodes, and topics of this run alone: what is on the broker stays out of it."""
-        found = behind_proxies(self._target, links)
-        for told, dialled in found.dial.items():
+        """Puts a proxy before each of its nodes. The topics are those of this run alone, so whatever is on the broker
+        stays out of it."""
+        way = behind_proxies(self._target, links, f"crucible-{self._start_wall_us}-")
+        for told, dialled in way.dial.items():
             self._progress(f"{told} is reached through {dialled}")
-        return Way(found.nodes, f"crucible-{self._start_wall_us}-", found.versions, found.dial)
+        return way
 
     def _start_nodes(self, links: Links) -> Way:
         """Starts the nodes behind their links."""
         bootstrap = self._crew.launch(links)
-        deadline_us = self.now_us() + int(SETUP_LIMIT_S * 1e6)
-        while not self._crew.is_ready:  # Meanwhile a fault may strike: a quorum's first steps are states too.
-            self._tick()
-            if self.now_us() > deadline_us:
-                raise NodeDied(f"not all nodes were ready within {SETUP_LIMIT_S:g} s; their logs: {self._folder.logs}")
-        for number, node in enumerate(self._crew.nodes):
-            self._progress(f"node-{number} serves at {node.listen}, clients reach it through {node.advertised}")
-        self._sampler = Sampler(self._crew.samples, self.now_us)
+        self._tick_until(lambda: self._crew.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
+        for node in self._crew.nodes:
+            spec = node.spec
+            self._progress(f"{node.name} serves at {spec.listen}, clients reach it through {spec.advertised}")
         self._sampler.start()
         return Way(bootstrap)
 
-    def _start_target(self) -> tuple[str, ...]:
-        """The cluster that a mirror copies to: one node without proxies, that no fault strikes."""
-        plan = ClusterPlan(self._folder.data / TARGET_FOLDER, 1)
-        self._target_nodes = self._target_cluster.enter_context(started(plan))
-        return tuple(node.advertised for node in self._target_nodes)
-
     def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
-        """Until the fleet says that this happened; when it did, microseconds since the run's start."""
+        """Waits until the fleet tells this event. Returns when it did, in microseconds since the run's start."""
+        self._tick_until(lambda: event in fleet.events, limit_s, f"the fleet did not come to {event!r}")
+        return fleet.events[event]
+
+    def _tick_until(self, done: Callable[[], bool], limit_s: float, complaint: str) -> None:
+        """Goes on with the run meanwhile: the first steps of a quorum are states too, at which a fault may strike.
+        Raises NodeDied after ``limit_s``."""
         deadline_us = self.now_us() + int(limit_s * 1e6)
-        while (at_us := fleet.happened(event)) is None:
+        while not done():
             self._tick()
             if self.now_us() > deadline_us:
-                raise NodeDied(f"the fleet did not come to {event!r} within {limit_s:g} s; see {self._folder.logs}")
-        return at_us
+                raise NodeDied(f"{complaint} within {limit_s:g} s; see {self._folder.logs}")
 
     def _tick(self) -> None:
         assert self._strikes is not None
+        assert self._toxiproxy is not None
         self._strikes.do_due()
-        self._crew.look(self._evidence_line)
+        self._crew.look()
         for node in self._target_nodes:
             if node.child is not None:
                 node.child.check()
         if self._fleet is not None:
             self._fleet.check()
-        if self._toxiproxy is not None and self._toxiproxy.died() is not None:
+        if self._toxiproxy.died() is not None:
             raise NodeDied(f"the Toxiproxy server exited with {self._toxiproxy.died()}")
         time.sleep(TICK_S)
 

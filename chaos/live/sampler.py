@@ -1,4 +1,4 @@
-"""Once a second: each node's metrics and what its process costs (table ``broker`` of the history)."""
+"""Reads once a second each node's metrics, and what its process costs (table ``broker`` of the history)."""
 
 import http.client
 import threading
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from reports.rows import BrokerSample
 
@@ -14,9 +15,9 @@ TIMEOUT_S = 0.8
 
 
 class Sampler(threading.Thread):
-    """``nodes()``: (node ID, metrics HOST:PORT, pid) of those that run now; ``now_us()``: since the run's start.
+    """``nodes`` gives node ID, metrics address and pid of each node, and ``now_us`` the time since the run's start.
 
-    A node that is down or stopped simply has no samples for that time.
+    A node that is down or stopped has no samples for that time.
     """
 
     def __init__(self, nodes: Callable[[], list[tuple[int, str, int]]], now_us: Callable[[], int]) -> None:
@@ -38,7 +39,8 @@ class Sampler(threading.Thread):
 
     def end(self) -> None:
         self._ending.set()
-        self.join()
+        if self.is_alive():
+            self.join()
 
     def _process_samples(self, node: int, pid: int) -> list[BrokerSample]:
         try:
@@ -70,23 +72,16 @@ class Sampler(threading.Thread):
 
 
 def read_exposition(text: str) -> Iterator[tuple[str, int]]:
-    """(Kafka's name, value) of each sample; the node writes Kafka's name as the family's HELP text.
+    """Yields Kafka's name and the value of each sample. The node writes Kafka's name as the HELP text of a family.
 
-    Labels follow the name as Prometheus shows them: ``...,name=RequestsPerSec{request="Fetch"}``.
+    Labels follow the name as Prometheus shows them: ``domain:type=T,name=RequestsPerSec{request="Fetch"}``. They stand
+    for what follows type and name in Kafka's name.
     """
-    kafka_name = ""
-    family = ""
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            _, _, family, kafka_name = line.split(" ", 3)
-        elif line and not line.startswith("#"):
-            name, _, value = line.rpartition(" ")
-            bare, brace, labels = name.partition("{")
-            suffix = bare.removeprefix(family)
-            shown = kafka_name if not labels else _without_labels(kafka_name)
-            yield f"{shown}{suffix}{brace}{labels}", int(float(value))
-
-
-def _without_labels(kafka_name: str) -> str:
-    """``domain:type=T,name=N,topic=a`` without the last part: the sample's own labels say it."""
-    return ",".join(kafka_name.split(",")[:2])
+    for family in text_string_to_metric_families(text):
+        kafka_name = family.documentation
+        for sample in family.samples:
+            # Only a summary's samples have a suffix of their own. The parser drops _total from a counter's family.
+            suffix = sample.name.removeprefix(family.name) if family.type == "summary" else ""
+            labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            shown = ",".join(kafka_name.split(",")[:2]) if labels else kafka_name
+            yield f"{shown}{suffix}" + (f"{{{labels}}}" if labels else ""), int(sample.value)

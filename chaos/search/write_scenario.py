@@ -1,4 +1,4 @@
-"""Writes a scenario value as the file that the loader reads back as the same value."""
+"""Writes a scenario as a file that the loader reads back as the same value."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.declared import as_table
 from scenarios.load import Load
-from scenarios.model import Cluster, Fault, Match, Range, Scenario, Swarm
+from scenarios.model import Fault, Match, Range, Scenario
 from scenarios.vocabulary import API_KEYS
 
 _TOP = (
@@ -27,7 +27,7 @@ _TOP = (
 
 
 def write_scenario(scenario: Scenario, path: Path, comment: str = "") -> Path:
-    """``comment`` stands on top, each line of it behind a #."""
+    """Writes the file and returns its path. ``comment`` stands on top, each line of it behind a #."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text_of(scenario, comment), encoding="utf-8")
     return path
@@ -41,22 +41,18 @@ def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
     yield from (f"# {line}".rstrip() for line in comment.splitlines())
     for name in _TOP:
         yield f"{name} = {_value(getattr(scenario, name))}"
-    yield from _cluster(scenario.cluster)
+    yield from ("", "[cluster]", *_lines_of(as_table(scenario.cluster)))
     yield from _load(scenario.load)
     for fault in scenario.faults:
         yield from _fault(fault)
     if scenario.state:
         yield from ("", "[state]", *(f"{_key(name)} = {value}" for name, value in scenario.state))
     if scenario.swarm is not None:
-        yield from _swarm(scenario.swarm)
-
-
-def _cluster(cluster: Cluster) -> Iterator[str]:
-    yield from ("", "[cluster]", *_lines_of(as_table(cluster)))
+        yield from ("", "[swarm]", *_lines_of(as_table(scenario.swarm)))
 
 
 def _load(load: Load) -> Iterator[str]:
-    """What stands in ``[load]`` itself comes first, then its tables."""
+    """Yields what stands in ``[load]`` itself, and then its tables."""
     table = as_table(load)
     groups = {name: tables for name, tables in table.items() if isinstance(tables, list)}
     yield from ("", "[load]", *_lines_of({name: value for name, value in table.items() if name not in groups}))
@@ -90,7 +86,8 @@ def _fault(fault: Fault) -> Iterator[str]:
 
 
 def _told(name: str, fault: Fault, value: Any, default: Any) -> bool:
-    """What the loader would take from another key if it were left out is told always."""
+    """Returns whether the field must be written. A field that the loader would take from another key is always
+    written."""
     if name in ("times", "sim_at_s", "sim_duration_s", "sim_repeat_every_s"):
         return fault.timed == name.startswith("sim_")
     if name == "node":
@@ -112,10 +109,6 @@ def _match(match: Match) -> str:
         else:
             found.append(f"{field.name} = {_value(names[value] if field.name == 'api' else value)}")
     return "{ " + ", ".join(found) + " }"
-
-
-def _swarm(swarm: Swarm) -> Iterator[str]:
-    yield from ("", "[swarm]", *_lines_of(as_table(swarm)))
 
 
 def _table(pairs: Sequence[tuple[str, Any]]) -> str:

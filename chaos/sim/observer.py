@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.watching import Watching
-from chaos.metadata_digest import ROW, Published, Watch, watch
+from chaos.metadata_digest import ROW, Published, Watch
 from chaos.sim.agenda import Agenda
 from chaos.trace import TraceRecorder
 from reference_broker.core.effects import Effect, Note, Reply
@@ -36,7 +36,7 @@ class Observer:
         keep: Callable[[TraceRow], None] | None,
     ) -> None:
         self.incarnation = incarnation
-        self.digest: Watch = watch(node, self._published)
+        self.digest = Watch(node, self._published)
         self._node = node
         self._node_id = node.broker.node_id
         self._agenda = agenda

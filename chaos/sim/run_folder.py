@@ -50,8 +50,9 @@ def _write(table: Table, rows: Iterable[Sequence[Any]], path: Path) -> None:
 
 
 def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> Manifest:
-    scenario, (commit, dirty) = world.scenario, identity.commit()
+    scenario = world.scenario
     return Manifest(
+        **identity.of_code_and_machine(),
         scenario=scenario.name,
         seed=verdict.seed,
         world="sim",
@@ -62,15 +63,11 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
         mutant=verdict.mutant,
         mutant_calls=verdict.mutant_calls if verdict.mutant else -1,
         command=command or " ".join(sys.argv),
-        commit=commit,
-        dirty=dirty,
         start_wall_us=START_WALL_MS * 1000,
         duration_us=verdict.virtual_us,
         trace_hash=verdict.trace_hash,
         clauses=scenario.clauses,
         crash=verdict.reasons[0] if verdict.outcome is Outcome.CRASHED else "",
-        versions=identity.versions(),
-        machine=identity.machine(),
         config=dict(scenario.cluster.config),
         load=_words(scenario.load.in_simulator),
         notes=("Played in virtual time: latencies are those of the simulated links, not of a machine.",),

@@ -6,7 +6,7 @@ from enum import IntEnum
 import pytest
 
 from bench.fleet.behaviours.protocol import Request
-from chaos.search.run_sim import run
+from chaos.search.run_sim import play
 from chaos.sim import network
 from chaos.sim.codec_check import (
     CodecMismatchError,
@@ -127,7 +127,7 @@ def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(network, "same_after_codec_reply", checked)
     for name in PLAYED:
-        outcome = run(loader.find(name), 1, coded_share=1.0)
+        outcome, _ = play(loader.find(name), 1, coded_share=1.0)
         assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
     assert len(seen) == VERSIONS_PLAYED
     assert set(DRAFTS) - seen == NEVER_PLAYED
@@ -138,6 +138,6 @@ def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pyte
         return replace(decode_draft_request(frame, offset), replica_epoch=-1)
 
     monkeypatch.setattr("reference_broker.wire.messages.decode_draft_request", forgetful)
-    outcome = run(loader.find("leader-killed-under-acks-all@first"), 1)
+    outcome, _ = play(loader.find("leader-killed-under-acks-all@first"), 1)
     assert outcome.outcome is Outcome.CRASHED
     assert "request.replica_epoch of API 1 v1000" in outcome.reasons[0]

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.claims import Claims, FileClaims, SharedClaims
 from chaos.interceptor import Interceptor
-from chaos.rules import Counter, Rule, rule_of, rules_for
+from chaos.rules import Counter, Rule, rules_for
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, Request
 from reference_broker.ports.channels import Channel
@@ -78,11 +78,15 @@ def reply(to: Request, error: int = 0) -> Reply:
 
 
 def rule(kind: str, on: str = "request", match: Match | None = None, **more: object) -> Rule:
-    return Rule("rule", kind, on, match or Match(), **more)  # type: ignore[arg-type]
+    """``nth`` is a number here, and times are microseconds."""
+    nth = int(str(more.pop("nth", 1)))
+    times = {f"{name[:-2]}s": int(str(more.pop(name))) / 1_000_000 for name in list(more) if name.endswith("_us")}
+    fields = {"node": "any", "nth": Range(nth, nth), **times, **more}
+    return Rule("rule", kind, on, match or Match(), **fields)  # type: ignore[arg-type]
 
 
 def interceptor(log: Log, *rules: Rule, claims: Claims | None = None, node: int = 0, role: str = "") -> Interceptor:
-    return Interceptor(node, rules, log, Random(1), 0, claims, lambda: role)
+    return Interceptor(node, rules, log, Random(1), 0, claims or SharedClaims(), lambda: role)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,8 @@ def test_total_counts_over_all_nodes_and_incarnations(between_processes: bool, t
 
 def test_a_range_is_drawn_from_the_seed() -> None:
     fault = Fault("f", "request_dropped", "request", nth=Range(1, 1000))
-    draws = [rule_of(fault, Random(seed)).nth for seed in (1, 1, 2)]
+    scenario = replace(find("1"), faults=(fault,))
+    draws = [rules_for(scenario, 0, Random(seed))[0].nth for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -348,7 +353,9 @@ def test_a_rule_for_a_role_strikes_only_while_the_node_is_that(wanted: int | str
 
 def test_matches_are_counted_only_while_the_node_has_the_role() -> None:
     log, roles = Log(), ["follower", "follower", "leader", "leader"]
-    subject = Interceptor(0, [rule("node_paused", node="leader", nth=2)], log, Random(1), 0, None, lambda: roles[0])
+    subject = Interceptor(
+        0, [rule("node_paused", node="leader", nth=2)], log, Random(1), 0, SharedClaims(), lambda: roles[0]
+    )
     while roles:
         subject.before(NOW, request())
         roles.pop(0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.live.checks_inside import ChecksInside, Findings
+from chaos.live.node_side.checks_inside import ChecksInside, Findings
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.ports.now import Now

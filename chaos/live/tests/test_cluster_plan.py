@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toxiproxy import Proxy
 
 from chaos.live.cluster import ClusterPlan, plan_members, run_cluster
 from chaos.live.cluster_folder import claim
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
-from chaos.live.quorum import form_quorum, new_cluster_id
-from chaos.live.toxiproxy import Proxy
+from chaos.live.quorum import introductions, new_cluster_id
 from reference_broker.configuration.broker_config import BrokerConfig
 
 
@@ -20,13 +20,13 @@ class FakeToxiproxy:
         self.upstream: dict[str, str] = {}
         self._last_port = 40_000
 
-    def create(self, name: str, upstream: str, listen: str) -> Proxy:
+    def create(self, upstream: str, name: str, listen: str) -> Proxy:
         assert name not in self.upstream
         self.upstream[name] = upstream
         if listen.endswith(":0"):
             self._last_port += 1
             listen = f"127.0.0.1:{self._last_port}"
-        return Proxy(name, listen, upstream, True, ())
+        return Proxy(name=name, upstream=upstream, enabled=True, listen=listen)
 
 
 def fake_links() -> tuple[Links, FakeToxiproxy]:
@@ -74,10 +74,10 @@ def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path
             else:
                 link = links.between(member.node_id, voter)
                 assert link is not None
-                assert (link.listen, link.upstream) == (address, members[voter].listen)
+                assert (link.listen, link.proxy.upstream) == (address, members[voter].listen)
                 told.append(address)
-        client = links.of_node(member.node_id)
-        assert (client.listen, client.upstream) == (member.advertised, member.listen)
+        client = links.by_name[f"client-node-{member.node_id}"]
+        assert (client.listen, client.proxy.upstream) == (member.advertised, member.listen)
         told.append(member.advertised)
     assert len(set(told)) == 9
     assert not set(told) & {member.listen for member in members}
@@ -97,26 +97,27 @@ def test_a_single_node_is_told_of_no_quorum(tmp_path: Path) -> None:
 def test_each_node_is_told_where_to_fetch_from_every_other_and_who_of_them_votes() -> None:
     links, fake = fake_links()
     listen = ["a:1", "b:2", "c:3", "d:4", "e:5"]
-    quorum = form_quorum("id", listen, 3, links)
+    told = introductions("id", listen, 3, links)
     assert len(fake.upstream) == 5 * 4
     assert links.between(3, 3) is None
     for node in range(5):
-        config = quorum.config(node)
+        config = told[node]
         voters, peers = dial_map(config["controller.quorum.voters"]), dial_map(config["crucible.peers"])
         assert sorted(voters) == [0, 1, 2]
         assert sorted(peers) == [other for other in (3, 4) if other != node]
         for other, address in {**voters, **peers}.items():
             link = links.between(node, other)
-            told = (address, listen[other])
-            assert told == ((listen[node], listen[node]) if link is None else (link.listen, link.upstream))
+            assert (address, listen[other]) == (
+                (listen[node], listen[node]) if link is None else (link.listen, link.proxy.upstream)
+            )
 
 
 def test_without_observers_the_voters_are_all_there_are() -> None:
-    assert "crucible.peers" not in form_quorum("id", ["a:1", "b:2", "c:3"], 3, None).config(0)
+    assert "crucible.peers" not in introductions("id", ["a:1", "b:2", "c:3"], 3, None)[0]
 
 
 def test_what_a_node_is_told_is_what_a_broker_understands() -> None:
-    given = form_quorum("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, None).config(1)
+    given = introductions("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, None)[1]
     config = BrokerConfig.parse(given)
     found = [(each.node_id, each.host, each.port) for each in config.voters(1)]
     assert found == [(0, "a", 1), (1, "b", 2), (2, "c", 3)]

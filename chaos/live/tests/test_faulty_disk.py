@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.live.evidence import Evidence
-from chaos.live.faulty_disk import DiskFaults
+from chaos.live.node_side.evidence import Evidence
+from chaos.live.node_side.faulty_disk import DiskFaults
 from chaos.live.processes import EvidencePipe
 from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError

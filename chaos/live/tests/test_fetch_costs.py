@@ -6,8 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
+import pytest
 
-from chaos.live.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from reference_broker.apis.records.fetch_waiting import Fetch
@@ -121,18 +122,17 @@ def test_what_is_done_within_it_is_counted_once() -> None:
     assert [row.service_us for row in world.rows] == [10 + 100 + 7 + 3]
 
 
-def test_the_broker_s_waiting_fetches_are_measured_until_it_is_put_back() -> None:
+def test_the_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     seen: list[int] = []
-    before = Fetch.respond
-    put_back = measure_waiting(world.costs)
+    for name in ("respond", "partition_marked"):
+        monkeypatch.setattr(Fetch, name, getattr(Fetch, name))  # Put back at the end.
+    measure_waiting(world.costs)
     world.costs.waiting = lambda connection, _: seen.append(connection)  # type: ignore
     fake = SimpleNamespace(call=SimpleNamespace(connection=5))
     Fetch.respond(fake)  # type: ignore[arg-type]
     Fetch.partition_marked(fake, None)  # type: ignore[arg-type]
-    put_back()
     assert seen == [5, 5]
-    assert Fetch.respond is before
 
 
 def test_a_session_that_was_asked_for_and_not_given_is_none() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.switch_respected import SwitchRespected
-from chaos.live.checks_inside import ChecksInside
+from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request

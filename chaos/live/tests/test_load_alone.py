@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.live import load_alone
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.load_alone import LoadPlan, drive, sized
+from chaos.live.load import load_alone
+from chaos.live.load.load_alone import LoadPlan, drive, sized
 from reports.guarantees import SeenFrom, names_seen_from
 from reports.manifest import read_manifest
 from scenarios.loader import find
@@ -82,4 +82,3 @@ def test_what_the_fleet_says_is_told_to_a_person() -> None:
     assert say(report) == "second 10: 12,345 operations done, 1 failed, workers take 0.50 cores"
     assert say({**report, "second": 11}) == ""
     assert say({"event": "done"}) == ""
-    assert load_alone._event(b"no JSON\n") == load_alone._event(b"[1]\n") == {}

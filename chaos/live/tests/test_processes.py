@@ -8,7 +8,8 @@ import pytest
 
 from chaos.live.agenda import Agenda
 from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.nodes import LiveNode, NodePlan
+from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.nodes import LiveNode
 from chaos.live.processes import MAX_WORDS, Child, EvidencePipe
 
 pytestmark = pytest.mark.live
@@ -104,7 +105,7 @@ def test_evidence_survives_sigkill(tmp_path: Path) -> None:
     )
     dying = child(tmp_path, code, str(pipe.write_end), pass_fds=(pipe.write_end,))
     pipe.close_write_end()
-    dying.expect_end()
+    dying.expected_end = True
     assert dying.wait(10)
     assert pipe.lines() == [{"hit": 1}, {"hit": 2}]
     assert pipe.lines() == []
@@ -155,8 +156,11 @@ def test_a_node_that_ends_itself_over_its_metadata_is_told_from_one_that_crashes
 def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
     tmp_path: Path, incarnation: int, kind: type[Exception]
 ) -> None:
-    plan = NodePlan(7, tmp_path, tmp_path, tmp_path, {}, "", 1, "", 0)
-    node = LiveNode(plan, incarnation=incarnation)
+    words = dict.fromkeys(
+        ("listen", "advertised", "metrics_listen", "data", "spools", "claims", "scenario", "revision", "mutant"), ""
+    )
+    spec = NodeSpec(node_id=7, config={}, is_voter=True, seed=1, origin_us=0, incarnation=incarnation, **words)
+    node = LiveNode(spec, tmp_path)
     node.child = child(tmp_path, f"import sys; print({DAMAGED!r}, file=sys.stderr); sys.exit(2)")
     with pytest.raises(kind, match="damaged"):
         node.await_ready()

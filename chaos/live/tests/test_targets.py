@@ -4,17 +4,17 @@ from random import Random
 from typing import Any
 
 import pytest
+from toxiproxy import Proxy
 
 from chaos.live.links import Links
-from chaos.live.quorum import form_quorum
+from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
-from chaos.live.toxiproxy import Proxy
 from scenarios.model import Fault, Link
 
 
 class FakeToxiproxy:
-    def create(self, name: str, upstream: str, listen: str) -> Proxy:  # noqa: ARG002
-        return Proxy(name, f"proxy-of-{name}:1", upstream, True, ())
+    def create(self, upstream: str, name: str, listen: str) -> Proxy:  # noqa: ARG002
+        return Proxy(name=name, upstream=upstream, enabled=True, listen=f"proxy-of-{name}:1")
 
 
 class Cluster:
@@ -25,7 +25,7 @@ class Cluster:
         client: Any = FakeToxiproxy()
         self.links = Links(client)
         listen = [f"node-{node}:1" for node in range(5)]
-        form_quorum("id", listen, 3, self.links)
+        introductions("id", listen, 3, self.links)
         for node in range(5):
             self.links.add("client", node, listen[node])
         self.roles = Roles(3, 5, Random(1), lambda node: node not in self.dead)
@@ -47,21 +47,21 @@ def cluster() -> Cluster:
 
 def test_the_latest_to_lead_is_the_leader(cluster: Cluster) -> None:
     """One that is stopped or cut off still believes that it leads."""
-    assert cluster.roles.leader == 1
+    assert cluster.roles.node("leader") == 1
     cluster.roles.told(2, "leader")
-    assert cluster.roles.leader == 2
+    assert cluster.roles.node("leader") == 2
     cluster.roles.told(2, "follower")
-    assert cluster.roles.leader == 1
+    assert cluster.roles.node("leader") == 1
 
 
 def test_a_dead_leader_is_none(cluster: Cluster) -> None:
     cluster.dead.append(1)
-    assert cluster.roles.leader is None
+    assert cluster.roles.node("leader") is None
     assert cluster.roles.node("leader") is None
     assert cluster.roles.node("follower") is None
     cluster.dead.clear()
     cluster.roles.told(1, "follower")
-    assert cluster.roles.leader is None
+    assert cluster.roles.node("leader") is None
 
 
 def test_each_role_is_played_by_those_who_have_it(cluster: Cluster) -> None:
@@ -113,7 +113,7 @@ def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -
         (4, "observer partition_follower"),
     ):
         roles.told(node, role)
-    assert roles.leader == 1
+    assert roles.node("leader") == 1
     assert roles.node("partition_leader") == 0
     assert {roles.node("partition_follower") for _ in range(50)} == {1, 4}
     assert {cluster.hit("partition_follower>partition_leader")[0] for _ in range(50)} == {

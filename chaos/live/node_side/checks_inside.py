@@ -17,7 +17,8 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
-from chaos.live.evidence import BROKEN, LOOKED, Evidence
+from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
+from chaos.onlooker import Onlooker
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.ports.now import Now
@@ -28,18 +29,17 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 MOST_NODES = 10
-"""Their numbers are smaller. Of the quorum's members a node's process sees its own only."""
+"""All node IDs are smaller. A node's process sees only its own member of the quorum."""
 MAX_STORY = 1000
-"""Characters: a line of evidence stays shorter than PIPE_BUF."""
+"""Characters of a breach's story, so that a line of evidence stays shorter than PIPE_BUF."""
 
 
 def _kinds() -> list[type[Check]]:
     return [each for each in check_kinds() if each.needs_one_node]
 
 
-class ChecksInside:
-    """Implements core.hooks.Hooks and changes nothing. It must stand where ``after`` still sees what the node itself
-    wants.
+class ChecksInside(Onlooker):
+    """A hook that must see what the node did before any fault touches it.
 
     ``guarantees`` are those of the scenario. Only their checks run.
     """
@@ -64,19 +64,15 @@ class ChecksInside:
         self._node = node
 
     def trace(self, row: TraceRow) -> None:
-        """Called with each row of the node's trace, before ``after`` of the same event."""
+        """Called with each row of the node's trace, before ``acted`` of the same event."""
         for check in self._checks:
             if row.what in check.rows:
                 check.trace(row)
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
-        return (event,)
-
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:
         node = self._node
         if node is not None and self._checks and node.listening:
             self._look(now.mono_us - self._origin_us, node, event, effects)
-        return effects
 
     def _look(self, at_us: int, node: "Node", event: Event, effects: Sequence[Effect]) -> None:
         for answer in self._model.acted(node, event, effects):

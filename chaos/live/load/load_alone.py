@@ -1,12 +1,8 @@
-"""``crucible fleet``: a scenario's load without its faults, against a local cluster or somebody's broker; on request
-started and stopped by hand, on Locust's web page."""
+"""``crucible fleet``: a scenario's load without its faults, against a local cluster or somebody's broker. On request a
+person starts and stops the load on Locust's web page."""
 
-import json
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,28 +11,31 @@ from typing import Any
 import msgspec
 
 from bench.fleet.shapes import LoadShape
-from bench.fleet.spec import FleetSpec, write_spec
+from bench.fleet.spec import FleetSpec
 from chaos.live import identity
-from chaos.live.cluster import ClusterPlan, Member, started
+from chaos.live.cluster import ClusterPlan, addresses_of, started
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.fleet import Way, spec_of
+from chaos.live.foreign_target import REFERENCE, look
+from chaos.live.load.fleet import FleetProcess, Way, spec_of
 from chaos.live.run_folder import RunFolder
-from chaos.live.target import REFERENCE, look
 from chaos.promises import promised_to_clients
 from reports.manifest import Expectations, Manifest, write_manifest
 from scenarios.model import Scenario
-from scenarios.revisions import revision_of
 
 Progress = Callable[[str], None]
 END_LIMIT_S = 150.0
-"""For last polls, the final read and the end of all workers."""
+"""Limits last polls, the final read and the end of all workers, once a person has ended the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """``seconds`` 0: as long as the scenario's. ``clients`` 0: as many fetchers as the scenario has, else so many, in
-    the proportions of its groups. ``shape``: step, spike or soak; empty: all clients from start to end. ``page``: port
-    of Locust's web page, 0: none, the load runs by itself."""
+    """What a person asked for.
+
+    - ``seconds`` is how long the load lasts. 0 means as long as the scenario's.
+    - ``clients`` is the number of fetchers, in the proportions of the scenario's groups. 0 means the scenario's number.
+    - ``shape`` is step, spike or soak. If it is empty all clients run from start to end.
+    - ``page`` is the port of Locust's web page. 0 means no page: the load runs by itself.
+    """
 
     out: Path
     target: str = REFERENCE
@@ -49,7 +48,8 @@ class LoadPlan:
 
 
 def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) -> RunFolder:
-    """Leaves a run's folder, to be judged from the clients' side. Raises SetupError, after which there is none."""
+    """Runs the load, and returns the run's folder, to be judged from the clients' side. Raises SetupError, after which
+    there is no folder."""
     folder = RunFolder(plan.out)
     folder.make()
     start_us, wall_us = time.monotonic_ns() // 1000, time.time_ns() // 1000
@@ -74,7 +74,7 @@ def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) 
 
 
 def sized(scenario: Scenario, clients: int) -> Scenario:
-    """With so many fetchers, at least one of each group; 0: as they are."""
+    """Returns the scenario with so many fetchers, at least one of each group. 0 leaves it as it is."""
     groups = scenario.load.fetchers
     whole = sum(each.count for each in groups)
     if not clients or not whole:
@@ -87,24 +87,18 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 
 @contextmanager
 def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[Way]:
-    """Where the fleet goes, straight and without proxies: figures never pass through them."""
+    """Yields how the fleet reaches the brokers. No proxy stands between, since figures never pass through them."""
     if plan.target != REFERENCE:
         nodes, versions = look(plan.target)
         yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
         return
-    cluster = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))
-    with started(cluster) as members, ExitStack() as stack:
-        target = [] if scenario.load.mirror is None else stack.enter_context(started(_second_cluster(folder)))
-        yield Way(_where(members), target=_where(target))
-
-
-def _second_cluster(folder: RunFolder) -> ClusterPlan:
-    """That a mirror copies to."""
-    return ClusterPlan(folder.data / "target")
-
-
-def _where(members: Sequence[Member]) -> tuple[str, ...]:
-    return tuple(member.advertised for member in members)
+    with ExitStack() as stack:
+        source = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))
+        way = Way(addresses_of(stack.enter_context(started(source))))
+        if scenario.load.mirror is not None:
+            target = stack.enter_context(started(ClusterPlan(folder.mirror_target)))
+            way = replace(way, target=addresses_of(target))
+        yield way
 
 
 def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start_us: int) -> FleetSpec:
@@ -118,54 +112,24 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
 
 
 def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress) -> None:
-    """Until it is done. Ctrl-C ends the load, not what comes after it. Raises NodeDied, SetupError."""
-    file, log = write_spec(spec, folder.logs / "fleet-spec.json"), folder.logs / "fleet.log"
-    words = [sys.executable, "-m", "bench.fleet", str(file), *(["--web", str(page)] if page else [])]
-    with log.open("ab") as errors:
-        fleet = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
-        )
-    told = ""
+    """Runs the fleet until it is done. Ctrl-C ends only the load. Raises NodeDied, SetupError."""
+
+    def tell(event: dict[str, Any]) -> None:
+        if words := _words(event):
+            progress(words)
+
+    fleet = FleetProcess(spec, folder, ["--web", str(page)] if page else [], tell)
     try:
-        told = _follow(fleet, progress)
+        fleet.wait()
     except KeyboardInterrupt:
         progress("the load ends; final polls and final read")
-        fleet.send_signal(signal.SIGTERM)
-        told = _follow(fleet, progress)
+        fleet.ask_to_end()
+        if not fleet.wait(END_LIMIT_S):
+            raise NodeDied(f"the fleet did not end within {END_LIMIT_S:g} s") from None
     finally:
-        if fleet.poll() is None:
-            fleet.kill()
-        fleet.wait()
-    if fleet.returncode == 2:
-        raise SetupError(f"The fleet could not start: {told}")
-    if fleet.returncode:
-        raise NodeDied(f"the fleet ended with {fleet.returncode}: {told or log}")
-
-
-def _follow(fleet: "subprocess.Popen[bytes]", progress: Progress) -> str:
-    """Its lines, told to a person, until it ends; the last error."""
-    assert fleet.stdout is not None
-    error = ""
-    for line in fleet.stdout:
-        event = _event(line)
-        if event.get("event") == "error":
-            error = str(event.get("message"))
-        words = _words(event)
-        if words:
-            progress(words)
-    try:
-        fleet.wait(END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        error = error or "it did not end"
-    return error
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        fleet.kill()
+        fleet.close()
+    fleet.check()
 
 
 def _words(event: dict[str, Any]) -> str:
@@ -185,25 +149,14 @@ def _words(event: dict[str, Any]) -> str:
 def _manifest(
     scenario: Scenario, plan: LoadPlan, command: str, crash: str, start_wall_us: int, duration_us: int
 ) -> Manifest:
-    commit, dirty = identity.commit()
     return Manifest(
-        scenario=scenario.name,
-        seed=plan.seed,
-        world="live",
-        number=scenario.number or 0,
+        **identity.of_live_run(scenario, plan.out, plan.seed, start_wall_us),
         title=f"The load of: {scenario.title}",
         repeat_command=command,
-        run_id=plan.out.name,
         target=plan.target,
-        revision=revision_of(scenario),
         command=command,
-        commit=commit,
-        dirty=dirty,
-        start_wall_us=start_wall_us,
         duration_us=duration_us,
         crash=crash,
-        versions=identity.versions(),
-        machine=identity.machine(),
         notes=("A load without faults, and without a look into the nodes: judged from the clients' side.",),
         expectations=Expectations(
             max_schedule_slip_ms=0 if plan.page else scenario.max_schedule_slip_ms,
@@ -213,5 +166,5 @@ def _manifest(
 
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
-    """What clients can see. Fetchers that somebody stops by hand need not have read to the end."""
+    """Returns the guarantees that clients can judge. Fetchers that a person stops need not have read to the end."""
     return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))

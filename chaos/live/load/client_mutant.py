@@ -12,17 +12,17 @@ from chaos.mutants.mutant import apply
 from chaos.mutants.registry import by_name
 
 PRELUDE: Final = f"{__name__}:begin"
-"""What FleetSpec.prelude says."""
+"""The value of FleetSpec.prelude."""
 FILE: Final = "client-mutant-reached"
 
 
 def words_for(mutant: str, folder: RunFolder) -> list[str]:
-    """FleetSpec.prelude_words."""
+    """Returns the value of FleetSpec.prelude_words."""
     return [mutant, str(folder.logs / FILE)]
 
 
 def begin(mutant: str, file: str) -> None:
-    """In a process of the fleet. Raises MutantError."""
+    """Applies the mutant in a process of the fleet. Raises MutantError."""
     apply(by_name(mutant), Path(file).touch)
 
 

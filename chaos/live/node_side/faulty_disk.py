@@ -1,31 +1,23 @@
 """Faults of a live node's disk that begin and end at times: syncs that take longer, and no space left."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from chaos.live.evidence import DISK, Evidence
+from chaos.live.node_side.evidence import DISK, Evidence
+from chaos.onlooker import Onlooker
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
+from reference_broker.serve.powers import DriverPowers
 
 
-class Syncs(Protocol):
-    """Of ``serve.powers.DriverPowers``."""
+class DiskFaults(Onlooker):
+    """Carries out the runner's orders, and looks for slow syncs. Each order is answered by one line of evidence when it
+    has first struck."""
 
-    @property
-    def syncs_delayed(self) -> int: ...
-
-    def slow_syncs(self, by_ms: int) -> None: ...
-
-
-class DiskFaults:
-    """Implements core.hooks.Hooks, to see that slow syncs happen. Each order is answered by one line of evidence, when
-    it has first struck."""
-
-    def __init__(self, syncs: Syncs, evidence: Evidence) -> None:
-        self._syncs = syncs
+    def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
+        self._powers = powers
         self._evidence = evidence
         self._full = False
         self._full_told = False
@@ -35,7 +27,7 @@ class DiskFaults:
         self._slow_told = False
 
     def order(self, slow_ms: int | None = None, full: bool | None = None) -> None:
-        """What is None stays as it is. Called from another thread: ``after`` carries it out in the node's own."""
+        """Takes an order in another thread. ``acted`` carries it out in the node's own. What is None stays as it is."""
         if slow_ms is not None:
             self._slow_told = False
             self._slow_ms = slow_ms
@@ -44,21 +36,17 @@ class DiskFaults:
             self._full = full
 
     def watch(self, disk: Disk) -> Disk:
-        """The disk to give to the node."""
+        """Returns the disk to give to the node."""
         return WatchedDisk(disk, self._before_write)
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
-        return (event,)
-
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._slow_now_ms != self._slow_ms:
             self._slow_now_ms = self._slow_ms
-            self._slow_from = self._syncs.syncs_delayed
-            self._syncs.slow_syncs(self._slow_now_ms)
-        if self._slow_ms and not self._slow_told and self._syncs.syncs_delayed > self._slow_from:
+            self._slow_from = self._powers.syncs_delayed
+            self._powers.slow_syncs(self._slow_now_ms)
+        if self._slow_ms and not self._slow_told and self._powers.syncs_delayed > self._slow_from:
             self._slow_told = True
             self._evidence.tell(DISK, ["disk_slowed", f"syncs take {self._slow_ms} ms longer"])
-        return effects
 
     def _before_write(self, path: str, position: int, size: int) -> Strike | None:
         if not self._full:

@@ -1,9 +1,10 @@
-"""What each fetch costs the node that serves it: processor time and bytes, as ``reports.schema.FETCH_COSTS``."""
+"""Measures what each fetch costs the node that serves it: processor time and bytes (``reports.schema.FETCH_COSTS``)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chaos.onlooker import Onlooker
 from reference_broker.apis.records.fetch_waiting import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.core.effects import Effect, Reply
@@ -18,7 +19,8 @@ _FETCH = int(ApiKey.FETCH)
 
 @dataclass(slots=True)
 class _Asked:
-    """One fetch that has no answer yet. ``spent_ns``: processor time so far. ``opens``: it asks for a session."""
+    """One fetch that has no answer yet. ``spent_ns`` is its processor time so far. ``opens`` says whether it asks for a
+    session."""
 
     client_id: str
     revision: str
@@ -51,12 +53,13 @@ class FetchCosts:
         self._decoding = False
         self._decode_ns = 0
         self._waiting_ns = 0
-        """Of the event that is being handled, for fetches that wait."""
+        """The time that was spent for waiting fetches in the event that is being handled."""
         self._measures_waiting = False
         self._asked: dict[int, _Asked] = {}
-        """By connection: a driver gives the next request of one only after its reply."""
+        """The open fetches by connection. A driver gives a connection's next request only after the reply."""
         self._answered: dict[int, tuple[_Asked, Reply]] = {}
-        """The node has answered, the driver has not sent it yet (or never will: a fault took it)."""
+        """Fetches that the node has answered, and whose answers the driver has not sent. It never will if a fault took
+        an answer."""
 
     # What the driver tells.
 
@@ -76,7 +79,7 @@ class FetchCosts:
     # What the hooks see.
 
     def arrives(self, event: Event) -> None:
-        """Before other hooks have seen it."""
+        """An event comes, which other hooks have not seen yet."""
         self._decode_ns = self._lap() if self._decoding else 0
         self._decoding = False
         if self._answered:
@@ -85,7 +88,7 @@ class FetchCosts:
             self._asked.pop(event.connection, None)
 
     def resume(self) -> None:
-        """The node, or the driver, goes on now."""
+        """The node or the driver goes on now, after other hooks."""
         self._since_ns = self._clock_ns()
 
     def handled(self, event: Event, effects: Sequence[Effect]) -> None:
@@ -101,8 +104,8 @@ class FetchCosts:
                     self._answered[effect.connection] = (found, effect)
 
     def waiting(self, connection: int, do: Callable[[], None]) -> None:
-        """Does ``do`` for a fetch that waits, and charges that fetch for it, also for work that this does for
-        another waiting fetch."""
+        """Does ``do`` for a fetch that waits, and charges that fetch for it. The charge includes work that ``do`` does
+        for another waiting fetch."""
         if self._measures_waiting:
             do()
             return
@@ -121,7 +124,7 @@ class FetchCosts:
         return self._clock_ns() - self._since_ns
 
     def _write_unsent(self) -> None:
-        """Answers that were lost on their way, or are late: nobody has told their size."""
+        """Writes the rows of answers that were lost on their way, or are late. Nobody has told their size."""
         unsent, self._answered = self._answered, {}
         for asked, reply in unsent.values():
             if reply.body is not None:
@@ -150,9 +153,8 @@ class FetchCosts:
         )
 
 
-def measure_waiting(costs: FetchCosts) -> Callable[[], None]:
-    """From now on all work for waiting fetches goes through ``costs.waiting``. The result undoes this."""
-    originals = {name: getattr(Fetch, name) for name in ("partition_marked", "respond")}
+def measure_waiting(costs: FetchCosts) -> None:
+    """Lets all work for waiting fetches go through ``costs.waiting`` from now on."""
 
     def measured(original: Callable[..., None]) -> Callable[..., None]:
         def do(fetch: Fetch, *more: object) -> None:
@@ -160,66 +162,46 @@ def measure_waiting(costs: FetchCosts) -> Callable[[], None]:
 
         return do
 
-    def put_back() -> None:
-        for name, original in originals.items():
-            setattr(Fetch, name, original)
-
-    for name, original in originals.items():
-        setattr(Fetch, name, measured(original))
-    return put_back
+    for name in ("partition_marked", "respond"):
+        setattr(Fetch, name, measured(getattr(Fetch, name)))
 
 
 def _asked(request: Request, spent_ns: int) -> _Asked:
+    """Looks at a request. Its revision is ``first`` for the draft, ``none`` if it wants no session, else ``final``."""
     body: Any = request.body
-    revision = revision_of(request.api_version, body)
+    if request.api_version >= FIRST_DRAFT_VERSION:
+        revision, full = "first", bool(body.fetch_type == 0)
+    else:
+        revision = "none" if body.session_id == 0 and body.session_epoch == -1 else "final"
+        full = body.session_epoch in (0, -1)
     named = sum(len(topic.partitions) for topic in body.topics)
-    full = _is_full(revision, body)
     opens = full and body.session_epoch == 0
     return _Asked(request.tag.client_id, revision, full, request.frame_bytes, named, spent_ns, opens)
 
 
-def revision_of(api_version: int, body: Any) -> str:
-    """``first`` for the draft, ``none`` for a fetch that wants no session, else ``final``."""
-    if api_version >= FIRST_DRAFT_VERSION:
-        return "first"
-    return "none" if body.session_id == 0 and body.session_epoch == -1 else "final"
-
-
-def _is_full(revision: str, body: Any) -> bool:
-    return bool(body.fetch_type == 0) if revision == "first" else body.session_epoch in (0, -1)
-
-
 def _content(body: Any) -> tuple[int, int]:
-    """Partitions in an answer, and bytes of record batches in them."""
+    """Returns the number of partitions in an answer, and the bytes of their record batches."""
     partitions = [partition for topic in body.responses for partition in topic.partitions]
     return len(partitions), sum(len(each.records) for each in partitions if each.records)
 
 
-class _Outer:
-    """Implements core.hooks.Hooks and changes nothing."""
-
+class _Outer(Onlooker):
     def __init__(self, costs: FetchCosts) -> None:
         self._costs = costs
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+    def arrives(self, now: Now, event: Event) -> None:  # noqa: ARG002
         self._costs.arrives(event)
-        return (event,)
 
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self._costs.handled(event, effects)
-        return effects
 
 
-class _Inner:
-    """Implements core.hooks.Hooks and changes nothing."""
-
+class _Inner(Onlooker):
     def __init__(self, costs: FetchCosts) -> None:
         self._costs = costs
 
-    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+    def arrives(self, now: Now, event: Event) -> None:  # noqa: ARG002
         self._costs.resume()
-        return (event,)
 
-    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self._costs.resume()
-        return effects

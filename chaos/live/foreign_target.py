@@ -1,33 +1,23 @@
 """A broker that is not ours: where its nodes are, what it speaks, and a proxy on the way to each node.
 
-Its nodes advertise their own addresses, not our proxies'. So the fleet, whose clients are ours, gets a dial map:
-whatever address a node advertises, the clients connect to the proxy in front of it.
+Its nodes advertise their own addresses and not those of our proxies. The fleet's clients are ours, so they get a dial
+map: whatever address a node advertises, they connect to the proxy in front of that node.
 """
-
-from dataclasses import dataclass
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import UnreachableError, negotiate, nodes_of
 from bench.fleet.spec import SpecError, address_of
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
+from chaos.live.load.fleet import Way
 from reference_broker.blocking.transport import TransportError
 
 REFERENCE = "reference"
 PATIENCE_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """``nodes``: HOST:PORT as advertised, by node ID; ``dial``: from those to the proxies."""
-
-    nodes: tuple[str, ...]
-    versions: dict[str, int]
-    dial: dict[str, str]
-
-
 def parse_target(text: str) -> Address:
-    """Raises SetupError."""
+    """Returns the address that was asked for. Raises SetupError if it is none."""
     try:
         address = address_of(text)
     except SpecError:
@@ -38,7 +28,8 @@ def parse_target(text: str) -> Address:
 
 
 def look(text: str) -> tuple[list[str], dict[str, int]]:
-    """Nodes as advertised, and API versions. Raises SetupError if nobody answers there."""
+    """Returns the nodes as advertised, in the order of their IDs, and API versions. Raises SetupError if nobody answers
+    there."""
     address = parse_target(text)
     try:
         versions = negotiate([address], PATIENCE_S)
@@ -48,11 +39,11 @@ def look(text: str) -> tuple[list[str], dict[str, int]]:
     return [_shown(each) for each in nodes], versions
 
 
-def behind_proxies(text: str, links: Links) -> Target:
-    """Raises SetupError."""
+def behind_proxies(text: str, links: Links, topic_prefix: str) -> Way:
+    """Puts a proxy before each node, and returns the way there. Raises SetupError."""
     nodes, versions = look(text)
     dial = {told: links.add("client", number, told).listen for number, told in enumerate(nodes)}
-    return Target(tuple(nodes), versions, dial)
+    return Way(tuple(nodes), topic_prefix, versions, dial)
 
 
 def _shown(address: Address) -> str:

@@ -1,0 +1,28 @@
+"""What a node's process tells its runner through an inherited pipe. Each line is a JSON object with one of these
+keys."""
+
+import json
+import os
+
+FAULT = "fault"
+"""A fault has struck: its row of the faults table."""
+MUTANT_REACHED = "mutant_reached"
+"""A mutant's replacement was called for the first time: the mutant's name."""
+ROLE = "role"
+"""The node has a new role (``chaos.roles.role_of``)."""
+DISK = "disk"
+"""A fault of the disk has struck: [kind, what it struck]."""
+BROKEN = "broken"
+"""A check inside the node saw a guarantee broken: [guarantee, at_us, story]."""
+LOOKED = "looked"
+"""The checks inside the node have looked at so many answers to fetches: [incarnation, number]."""
+
+
+class Evidence:
+    """Writes whole lines to the pipe. A line is shorter than PIPE_BUF, so it goes out whole or not at all."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def tell(self, key: str, value: object) -> None:
+        os.write(self._descriptor, json.dumps({key: value}).encode() + b"\n")

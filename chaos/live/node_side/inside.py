@@ -1,0 +1,144 @@
+"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaos.claims import FileClaims
+from chaos.interceptor import Interceptor
+from chaos.live.node_side.checks_inside import ChecksInside
+from chaos.live.node_side.evidence import FAULT, ROLE, Evidence
+from chaos.live.node_side.faulty_disk import DiskFaults
+from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.trace_spool import TraceSpool, costs_beside
+from chaos.metadata_digest import ROW, Published, Watch
+from chaos.onlooker import Onlooker
+from chaos.presets import presets_for
+from chaos.roles import role_of, topic_of_roles
+from chaos.rules import rules_for
+from chaos.seeds import random_for
+from chaos.trace import TraceRecorder
+from reference_broker.core.effects import Effect, Note
+from reference_broker.core.events import Event
+from reference_broker.core.hooks import Hooks
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
+from reference_broker.serve.powers import DriverPowers
+from reference_broker.serve.server import Attached
+from reports.rows import FaultRow, TraceRow
+from scenarios.model import Scenario
+
+if TYPE_CHECKING:
+    from chaos.live.node_side.node_process import NodeSpec
+    from reference_broker.core.node import Node
+
+
+class Inside:
+    """What runs inside one node. ``attach`` is called before the node is built, ``built`` after that, and ``order``
+    while it runs."""
+
+    def __init__(self, spec: "NodeSpec", scenario: Scenario, evidence: Evidence) -> None:
+        self._spec = spec
+        self._scenario = scenario
+        self._evidence = evidence
+        self._presets = presets_for(scenario.state)
+        self._topic = topic_of_roles(scenario)
+        self._checks = ChecksInside(spec.incarnation, spec.origin_us, scenario.guarantees, evidence)
+        self._spool = TraceSpool(spec.spool)
+        self._recorder = TraceRecorder(spec.node_id, spec.incarnation, self._record, spec.origin_us)
+        costs = TraceSpool(costs_beside(spec.spool))
+        self._costs = FetchCosts(spec.node_id, lambda row: costs.add(row.values()), spec.now_us, time.thread_time_ns)
+        measure_waiting(self._costs)
+        self._node: Node | None = None
+        self._hooks: list[Hooks] = []
+        self._interceptor: Interceptor | None = None
+        self._disk_faults: DiskFaults | None = None
+
+    def attach(self, powers: DriverPowers, disk: Disk) -> Attached:
+        spec, cluster = self._spec, self._scenario.cluster
+        self._interceptor = Interceptor(
+            spec.node_id,
+            rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules")),
+            ReportingPowers(powers, self._evidence),
+            random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
+            spec.origin_us,
+            FileClaims(Path(spec.claims)),
+            self.role,
+        )
+        self._interceptor.load_from(spec.load_from_us)
+        self._disk_faults = DiskFaults(powers, self._evidence)
+        disk = self._interceptor.watch(disk)
+        if any(fault.kind == "disk_full" for fault in self._scenario.faults):
+            disk = self._disk_faults.watch(disk)
+        watching = (self._recorder, self._checks, self._interceptor, self._disk_faults)
+        roles = (RoleTeller(self.role, self._evidence),) if cluster.total > 1 else ()
+        self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)
+        return Attached(self._hooks, disk, [self._recorder], self._costs)
+
+    def built(self, node: "Node") -> None:
+        self._node = node
+        self._checks.built(node)
+        for preset in self._presets:
+            preset.built(node)
+            row = preset.evidence(self._spec.node_id, self._spec.now_us())
+            self._evidence.tell(FAULT, list(row.values()))
+        self._hooks.insert(len(self._hooks) - 1, Watch(node, self._published))
+
+    def role(self) -> str:
+        """Returns what the node is now: leader, follower or observer, and its part in the hot topic if a fault asks for
+        it."""
+        return role_of(self._node, self._spec.is_voter, self._topic)
+
+    def order(self, order: dict[str, object]) -> None:
+        """Takes an order of the runner, in a thread of its own. Each order sets attributes only, so no lock is
+        needed."""
+        assert self._interceptor is not None
+        assert self._disk_faults is not None
+        load_from_us, disk = order.get("load_from_us"), order.get("disk")
+        if isinstance(load_from_us, int):
+            self._interceptor.load_from(load_from_us)
+        if order.get("disarm"):
+            self._interceptor.disarm()
+        if isinstance(disk, dict):
+            self._disk_faults.order(**disk)
+
+    def _record(self, row: TraceRow) -> None:
+        self._spool.add(row.values())
+        self._checks.trace(row)
+
+    def _published(self, image: Published) -> None:
+        now = Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000)
+        self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
+
+
+class RoleTeller(Onlooker):
+    """Tells the runner of each change of this node's role."""
+
+    def __init__(self, role: Callable[[], str], evidence: Evidence) -> None:
+        self._role = role
+        self._evidence = evidence
+        self._told = ""
+
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        role = self._role()
+        if role != self._told:
+            self._told = role
+            self._evidence.tell(ROLE, role)
+
+
+class ReportingPowers:
+    """Implements chaos.powers.Powers: the driver's own, with the report going to the pipe."""
+
+    def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self.kill = powers.kill
+        self.power_off = powers.power_off
+        self.pause = powers.pause
+        self.step_clock = powers.step_clock
+        self.discard_connection = powers.discard_connection
+        self.deliver_later = powers.deliver_later
+        self.reply_later = powers.reply_later
+
+    def report(self, row: FaultRow) -> None:
+        self._evidence.tell(FAULT, list(row.values()))
