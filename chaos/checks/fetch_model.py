@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from chaos.checks.check import Check
+from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.replication.partitions import Partition
@@ -76,9 +76,9 @@ class FetchModel:
         """Takes in what a node did, and yields the answers to clients' fetches in it."""
         node_id = node.broker.node_id
         if event is None:
-            self.sessions = {key: held for key, held in self.sessions.items() if key[0] != node_id}
-            self._numbers = {key: each for key, each in self._numbers.items() if key[0] != node_id}
-            self._asked = {key: each for key, each in self._asked.items() if key[0] != node_id}
+            self.sessions = without_node(self.sessions, node_id)
+            self._numbers = without_node(self._numbers, node_id)
+            self._asked = without_node(self._asked, node_id)
         elif type(event) is Request and event.api_key == FETCH and event.tag.role == "client":
             body = event.body
             assert isinstance(body, FetchRequest)
@@ -130,10 +130,3 @@ class FetchModel:
 def _named(version: int, topic: str, topic_id: bytes, index: int) -> Named:
     """Names the partition as its version does. A message that did not go through the codec may hold both names."""
     return (topic_id if FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION else topic, index)
-
-
-class FetchCheck(Check):
-    """Base of checks of single answers. ``chaos.checks.watching`` keeps the model and hands out the answers."""
-
-    def answered(self, at_us: int, answer: Answer) -> None:
-        """Called with each answer to a client's fetch that has no top-level error."""

@@ -1,15 +1,16 @@
 """quorum-converges: after all faults are healed every node reaches the same high watermark and the same metadata."""
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView
+from chaos.checks.quorum_view import Member
+from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import digest_of
 
 
 class QuorumConverges(QuorumCheck):
     guarantee = "quorum-converges"
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self.expected = True
         """False: the run ended otherwise than by playing all its phases."""
 

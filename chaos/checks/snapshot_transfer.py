@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
 MOST_TIMES = 3
@@ -50,8 +51,8 @@ class SnapshotTransfer(Check):
     guarantee = "snapshot-transfer-bounded"
     rows: ClassVar[tuple[str, ...]] = ("download_started", "download_chunk", "download_finished", "download_discarded")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._nodes: dict[int, _Catching] = {}
         self._chunk = 0
 

@@ -135,10 +135,6 @@ class SimDisk:
         self.used_bytes -= lost
         return lost
 
-    def durable_size(self, path: str) -> int:
-        """Returns the number of bytes that survive a power loss for certain."""
-        return self._file(path).durable
-
     def _file(self, path: str) -> _File:
         try:
             return self._files[path]

@@ -53,8 +53,9 @@ class RollingBounce:
         if machine.alive and machine.incarnation == incarnation:
             self._agenda.after(LOOK_AGAIN_US, self._ended, number, incarnation)
             return
-        self._agenda.after(int(max(self._fault.restart_after_s, 0.0) * 1_000_000), machine.start)
-        self._agenda.after(int(max(self._fault.restart_after_s, 0.0) * 1_000_000), self._back, number)
+        away_us = int(max(self._fault.restart_after_s, 0.0) * 1_000_000)
+        self._agenda.after(away_us, machine.start)
+        self._agenda.after(away_us, self._back, number)
 
     def _back(self, number: int) -> None:
         if not self._machines[number].ready:

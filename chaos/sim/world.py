@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.fleet.behaviours.protocol import Behaviour
-from bench.fleet.fleet import Fleet
+from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
@@ -20,8 +20,7 @@ from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
 from chaos.sim.cluster import Cluster, config_of
-from chaos.sim.fleet import fleet_of, idle_writer
-from chaos.sim.machine import START_WALL_MS
+from chaos.sim.fleet import idle_writer, spec_of
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
@@ -76,13 +75,14 @@ class World:
         self.load_from_us = 0
         self.load_until_us = 0
         self.agenda = Agenda()
-        config = config_of(scenario)
+        config = config_of(scenario, {})
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
         self.replicas = _replica_view(scenario, view.trouble, self._touched)
-        self.checks = all_checks(Surroundings(_settings(scenario, config), view, self.replicas))
+        around = Surroundings(_settings(scenario, config), view, self.replicas)
+        self.checks = all_checks(around)
         self._settle_us = _settle_us(scenario.load)
-        self._watching = Watching(self.checks, view, self.replicas)
+        self._watching = Watching(self.checks, around)
         keep = self.trace.append if keep_trace else None
         self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share)
         self.network = self.cluster.network
@@ -102,8 +102,8 @@ class World:
     def _play(self) -> None:
         bootstrap = [self.network.address(machine.node_id) for machine in self.cluster.machines]
         second = [self.network.address(each.node_id) for each in (self.cluster.target,) if each is not None]
-        fleet = fleet_of(self.scenario, self.seed, bootstrap, second)
-        appender = idle_writer(self.scenario, self.seed, bootstrap, second)
+        spec = spec_of(self.scenario, self.seed, bootstrap, second)
+        fleet, appender = make_fleet(spec), idle_writer(spec, self.seed)
         self.cluster.start()
         self._until(BOOT_US, lambda: self.cluster.ready)
         self._set_states()
@@ -153,21 +153,14 @@ class World:
                 self._groups_settle(healed_us)
 
     def _replicas_converge(self) -> None:
-        end_us = self.agenda.now_us + CONVERGE_US
-        while not self._replicated.reached():
-            for _ in range(LOOK_EVERY):
-                if not self.agenda.step(end_us):
-                    self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
-                    return
+        if not self._reaches(self.agenda.now_us + CONVERGE_US, self._replicated.reached):
+            self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
 
     def _groups_settle(self, healed_us: int) -> None:
         """Keeps members until each partition has an owner, for as long as the timeouts of their groups allow."""
         end_us = max(healed_us + self._settle_us, self.agenda.now_us)
-        while not self._assigned.reached():
-            for _ in range(LOOK_EVERY):
-                if not self.agenda.step(end_us):
-                    self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
-                    return
+        if not self._reaches(end_us, self._assigned.reached):
+            self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
 
     def _converge(self) -> None:
         self.stage = "converge"
@@ -196,18 +189,21 @@ class World:
         self._until(limit_us, lambda: all(client.finished for client in clients))
 
     def _until(self, limit_us: int, done: Callable[[], bool]) -> None:
-        end_us, step = self.agenda.now_us + limit_us, self.agenda.step
+        if not self._reaches(self.agenda.now_us + limit_us, done):
+            raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
+
+    def _reaches(self, end_us: int, done: Callable[[], bool]) -> bool:
+        """Goes on until it is done, or until the time is over. Returns whether it is done."""
         while not done():
             for _ in range(LOOK_EVERY):
-                if not step(end_us):
-                    if done():
-                        return
-                    raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
+                if not self.agenda.step(end_us):
+                    return done()
+        return True
 
     def _client(self, behaviour: Behaviour) -> Client:
-        return Client(behaviour, self.agenda, self.network, START_WALL_MS, self._record)
+        return Client(behaviour, self.agenda, self.network, self._record)
 
-    def _record(self, client: Client, rows: Iterable[HistoryRow]) -> None:  # noqa: ARG002
+    def _record(self, rows: Iterable[HistoryRow]) -> None:
         kept = tuple(rows)
         self.history.add(kept)
         self._assigned.recorded(kept)

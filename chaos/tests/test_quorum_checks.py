@@ -83,9 +83,9 @@ class Quorum:
         around = Surroundings(
             Settings(session_slots=1, settled_us=6 * SECOND_US), self.view, ReplicaView(self.trouble, expected=False)
         )
-        self.checks = [each.made(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
+        self.checks = [each(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
         quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
-        self.watching = Watching(quiet, self.view)
+        self.watching = Watching(quiet, around)
         self.nodes = [Replica(number) for number in range(4)]
         self.now_us = 0
 
