@@ -103,8 +103,11 @@ class Check:
     def ended(self, at_us: int, node_id: int, story: str) -> None:
         """Called when a node ended itself, though no fault had struck its disk."""
 
+    def quiet(self, at_us: int) -> None:
+        """Called when the run is over: all faults are healed, and the nodes had their time."""
+
     def end(self, history: "History") -> None:
-        """Called at the end, when all is quiet and recorded."""
+        """Called after ``quiet``, when all is recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
         if len(self.violations) < MAX_VIOLATIONS:

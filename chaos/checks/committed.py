@@ -29,8 +29,8 @@ REFUSED = (
     "not_sent",
     "refused",
 )
-"""Errors of a commit that wrote nothing. Of others (the coordinator's place was lost, its time was over) a part may
-have been written, and be replicated later."""
+"""Errors of a commit that wrote nothing. After any other error (a timeout, say) the commit may have been written, or be
+replicated later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Models what each fetch asked for and what each session holds, from requests and answers alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Reply
@@ -97,17 +97,13 @@ class FetchModel:
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
         incremental = body.fetch_type == 1 if version == FIRST_REVISION else body.session_epoch > 0
         named = {
-            _named(version, topic.topic, topic.topic_id, each.partition): Wish(
-                each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch
-            )
-            for topic in body.topics
-            for each in topic.partitions
+            key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
+            for key, each in _partitions(version, body.topics)
         }
         held = self.sessions.get((node_id, body.session_id), {}) if incremental else {}
         wishes = {**held, **named}
-        for topic in body.forgotten:
-            for index in topic.partitions:
-                wishes.pop(_named(version, topic.topic, topic.topic_id, index), None)
+        for key, _ in _partitions(version, body.forgotten):
+            wishes.pop(key, None)
         return Asked(wishes, body.session_id, body.session_epoch, incremental)
 
     def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:
@@ -119,14 +115,17 @@ class FetchModel:
             self.sessions[key] = asked.wishes
         if asked.session_id not in (0, body.session_id):
             self.sessions.pop((node.broker.node_id, asked.session_id), None)
-        data = {
-            _named(version, topic.topic, topic.topic_id, each.partition): each
-            for topic in body.responses
-            for each in topic.partitions
-        }
+        data = dict(_partitions(version, body.responses))
         return Answer(node, reply.tag.client_id, body.session_id, asked, repeated, data)
 
 
-def _named(version: int, topic: str, topic_id: bytes, index: int) -> Named:
-    """Names the partition as its version does. A message that did not go through the codec may hold both names."""
-    return (topic_id if FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION else topic, index)
+def _partitions(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, Any]]:
+    """Yields what the topics of a message hold, by the name of the partition in that version.
+
+    A message that did not go through the codec may hold both of a topic's names.
+    """
+    by_id = FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION
+    for topic in topics:
+        for each in topic.partitions:
+            index = each if isinstance(each, int) else each.partition
+            yield (topic.topic_id if by_id else topic.topic, index), each

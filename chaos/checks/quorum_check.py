@@ -31,6 +31,3 @@ class QuorumCheck(Check):
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
         """Called when this member is the first in the run to know that these batches are committed. Each comes with its
         bytes."""
-
-    def quiet(self, at_us: int) -> None:
-        """Called when the run is over: all faults are healed, and the nodes had their time."""

@@ -31,15 +31,14 @@ class QuorumConverges(QuorumCheck):
 
     def reached(self) -> bool:
         """Returns whether all nodes agree. It is cheap enough to ask after every event of the run's end."""
-        first: tuple[int, int, int] | None = None
+        first = self.view.nodes[0].seen
         for member in self.view.nodes:
             seen = member.seen
             if member.replica is None or seen.leader_id < 0 or seen.high_watermark != seen.end_offset:
                 return False
-            state = (seen.epoch, seen.high_watermark, member.replica.loader.last_offset)
-            if first is None:
-                first = state
-            if state != first or state[2] + 1 != state[1]:
+            if (seen.epoch, seen.high_watermark) != (first.epoch, first.high_watermark):
+                return False
+            if member.replica.loader.last_offset + 1 != seen.high_watermark:
                 return False
         return True
 

@@ -108,10 +108,6 @@ class QuorumView:
         if after.high_watermark > self.committed_end:
             self._commit(at_us, member, after.high_watermark)
 
-    def end(self, at_us: int) -> None:
-        for check in self.checks:
-            check.quiet(at_us)
-
     # The log
 
     def _follow_log(self, at_us: int, member: Member, before: Seen, after: Seen, thorough: bool) -> None:

@@ -23,6 +23,3 @@ class ReplicaCheck(Check):
 
     def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
         """Called when a node has published a state of the partition that is newer than all seen before."""
-
-    def quiet(self, at_us: int) -> None:
-        """Called when the run is over: all faults are healed, and the nodes had their time."""

@@ -138,31 +138,27 @@ class ReplicaView:
 
     # What the metadata says
 
-    def image(self, at_us: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """Takes in what a node published. A ``delta`` of None means its first image."""
+    def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
+        """Takes in what a node published. It is about to act upon that, or has done so in this event.
+
+        A ``delta`` of None means its first image.
+        """
         if delta is None:
             for topic in image.topics.values():
                 for index, state in enumerate(topic.partitions):
                     self._state(at_us, topic.name, (topic.topic_id, index), state)
             return
-        for change in delta.topics:
-            after = change.after
-            if after is None:
-                if change.before is not None:
-                    self._deleted[change.before.topic_id] = None
-                    for index in range(len(change.before.partitions)):
-                        self.partitions.pop((change.before.topic_id, index), None)
-                continue
-            for index in change.partitions:
-                self._state(at_us, after.name, (after.topic_id, index), after.partitions[index])
-
-    def published(self, node_id: int, delta: MetadataDelta) -> None:
-        """Notes that this node is about to act upon the delta, or has done so in this event."""
         pending = self._published.setdefault(node_id, {})
         for change in delta.topics:
-            topic = change.after or change.before
-            if topic is not None:
-                pending.update(((topic.topic_id, index), None) for index in change.partitions)
+            if change.after is not None:
+                keys = [(change.after.topic_id, index) for index in change.partitions]
+                pending.update(dict.fromkeys(keys))
+                for key in keys:
+                    self._state(at_us, change.after.name, key, change.after.partitions[key[1]])
+            elif change.before is not None:
+                self._deleted[change.before.topic_id] = None
+                for index in range(len(change.before.partitions)):
+                    self.partitions.pop((change.before.topic_id, index), None)
 
     def _state(self, at_us: int, topic: str, key: PartitionKey, state: PartitionImage) -> None:
         if len(state.replicas) < 2 or key[0] in self._deleted:
@@ -278,10 +274,6 @@ class ReplicaView:
             if partition.compacted is not None:
                 partition.compacted.commit(data, at_us)
         partition.committed_end = now.high_watermark
-
-    def end(self, at_us: int) -> None:
-        for check in self.checks:
-            check.quiet(at_us)
 
 
 def _is_settled(node: "Node") -> bool:

@@ -82,8 +82,8 @@ class Watching:
             check.ended(at_us, node_id, story)
 
     def end(self, at_us: int, history: History) -> None:
-        self.view.end(at_us)
-        self.replicas.end(at_us)
+        for check in self._checks:
+            check.quiet(at_us)
         history = history.without(self.replicas.excused)
         for check in self._checks:
             check.end(history)

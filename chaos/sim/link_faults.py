@@ -13,7 +13,7 @@ SLICE_US = (200, 3000)
 """A sliced frame arrives whole only with its last slice."""
 TYPICAL_FRAME_BYTES = 1000
 CUTS_ALL = ("node_isolated", "node_cut_from_controller")
-"""Of the links that they strike, both directions, whatever else is told."""
+"""These faults cut both directions of their links, whatever ``direction`` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Does the faults of a scenario that begin at a time, and keeps the evidence of all faults."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.trouble import FOR_EVER_US, Trouble
@@ -14,7 +14,7 @@ from chaos.sim.feature_switch import FeatureSwitch
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
-from chaos.sim.rolling import RollingBounce
+from chaos.sim.rolling import rolling_bounce
 from chaos.sim.targets import Targets
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
@@ -153,9 +153,13 @@ class Nemesis:
     # What takes its own time
 
     def _bounce(self, fault: Fault, hit: int) -> None:  # noqa: ARG002
-        bounce = RollingBounce(fault, self._agenda, self._network.machines, self._reconfigure, self._bounced)
-        self._heals.append(bounce.stop)
-        bounce.begin()
+        machines = self._network.machines
+        self._go_on(rolling_bounce(fault, machines, self._reconfigure, self._bounced, lambda: self._until_us < 0))
+
+    def _go_on(self, steps: Iterator[int]) -> None:
+        wait_us = next(steps, None)
+        if wait_us is not None:
+            self._agenda.after(wait_us, self._go_on, steps)
 
     def _bounced(self, fault: Fault, machine: Machine, number: int) -> None:
         now_us, down_us = self._agenda.now_us, int(fault.restart_after_s * 1_000_000)

@@ -4,7 +4,7 @@ A seeded share of the messages goes through the codec both ways and must come ou
 away from the wire's format, while most messages cost no coding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from bench.fleet.behaviours.protocol import Address
@@ -185,7 +185,7 @@ class Network:
         The kernel resets what the process had open. Without power (``silent``) nobody is told. Then peers run into
         timeouts, until the machine is back and resets connections that it does not know.
         """
-        inward = self._where(lambda each: each.node is machine)
+        inward = [each for each in self._connections.values() if each.node is machine]
         channels = [key for key in self._channels if key[0] == machine.node_id]
         outward = [channel.abandoned() for channel in map(self._channels.pop, channels)]
         if not silent:
@@ -217,8 +217,5 @@ class Network:
             connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))
 
     def reset_all(self, link: Link) -> None:
-        for connection in self._where(lambda each: each.link is link):
+        for connection in [each for each in self._connections.values() if each.link is link]:
             self.reset(connection)
-
-    def _where(self, wanted: Callable[[Connection], bool]) -> list[Connection]:
-        return [each for each in self._connections.values() if wanted(each)]

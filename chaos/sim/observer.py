@@ -50,7 +50,7 @@ class Observer:
             self._attached = self.digest.attach()
             if self._attached and self._watching.replicas.expected:
                 loader = self._node.broker.replica.loader
-                self._watching.replicas.image(now.mono_us, None, loader.image)
+                self._watching.replicas.image(now.mono_us, self._node_id, None, loader.image)
                 loader.subscribe(self._image)
         self._watching.acted(now.mono_us, self._node, event, effects)
         if type(event) is Request and self._is_wanted("request", event.tag):
@@ -73,8 +73,7 @@ class Observer:
         self._watching.trace(row)
 
     def _image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self._watching.replicas.image(self._agenda.now_us, delta, image)
-        self._watching.replicas.published(self._node_id, delta)
+        self._watching.replicas.image(self._agenda.now_us, self._node_id, delta, image)
 
     def _published(self, published: Published) -> None:
         fields = published.fields()

@@ -1,12 +1,13 @@
 """A whole run in one process and in virtual time: nodes, clients, links, disks and clocks from one seed."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
-from chaos.checks.check import History
+from chaos.checks.check import Check, History
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -45,6 +46,9 @@ LOOK_EVERY = 8
 """Acts between two looks at whether a phase is over."""
 
 
+C = TypeVar("C", bound=Check)
+
+
 class RunStuckError(Exception):
     """A phase of the run did not end in its (virtual) time. The message says which."""
 
@@ -78,8 +82,9 @@ class World:
         config = config_of(scenario, {})
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
-        self.replicas = _replica_view(scenario, view.trouble, self._touched)
-        around = Surroundings(_settings(scenario, config), view, self.replicas)
+        hot = scenario.load.hot
+        replicas = ReplicaView(view.trouble, hot.min_insync, _is_flushed(scenario), hot.replicas > 1, self._touched)
+        around = Surroundings(_settings(scenario, config), view, replicas)
         self.checks = all_checks(around)
         self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, around)
@@ -87,10 +92,10 @@ class World:
         self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share)
         self.network = self.cluster.network
         self.cluster.nemesis.clients = self._client
-        (self._converges,) = (each for each in self.checks if isinstance(each, QuorumConverges))
+        self._converges = _only(QuorumConverges, self.checks)
         self._converges.expected = False
-        (self._assigned,) = (each for each in self.checks if isinstance(each, AllAssigned))
-        (self._replicated,) = (each for each in self.checks if isinstance(each, ReplicasConverge))
+        self._assigned = _only(AllAssigned, self.checks)
+        self._replicated = _only(ReplicasConverge, self.checks)
 
     # The run
 
@@ -216,6 +221,11 @@ class World:
                 self.cluster.nemesis.report(preset.evidence(machine.node_id, self.agenda.now_us))
 
 
+def _only(kind: type[C], checks: Sequence[Check]) -> C:
+    (found,) = (each for each in checks if isinstance(each, kind))
+    return found
+
+
 def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
     return Settings(
         session_slots=config.max_incremental_fetch_session_cache_slots,
@@ -248,11 +258,6 @@ def _settle_us(load: Load) -> int:
     slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in load.groups), default=0)
     mirrors = 0 if load.mirror is None else load.mirror.session_timeout_ms + 2 * MIRROR_REBALANCE_MS
     return (ELECTION_MS + max(slowest, mirrors)) * 1000
-
-
-def _replica_view(scenario: Scenario, trouble: Trouble, touched: TouchedLogs) -> ReplicaView:
-    topic = scenario.load.hot
-    return ReplicaView(trouble, topic.min_insync, _is_flushed(scenario), topic.replicas > 1, touched)
 
 
 def _promises_writes(scenario: Scenario) -> bool:

@@ -95,6 +95,10 @@ class Quorum:
         self.view.nodes[number].replica = None  # The fake makes its values anew each time.
         self.view.look(self.now_us, node.incarnation, node.node, thorough)
 
+    def end(self) -> None:
+        for each in self.checks:
+            each.quiet(self.now_us)
+
     def note(self, number: int, what: str, **fields: int) -> None:
         self.watching.note(self.now_us, number, Note(what, tuple(fields.items())))
 
@@ -139,7 +143,7 @@ def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:
     quorum.commit(5)
     for number in range(4):
         quorum.look(number, thorough=True)
-    quorum.watching.view.end(quorum.now_us)
+    quorum.end()
     assert quorum.broken() == []
 
 
@@ -294,14 +298,14 @@ def test_a_bootstrap_that_nobody_learns_of(quorum: Quorum) -> None:
     for number in range(4):
         quorum.nodes[number].image = EMPTY_IMAGE
         quorum.look(number)
-    quorum.watching.view.end(quorum.now_us)
+    quorum.end()
     assert quorum.broken() == ["bootstrapped"]
 
 
 def test_nodes_that_do_not_agree_at_the_end(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1))
     quorum.commit(4, 0, 1)
-    quorum.view.end(quorum.now_us)
+    quorum.end()
     assert quorum.broken() == ["quorum-converges"]
 
 

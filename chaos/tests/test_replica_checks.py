@@ -75,7 +75,7 @@ class Cluster:
         self.epochs = [0, -1, -1]
         self.now_us = 100 * SECOND_US
         self.state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
-        self.view.image(self.now_us, None, self.image())
+        self.view.image(self.now_us, 0, None, self.image())
 
     def image(self) -> MetadataImage:
         return MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (self.state,))})
@@ -86,7 +86,7 @@ class Cluster:
         self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **fields)
         after = self.image()
         delta: Any = SimpleNamespace(topics=[TopicChange(before, after.topics["t"], (0,))])
-        self.view.image(self.now_us, delta, after)
+        self.view.image(self.now_us, 0, delta, after)
 
     def node(self, number: int) -> Any:
         led = SimpleNamespace(leader_epoch=self.epochs[number], log=self.logs[number])
@@ -130,7 +130,8 @@ class Cluster:
         self.epochs = [epoch if each == number else -1 for each in range(3)]
 
     def broken(self) -> list[str]:
-        self.view.end(self.now_us)
+        for each in self.checks:
+            each.quiet(self.now_us)
         return [check.guarantee for check in self.checks if check.violations]
 
 
@@ -328,8 +329,8 @@ def test_a_power_loss_that_another_replica_survives_excuses_nothing(cluster: Clu
 def test_a_node_that_starts_tells_old_news_of_a_deleted_topic(cluster: Cluster) -> None:
     old, before = cluster.image(), cluster.state
     gone: Any = SimpleNamespace(topics=[TopicChange(old.topics["t"], None, ())])
-    cluster.view.image(cluster.now_us, gone, MetadataImage())
-    cluster.view.image(cluster.now_us, None, old)
+    cluster.view.image(cluster.now_us, 0, gone, MetadataImage())
+    cluster.view.image(cluster.now_us, 0, None, old)
     cluster.change(isr=(0, 1))
     assert before.isr == (0, 1, 2)
     assert not cluster.view.partitions
