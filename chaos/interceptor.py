@@ -20,7 +20,8 @@ from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
-from scenarios.model import PLACES, Match
+from scenarios.model import Match
+from scenarios.vocabulary import PLACES
 
 FIRST_PHANTOM = -2
 """Phantom connections count down from here. Drivers number theirs upward from 0 or 1, and -1 means none."""

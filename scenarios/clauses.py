@@ -35,7 +35,7 @@ class Clause:
 
 
 def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
-    """Every clause of ``reference_broker/clauses.toml`` in its order."""
+    """Returns every clause of ``reference_broker/clauses.toml`` in its order."""
     code, tests, used = _naming_code(root), marked_tests(root), _used_by_scenarios(root)
     return tuple(
         Clause(each, text, tuple(code.get(each, ())), tuple(tests.get(each, ())), tuple(used.get(each, ())))
@@ -86,24 +86,14 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each marked test (class or function) with the IDs that its marks name."""
+    """Yields each marked test (class or function) with the IDs that its marks name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            ids = tuple(each for decorator in node.decorator_list for each in _ids(decorator))
-            if ids:
-                yield node.name, ids
-        elif isinstance(node, ast.Assign) and any(_is_pytestmark(target) for target in node.targets):
-            ids = tuple(each for call in ast.walk(node.value) for each in _ids(call))
-            if ids:
-                yield "(whole file)", ids
-
-
-def _is_pytestmark(target: ast.expr) -> bool:
-    return isinstance(target, ast.Name) and target.id == "pytestmark"
+            yield node.name, tuple(each for decorator in node.decorator_list for each in _ids(decorator))
 
 
 def _ids(node: ast.AST) -> tuple[str, ...]:
-    """The arguments if the node is ``pytest.mark.clause(...)``, else nothing."""
+    """Returns the arguments if the node is ``pytest.mark.clause(...)``, else nothing."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clause"):
         return ()
     return tuple(str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))

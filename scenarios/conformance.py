@@ -4,7 +4,6 @@ The list is made from the sources each time. Only ``reference_broker/conformance
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +36,8 @@ class Behaviour:
 
 
 def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
-    """Every behaviour of the table, in its order."""
-    return _behaviours(root, marked_tests(root))
-
-
-def behaviour_ids(root: Path = ROOT) -> tuple[str, ...]:
-    """The IDs that tests may name, found without reading the tests."""
-    return tuple(one.id for one in _behaviours(root, {}))
-
-
-def _behaviours(root: Path, tests: Mapping[str, Sequence[str]]) -> tuple[Behaviour, ...]:
+    """Returns every behaviour of the table, in its order."""
+    tests = marked_tests(root)
     found = []
     for suite, section in _table(root).items():
         path, unlike = str(section["path"]), section.get("unlike", {})

@@ -1,14 +1,14 @@
 """Dataclasses that describe the tables of a file. Each field declares what the file may say there.
 
-A field is one line, ``poll_interval_ms: Annotated[int, Whole(0)] = 100``: its type, what it may hold, and its default.
+A field is one line, ``poll_interval_ms: Annotated[int, whole(0)] = 100``: its type, what it may hold, and its default.
 ``read`` makes a value of a table, ``as_table`` writes it back, and ``simulated`` gives the value that the simulator
 plays. All three follow these lines, and nothing else names the fields.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType
-from typing import Annotated, Any, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from scenarios.fields import Reader
 
@@ -17,201 +17,142 @@ SIMULATED = "sim_"
 """``sim_count`` beside ``count`` is the number in the simulator. None means the same number."""
 
 
-class Kind(Protocol):
-    """What a field may hold."""
+Take: TypeAlias = Callable[[Reader, str, Any], Any]
+"""Takes a key, whose default comes last; the key must be there if that is None. Raises ScenarioError."""
 
-    def take(self, reader: Reader, key: str, default: Any) -> Any:
-        """The key's value. The key must be there if ``default`` is None. Raises ScenarioError."""
-        ...
 
-    def told(self, value: Any) -> object:
-        """The value as it stands in a file."""
-        ...
+def _as_it_is(value: Any) -> object:
+    return value
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Kind:
+    """What a field may hold: how it is taken from a file, and how it stands there."""
+
+    take: Take
+    told: Callable[[Any], object] = _as_it_is
+
+
+def whole(low: int | None = None, high: int | None = None) -> Kind:
     """A whole number from ``low`` to ``high``."""
-
-    low: int | None = None
-    high: int | None = None
-
-    def take(self, reader: Reader, key: str, default: Any) -> int:
-        return reader.integer(key, default, self.low, self.high)
-
-    def told(self, value: int) -> object:
-        return value
+    return Kind(lambda reader, key, default: reader.integer(key, default, low, high))
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+def number(low: float | None = None) -> Kind:
     """A number of at least ``low``."""
-
-    low: float | None = None
-
-    def take(self, reader: Reader, key: str, default: Any) -> float:
-        return reader.number(key, default, self.low)
-
-    def told(self, value: float) -> object:
-        return value
+    return Kind(lambda reader, key, default: reader.number(key, default, low))
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+def text(allowed: tuple[str, ...] | None = None) -> Kind:
     """A text. If ``allowed`` is given it must be one of these."""
-
-    allowed: tuple[str, ...] | None = None
-
-    def take(self, reader: Reader, key: str, default: Any) -> str:
-        return reader.text(key, default, self.allowed)
-
-    def told(self, value: str) -> object:
-        return value
+    return Kind(lambda reader, key, default: reader.text(key, default, allowed))
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """true or false; a field of this kind has a default."""
+def texts(allowed: tuple[str, ...] | None = None, may_be_empty: bool = False) -> Kind:
+    """A list of texts. If ``allowed`` is given each must be one of these."""
 
-    def take(self, reader: Reader, key: str, default: Any) -> bool:
-        return reader.boolean(key, default)
-
-    def told(self, value: bool) -> object:
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A list of at least one text. If ``allowed`` is given each must be one of these."""
-
-    allowed: tuple[str, ...] | None = None
-
-    def take(self, reader: Reader, key: str, default: Any) -> tuple[str, ...]:
-        found = reader.texts(key, self.allowed, default)
-        if not found:
+    def take(reader: Reader, key: str, default: Any) -> tuple[str, ...]:
+        found = reader.texts(key, allowed, default)
+        if not found and not may_be_empty:
             raise reader.refusal(key, "is empty; name at least one")
         return found
 
-    def told(self, value: Sequence[str]) -> object:
-        return list(value)
+    return Kind(take, list)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+def between(low: int = 0) -> Kind:
+    """A range of whole numbers of at least ``low``, or one number."""
+    return Kind(lambda reader, key, default: reader.range(key, default, low))
+
+
+def node(words: tuple[str, ...]) -> Kind:
     """A node's number, or one of the words."""
-
-    words: tuple[str, ...]
-
-    def take(self, reader: Reader, key: str, default: Any) -> int | str:
-        return reader.node(key, default, self.words)
-
-    def told(self, value: int | str) -> object:
-        return value
+    return Kind(lambda reader, key, default: reader.node(key, default, words))
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+def settings() -> Kind:
     """A table of settings by Kafka's names, kept as pairs of texts."""
-
-    def take(self, reader: Reader, key: str, default: Any) -> tuple[tuple[str, str], ...]:  # noqa: ARG002
-        return reader.table(key, required=False).pairs()
-
-    def told(self, value: Sequence[tuple[str, str]]) -> object:
-        return dict(value)
+    return Kind(lambda reader, key, _: reader.table(key, required=False).pairs(), dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+def weights(words: tuple[str, ...]) -> Kind:
     """A table of weights for some of the words, kept as pairs in the words' order. One weight must be above 0."""
 
-    words: tuple[str, ...]
-
-    def take(self, reader: Reader, key: str, default: Any) -> tuple[tuple[str, int], ...]:  # noqa: ARG002
+    def take(reader: Reader, key: str, default: Any) -> tuple[tuple[str, int], ...]:  # noqa: ARG001
         table = reader.table(key)
-        weights = tuple((word, table.integer(word, 0, low=0)) for word in self.words)
+        found = tuple((word, table.integer(word, 0, low=0)) for word in words)
         table.end()
-        used = tuple((word, weight) for word, weight in weights if weight)
+        used = tuple((word, weight) for word, weight in found if weight)
         if not used:
-            raise reader.refusal(key, f"has no weight above 0; give one to any of: {', '.join(self.words)}")
+            raise reader.refusal(key, f"has no weight above 0; give one to any of: {', '.join(words)}")
         return used
 
-    def told(self, value: Sequence[tuple[str, int]]) -> object:
-        return dict(value)
+    return Kind(take, dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of its own, or none."""
-
-    of: type[Any]
-
-    def take(self, reader: Reader, key: str, default: Any) -> Any:  # noqa: ARG002
-        return read(self.of, reader.table(key))
-
-    def told(self, value: Any) -> object:
-        return as_table(value)
+def table(of: type[Any]) -> Kind:
+    """A table of its own."""
+    return Kind(lambda reader, key, _: read(of, reader.table(key)), as_table)
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+def tables(of: type[Any]) -> Kind:
     """Any number of tables."""
-
-    of: type[Any]
-
-    def take(self, reader: Reader, key: str, default: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        return tuple(read(self.of, each) for each in reader.tables(key))
-
-    def told(self, value: Sequence[Any]) -> object:
-        return [as_table(each) for each in value]
+    return Kind(
+        lambda reader, key, _: tuple(read(of, each) for each in reader.tables(key)),
+        lambda value: [as_table(each) for each in value],
+    )
 
 
-_PLAIN: dict[object, Kind] = {str: Text(), int: Whole(), float: Number(), bool: Truth()}
-
-
-def kinds_of(declared: type[Any]) -> dict[str, Kind]:
-    """What each field may hold, by name and in order."""
-    hints = get_type_hints(declared, include_extras=True)
-    return {field.name: _kind(hints[field.name]) for field in fields(declared)}
+_PLAIN: dict[object, Kind] = {
+    str: text(),
+    int: whole(),
+    float: number(),
+    bool: Kind(lambda reader, key, default: reader.boolean(key, default)),
+}
 
 
 def _kind(hint: Any) -> Kind:
+    """Returns what a field with this type may hold."""
     if get_origin(hint) is Annotated:
         return cast(Kind, hint.__metadata__[0])
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
-        return Table(cast(type[Any], hint)) if is_dataclass(hint) else _kind(hint)
+        return _kind(hint)
     if get_origin(hint) is tuple:
-        return Tables(get_args(hint)[0])
-    return _PLAIN[hint]
+        return tables(get_args(hint)[0])
+    return table(hint) if is_dataclass(hint) else _PLAIN[hint]
 
 
-def read(declared: type[T], reader: Reader) -> T:
-    """Makes a value of a table. Raises ScenarioError for an unknown key, and for what a field may not hold."""
-    found: dict[str, Any] = {}
-    kinds = kinds_of(declared)
+def read(declared: type[T], reader: Reader, **given: Any) -> T:
+    """Makes a value of a table. Fields that are ``given`` are not read.
+
+    Raises ScenarioError for an unknown key, and for what a field may not hold.
+    """
+    hints = get_type_hints(declared, include_extras=True)
     for field in fields(declared):  # type: ignore[arg-type]
-        kind = kinds[field.name]
+        if field.name in given:
+            continue
         if field.default is None and not reader.has(field.name):
             reader.knows(field.name)
             continue
         default = None if field.default is MISSING else field.default
-        found[field.name] = kind.take(reader, field.name, default)
+        given[field.name] = _kind(hints[field.name]).take(reader, field.name, default)
     reader.end()
-    return declared(**found)
+    return declared(**given)
 
 
 def as_table(value: Any) -> dict[str, object]:
-    """The table of which ``read`` makes this value again. Fields at their default are left out."""
-    kinds = kinds_of(type(value))
+    """Returns the table of which ``read`` makes this value again. Fields at their default are left out."""
+    hints = get_type_hints(type(value), include_extras=True)
     return {
-        field.name: kinds[field.name].told(getattr(value, field.name))
+        field.name: _kind(hints[field.name]).told(getattr(value, field.name))
         for field in fields(value)
         if getattr(value, field.name) != field.default
     }
 
 
 def simulated(value: T) -> T:
-    """The value for the simulator. In all tables each ``sim_`` field replaces the field that it is named after."""
+    """Returns the value for the simulator. In all tables each ``sim_`` field replaces the field that it belongs to."""
     changes: dict[str, Any] = {}
     for field in fields(value):  # type: ignore[arg-type]
         now = getattr(value, field.name)

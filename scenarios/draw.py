@@ -1,17 +1,16 @@
-"""Makes the scenario of one seed: it chooses alternatives and places sweeps. Both worlds play the result.
+"""Makes the scenario of one seed. It chooses alternatives and fixes sweeps. Both worlds play the result.
 
 Nothing is random here. The seeds go through the alternatives and the swept ranges in order, the first in the file
 fastest, so N seeds cover the first N combinations. All other ranges are drawn where they are used.
 """
 
 from dataclasses import replace
-from math import prod
 
 from scenarios.model import Fault, Range, Scenario
 
 
 def drawn(scenario: Scenario, seed: int) -> Scenario:
-    """The same scenario with one fault of each ``either`` group and a fixed ``nth`` for each swept fault.
+    """Returns the scenario with one fault of each ``either`` group and a fixed ``nth`` for each swept fault.
 
     Drawing again changes nothing.
     """
@@ -23,15 +22,6 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
             chosen[fault.either] = names[wheel.turn(len(names))]
     kept = [fault for fault in scenario.faults if not fault.either or chosen[fault.either] == fault.name]
     return replace(scenario, faults=tuple(_placed(fault, wheel) for fault in kept))
-
-
-def combinations(scenario: Scenario) -> int:
-    """How many seeds in a row it takes to play all alternatives and sweeps, if each alternative has the widest
-    sweep."""
-    groups: dict[str, list[Fault]] = {}
-    for fault in scenario.faults:
-        groups.setdefault(fault.either or f"alone/{fault.name}", []).append(fault)
-    return prod(len(group) * max(_span(fault) for fault in group) for group in groups.values())
 
 
 class _Wheel:
@@ -47,7 +37,7 @@ class _Wheel:
 
 
 def _placed(fault: Fault, wheel: _Wheel) -> Fault:
-    """The swept fault as an ordinary one, which stays the same when other faults are dropped."""
+    """Returns the fault as one of this seed: with a fixed ``nth``, and no alternative to another fault."""
     fault = replace(fault, either="")
     if not fault.swept:
         return fault

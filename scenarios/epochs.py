@@ -6,9 +6,9 @@ from scenarios.model import Scenario
 
 
 def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: bool | None = None) -> Scenario:
-    """The scenario whose groups and mirror all keep to metadata epochs or not, and all send leader epochs or not.
+    """Returns the scenario whose groups and mirror all use metadata epochs or not, and all send leader epochs or not.
 
-    None leaves it as the scenario says. Nothing else differs, not even the name.
+    With None the leader epochs stay as the scenario says. Nothing else differs, not even the name.
     """
     load = scenario.load
 

@@ -1,9 +1,7 @@
 """Reads TOML tables with types. Each key is taken once, and what is left over at the end is refused."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-T = TypeVar("T")
+from typing import Any, NamedTuple
 
 
 class Range(NamedTuple):
@@ -24,7 +22,7 @@ class Reader:
         self._table = table
         self._file = file
         self._where = where
-        self._asked: list[str] = []
+        self._asked: set[str] = set()
 
     def has(self, key: str) -> bool:
         return key in self._table
@@ -33,21 +31,20 @@ class Reader:
         return ScenarioError(f"{self._file}: {self._path(key)} {must}")
 
     def knows(self, key: str) -> None:
-        """Allows a key that nobody asks for."""
-        self._asked.append(key)
+        """Allows the key."""
+        self._asked.add(key)
 
     def end(self) -> None:
         """Refuses keys that nobody asked for."""
         for key in self._table:
             if key not in self._asked:
-                raise ScenarioError(
-                    f"{self._file}: unknown key {self._path(key)}; allowed here: {', '.join(sorted(self._asked))}"
-                )
+                allowed = ", ".join(sorted(self._asked)) or "none"
+                raise ScenarioError(f"{self._file}: unknown key {self._path(key)}; allowed here: {allowed}")
 
     def text(self, key: str, default: str | None = None, allowed: Sequence[str] | None = None) -> str:
-        value = self._take(key, default)
-        if not isinstance(value, str) or (default is None and not value):
-            raise self.refusal(key, f"must be a text, not {_shown(value)}")
+        value: str = self._typed(key, default, "a text", str)
+        if default is None and not value:
+            raise self.refusal(key, "must be a text, not ''")
         if allowed is not None and value not in allowed:
             raise self.refusal(key, f"is {value!r}; allowed: {', '.join(each for each in allowed if each)}")
         return value
@@ -64,38 +61,25 @@ class Reader:
         return tuple(value)
 
     def integer(self, key: str, default: int | None = None, low: int | None = None, high: int | None = None) -> int:
-        if default is not None and key not in self._table:
-            self._asked.append(key)
-            return default
-        value = self._take(key, default)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.refusal(key, f"must be a whole number, not {_shown(value)}")
-        if (low is not None and value < low) or (high is not None and value > high):
+        """Returns a whole number within the bounds. A default may lie outside them."""
+        value: int = self._typed(key, default, "a whole number", int)
+        if self.has(key) and ((low is not None and value < low) or (high is not None and value > high)):
             raise self.refusal(key, f"is {value}; it must be {_bounds(low, high)}")
         return value
 
     def number(self, key: str, default: float | None = None, low: float | None = None) -> float:
-        if default is not None and key not in self._table:
-            self._asked.append(key)
-            return default
-        value = self._take(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise self.refusal(key, f"must be a number, not {_shown(value)}")
-        if low is not None and value < low:
+        """Returns a number of at least ``low``. A default may be less."""
+        value: float = self._typed(key, default, "a number", int, float)
+        if self.has(key) and low is not None and value < low:
             raise self.refusal(key, f"is {value}; it must be at least {low:g}")
         return float(value)
 
-    def boolean(self, key: str, default: bool) -> bool:
-        value = self._take(key, default)
-        if not isinstance(value, bool):
-            raise self.refusal(key, f"must be true or false, not {_shown(value)}")
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        value: bool = self._typed(key, default, "true or false", bool)
         return value
 
     def node(self, key: str, default: int | str, words: Sequence[str]) -> int | str:
-        """A node's number, or one of the words."""
-        if key not in self._table:
-            self._asked.append(key)
-            return default
+        """Returns a node's number, or one of the words."""
         value = self._take(key, default)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
@@ -104,7 +88,7 @@ class Reader:
         raise self.refusal(key, f"is {_shown(value, str)}; it must be a node's number or one of: {', '.join(words)}")
 
     def range(self, key: str, default: tuple[int, int] | None = None, low: int | None = None) -> Range:
-        """A whole number, or a list of two numbers: the least and the greatest."""
+        """Takes a whole number, or a list of two numbers: the least and the greatest."""
         value = self._take(key, None if default is None else list(default))
         ends = [value, value] if isinstance(value, int) else value
         if (
@@ -120,29 +104,27 @@ class Reader:
         return Range(ends[0], ends[1])
 
     def table(self, key: str, required: bool = True) -> "Reader":
-        value = self._take(key, None if required else {})
-        if not isinstance(value, dict):
-            raise self.refusal(key, f"must be a table, not {_shown(value)}")
+        value = self._typed(key, None if required else {}, "a table", dict)
         return Reader(value, self._file, self._path(key))
 
     def tables(self, key: str) -> list["Reader"]:
-        """An array of tables, which may be empty."""
+        """Takes an array of tables, which may be empty."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise self.refusal(key, f"must be tables, each under [[{self._path(key)}]], not {_shown(value)}")
         return [Reader(each, self._file, f"{self._path(key)}[{number}]") for number, each in enumerate(value)]
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """All entries of a free table as texts, sorted by key. Kafka writes ``true`` and numbers the same way."""
+        """Returns all entries of a free table as texts, sorted by key. Kafka writes ``true`` and numbers this way."""
         return tuple(sorted((key, self._plain(key, value)) for key, value in self._table.items()))
 
     def integers(self) -> tuple[tuple[str, int], ...]:
-        """All entries of a free table of whole numbers, sorted by key."""
+        """Returns all entries of a free table of whole numbers, sorted by key."""
         return tuple(sorted((key, self.integer(key)) for key in self._table))
 
     def conditions(self, known: Sequence[str]) -> tuple[tuple[str, Range | str], ...]:
-        """All entries but the ``known`` ones, sorted by key. Each is a number, a list of two, or a text (a shell
-        pattern)."""
+        """Returns all entries but the ``known`` ones, sorted by key. Each is a number, a list of two, or a text (a
+        shell pattern)."""
         keys = [key for key in sorted(self._table) if key not in known]
         return tuple((key, self.text(key) if isinstance(self._table[key], str) else self.range(key)) for key in keys)
 
@@ -153,8 +135,15 @@ class Reader:
             return str(value)
         raise self.refusal(key, f"must be a text, a number, true or false, not {_shown(value)}")
 
+    def _typed(self, key: str, default: object, what: str, *types: type) -> Any:
+        """Takes a key whose value must be of one of these types. A truth value is no number."""
+        value = self._take(key, default)
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise self.refusal(key, f"must be {what}, not {_shown(value)}")
+        return value
+
     def _take(self, key: str, default: object) -> object:
-        self._asked.append(key)
+        self.knows(key)
         if key in self._table:
             return self._table[key]
         if default is None:

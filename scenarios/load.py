@@ -7,7 +7,7 @@ in ``_s`` are seconds. A ``sim_`` field says how the simulator differs; where it
 from dataclasses import dataclass
 from typing import Annotated
 
-from scenarios.declared import Node, Number, Settings, Text, Texts, Weights, Whole, simulated
+from scenarios.declared import node, number, settings, simulated, text, texts, weights, whole
 from scenarios.vocabulary import (
     ADMIN_OPERATIONS,
     BEHAVIOURS,
@@ -18,15 +18,15 @@ from scenarios.vocabulary import (
     RESETS,
 )
 
-Count = Annotated[int, Whole(1)]
-Pause = Annotated[int, Whole(0)]
+Count = Annotated[int, whole(1)]
+Pause = Annotated[int, whole(0)]
 """A time that may be 0."""
-Rate = Annotated[float, Number(0.01)]
-Bytes = Annotated[int, Whole(1)]
-Partitions = Annotated[int, Whole(1, 100_000)]
-TopicsPerRequest = Annotated[int, Whole(1, 10_000)]
-Reset = Annotated[str, Text(RESETS)]
-MetadataFrom = Annotated[int | str, Node(METADATA_SOURCES)]
+Rate = Annotated[float, number(0.01)]
+Bytes = Annotated[int, whole(1)]
+Partitions = Annotated[int, whole(1, 100_000)]
+TopicsPerRequest = Annotated[int, whole(1, 10_000)]
+Reset = Annotated[str, text(RESETS)]
+MetadataFrom = Annotated[int | str, node(METADATA_SOURCES)]
 MIRROR_GROUP = "mirror"
 """The consumer group of a mirror's members."""
 
@@ -36,9 +36,9 @@ class Topic:
     """``config`` holds topic settings by Kafka's names. ``replicas`` is the replication factor."""
 
     name: str
-    partitions: Annotated[int, Whole(1, 10_000)]
-    replicas: Annotated[int, Whole(1, 9)] = 1
-    config: Annotated[tuple[tuple[str, str], ...], Settings()] = ()
+    partitions: Annotated[int, whole(1, 10_000)]
+    replicas: Annotated[int, whole(1, 9)] = 1
+    config: Annotated[tuple[tuple[str, str], ...], settings()] = ()
 
     @property
     def min_insync(self) -> int:
@@ -55,17 +55,17 @@ class Fetchers:
     """
 
     name: str = "fetcher"
-    behaviour: Annotated[str, Text(BEHAVIOURS)]
+    behaviour: Annotated[str, text(BEHAVIOURS)]
     count: Count
     sim_count: Count | None = None
     topic: str
-    partitions: Annotated[int, Whole(0)]
+    partitions: Annotated[int, whole(0)]
     poll_interval_ms: Pause = 100
     max_wait_ms: Pause = 500
-    min_bytes: Annotated[int, Whole(0)] = 1
+    min_bytes: Annotated[int, whole(0)] = 1
     max_bytes: Bytes = 8 << 20
     partition_max_bytes: Bytes = 1 << 20
-    revision: Annotated[str, Text(FETCHER_REVISIONS)] = "final"
+    revision: Annotated[str, text(FETCHER_REVISIONS)] = "final"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Producers:
     sim_rate_per_s: Rate | None = None
     record_bytes: Bytes = 100
     batch_records: Count = 10
-    acks: Annotated[int, Whole(-1, 1)] = -1
+    acks: Annotated[int, whole(-1, 1)] = -1
     idempotent: bool = True
 
 
@@ -106,7 +106,7 @@ class Admins:
     sim_partitions: Partitions | None = None
     topics_per_request: TopicsPerRequest = 1
     sim_topics_per_request: TopicsPerRequest | None = None
-    mix: Annotated[tuple[tuple[str, int], ...], Weights(ADMIN_OPERATIONS)]
+    mix: Annotated[tuple[tuple[str, int], ...], weights(ADMIN_OPERATIONS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +136,14 @@ class Groups:
     name: str
     count: Count
     sim_count: Count | None = None
-    topics: Annotated[tuple[str, ...], Texts()]
-    protocol: Annotated[str, Text(GROUP_PROTOCOLS)] = "eager"
+    topics: Annotated[tuple[str, ...], texts()]
+    protocol: Annotated[str, text(GROUP_PROTOCOLS)] = "eager"
     metadata_epoch: bool = True
     leader_epochs: bool = False
     reset: Reset = "earliest"
     commit_interval_ms: Count = 500
     static: bool = False
-    offsets: Annotated[str, Text(OFFSET_PLACES)] = "kafka"
+    offsets: Annotated[str, text(OFFSET_PLACES)] = "kafka"
     metadata_from: MetadataFrom = "any"
     metadata_interval_ms: Count = 1000
     session_timeout_ms: Count = 6000
@@ -152,8 +152,8 @@ class Groups:
     max_wait_ms: Pause = 100
     poll_interval_ms: Pause = 100
     max_bytes: Bytes = 1 << 20
-    stay_s: Annotated[float, Number(0.0)] = 0.0
-    sim_stay_s: Annotated[float, Number(0.0)] | None = None
+    stay_s: Annotated[float, number(0.0)] = 0.0
+    sim_stay_s: Annotated[float, number(0.0)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,13 +188,13 @@ class Load:
     broker wait.
     """
 
-    seconds: Annotated[float, Number(0.0)]
-    sim_seconds: Annotated[float, Number(0.1)] | None = None
+    seconds: Annotated[float, number(0.0)]
+    sim_seconds: Annotated[float, number(0.1)] | None = None
     topics: tuple[Topic, ...] = ()
     fetchers: tuple[Fetchers, ...] = ()
     producers: tuple[Producers, ...] = ()
-    idle_appends_s: Annotated[float, Number(0.0)] = 0.0
-    sim_idle_appends_s: Annotated[float, Number(0.0)] | None = None
+    idle_appends_s: Annotated[float, number(0.0)] = 0.0
+    sim_idle_appends_s: Annotated[float, number(0.0)] | None = None
     request_timeout_ms: Count = 2000
     admins: tuple[Admins, ...] = ()
     metadata_readers: tuple[MetadataReaders, ...] = ()

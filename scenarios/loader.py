@@ -11,8 +11,7 @@ from scenarios.consistency import check, needed_by
 from scenarios.declared import read
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
-from scenarios.load import Load
-from scenarios.model import NEEDS, REVISIONS, Cluster, Scenario, Swarm
+from scenarios.model import Cluster, Scenario
 from scenarios.revisions import MARK, in_revision, marked, revision_of
 
 __all__ = ["Scenario", "ScenarioError", "find", "load", "load_all", "needed_by", "parse", "typed"]
@@ -21,12 +20,12 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def load_all() -> tuple[Scenario, ...]:
-    """Every scenario of this folder, by file name."""
+    """Returns every scenario of this folder, by file name."""
     return tuple(load(path) for path in sorted(FOLDER.glob("*.toml")))
 
 
 def find(wanted: str) -> Scenario:
-    """The scenario with this file, stem (with or without its number), or number in the list of scenarios.
+    """Returns the scenario with this file, stem (with or without its number), or number in the list of scenarios.
 
     A name that ends in ``@first``, ``@final`` or ``@none`` means the scenario in that revision."""
     wanted, mark, revision = wanted.partition(MARK)
@@ -53,7 +52,7 @@ def _find(wanted: str) -> Scenario:
 
 
 def typed(scenario: Scenario) -> str:
-    """What to type for the scenario on a command line: its name, or its file if that lies elsewhere."""
+    """Returns what to type for the scenario on a command line: its name, or its file if that lies elsewhere."""
     ours = (FOLDER, FOLDER / "regressions")
     if Path(scenario.path).resolve().parent in ours:
         return scenario.name
@@ -76,32 +75,19 @@ def load(path: Path) -> Scenario:
 
 
 def parse(table: Mapping[str, object], path: Path) -> Scenario:
-    """The scenario in a parsed TOML table. ``path`` gives the name and stands in messages."""
+    """Returns the scenario in a parsed TOML table. ``path`` gives its name. Raises ScenarioError."""
     top = Reader(table, path.name, "")
-    number = top.integer("number", -1, low=1)
-    min_fetches = top.integer("min_fetches", low=0)
-    min_acked = top.integer("min_acked", low=0)
-    scenario = Scenario(
+    least = {key: top.integer(key, low=0) for key in ("min_fetches", "min_acked")}
+    least |= {f"sim_{key}": top.integer(f"sim_{key}", value, low=0) for key, value in least.items()}
+    scenario = read(
+        Scenario,
+        top,
         name=path.stem,
         path=str(path),
-        number=None if number < 0 else number,
-        title=top.text("title"),
-        clauses=top.texts("clauses"),
-        needs=top.texts("needs", allowed=NEEDS),
-        mutants=top.texts("mutants"),
-        guarantees=top.texts("guarantees"),
-        min_fetches=min_fetches,
-        min_acked=min_acked,
-        sim_min_fetches=top.integer("sim_min_fetches", min_fetches, low=0),
-        sim_min_acked=top.integer("sim_min_acked", min_acked, low=0),
-        max_schedule_slip_ms=top.integer("max_schedule_slip_ms", low=1),
         cluster=read(Cluster, top.table("cluster", required=False)),
-        load=read(Load, top.table("load")),
         faults=tuple(read_fault(reader) for reader in top.tables("fault")),
         state=top.table("state", required=False).integers(),
-        swarm=read(Swarm, top.table("swarm")) if top.has("swarm") else None,
-        revisions=top.texts("revisions", allowed=REVISIONS, default=("final",)),
+        **least,
     )
-    top.end()
     check(scenario, path.name)
     return scenario

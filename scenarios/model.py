@@ -8,38 +8,18 @@ the fault through the states around it.
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from scenarios.declared import Number, Settings, Texts, Whole
+from scenarios.declared import between, number, settings, text, texts, whole
 from scenarios.fields import Range
 from scenarios.load import Load
-from scenarios.vocabulary import (
-    BEHAVIOURS,
-    NEEDS,
-    PLACES,
-    REVISIONS,
-    STATE_KINDS,
-    SWARM_KINDS,
-    TIMED_KINDS,
-)
+from scenarios.vocabulary import DIRECTIONS, NEEDS, REVISIONS, SWARM_KINDS
 
-__all__ = [
-    "BEHAVIOURS",
-    "NEEDS",
-    "NOTHING",
-    "ONCE",
-    "PLACES",
-    "REVISIONS",
-    "STATE_KINDS",
-    "TIMED_KINDS",
-    "Cluster",
-    "Fault",
-    "Link",
-    "Match",
-    "NodeChoice",
-    "Range",
-    "Scenario",
-    "Swarm",
-]
+__all__ = ["Range"]
 
+Natural = Annotated[int, whole(0)]
+Seconds = Annotated[float, number(0.0)]
+RangeFrom0 = Annotated[Range, between(0)]
+Words = Annotated[tuple[str, ...], texts(may_be_empty=True)]
+Pairs = Annotated[tuple[tuple[str, str], ...], settings()]
 
 ONCE = Range(1, 1)
 NOTHING = Range(0, 0)
@@ -65,9 +45,9 @@ class Cluster:
     ``config`` holds broker settings by Kafka's names, with values as strings.
     """
 
-    nodes: Annotated[int, Whole(1, 9)] = 1
-    config: Annotated[tuple[tuple[str, str], ...], Settings()] = ()
-    observers: Annotated[int, Whole(0, 9)] = 0
+    nodes: Annotated[int, whole(1, 9)] = 1
+    config: Pairs = ()
+    observers: Annotated[int, whole(0, 9)] = 0
 
     @property
     def total(self) -> int:
@@ -126,39 +106,39 @@ class Fault:
     kind: str
     on: str = ""
     match: Match = field(default_factory=Match)
-    nth: Range = ONCE
+    nth: Annotated[Range, between(1)] = ONCE
     every: int = 0
     times: int = 1
-    total: int = 0
-    after_s: float = 0.0
-    until_s: float = -1.0
+    total: Natural = 0
+    after_s: Seconds = 0.0
+    until_s: Seconds = -1.0
     at_s: float = 0.0
     sim_at_s: float = 0.0
     duration_s: float = 0.0
     sim_duration_s: float = 0.0
-    repeat: int = 1
+    repeat: Annotated[int, whole(1)] = 1
     repeat_every_s: float = 0.0
     sim_repeat_every_s: float = 0.0
-    restart_after_s: float = 1.0
+    restart_after_s: Annotated[float, number(-1.0)] = 1.0
     node: NodeChoice = 0
     link: Link | None = None
     """the link of a link fault, where it is never None; by default it leads from the clients to ``node``"""
     clients: bool = False
     """node_isolated: clients cannot reach it either"""
-    direction: str = "both"
+    direction: Annotated[str, text(DIRECTIONS)] = "both"
     """direction of a link fault: ``upstream`` (bytes from its source), ``downstream`` (bytes to it) or ``both``"""
-    delay_ms: Range = NOTHING
-    jitter_ms: int = 0
+    delay_ms: RangeFrom0 = NOTHING
+    jitter_ms: Natural = 0
     step_ms: int = 0
-    cut_bytes: Range = NOTHING
+    cut_bytes: RangeFrom0 = NOTHING
     """for link_truncated the bytes that still pass; at a disk_write the bytes of that write that are kept"""
-    bytes_per_s: int = 0
-    config: tuple[tuple[str, str], ...] = ()
+    bytes_per_s: Natural = 0
+    config: Pairs = ()
     """rolling_bounce: settings with which the nodes come back; they add to or replace what the nodes had"""
-    between_s: float = 1.0
+    between_s: Seconds = 1.0
     """rolling_bounce: time from a node's return until the next node is stopped"""
     feature: str = ""
-    level: int = 0
+    level: Natural = 0
     """feature_finalized: the name, and the level to which it is raised through UpdateFeatures"""
     optional: bool = False
     """the run is valid even if this fault never fired"""
@@ -172,7 +152,7 @@ class Fault:
         return self.on == ""
 
 
-EveryS = Annotated[float, Number(0.1)]
+EveryS = Annotated[float, number(0.1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +163,12 @@ class Swarm:
     seconds of the load (``sim_every_s`` in the simulator).
     """
 
-    kinds: Annotated[tuple[str, ...], Texts(SWARM_KINDS)]
+    kinds: Annotated[tuple[str, ...], texts(SWARM_KINDS)]
     every_s: EveryS
     sim_every_s: EveryS | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """What one scenario file says. ``path`` is the file, ``name`` its stem.
 
@@ -200,23 +180,23 @@ class Scenario:
 
     name: str
     path: str
-    number: int | None
+    number: Annotated[int, whole(1)] | None = None
     title: str
-    clauses: tuple[str, ...]
-    needs: tuple[str, ...]
-    mutants: tuple[str, ...]
-    guarantees: tuple[str, ...]
+    clauses: Words
+    needs: Annotated[tuple[str, ...], texts(NEEDS, may_be_empty=True)]
+    mutants: Words
+    guarantees: Words
     min_fetches: int
     min_acked: int
     sim_min_fetches: int
     sim_min_acked: int
-    max_schedule_slip_ms: int
+    max_schedule_slip_ms: Annotated[int, whole(1)]
     cluster: Cluster
     load: Load
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
     swarm: Swarm | None = None
-    revisions: tuple[str, ...] = ("final",)
+    revisions: Annotated[tuple[str, ...], texts(REVISIONS, may_be_empty=True)] = ("final",)
 
     @property
     def expected_faults(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Makes a scenario in one revision of fetch sessions. Load and faults stay; all that hold sessions speak it."""
+"""Makes a scenario in one revision of fetch sessions. Load and faults stay the same."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ MARK = "@"
 
 
 def in_revision(scenario: Scenario, revision: str) -> Scenario:
-    """The scenario as it is played in ``revision``, which fetchers and followers speak.
+    """Returns the scenario as it is played in ``revision``, which fetchers and followers speak.
 
     The name ends in ``@first`` or ``@none``; nothing is added for the final revision. With ``none`` nobody has a
     session: fetchers ask for none, and followers get none. The revision need not be among the scenario's own ones.
@@ -41,7 +41,7 @@ def in_revision(scenario: Scenario, revision: str) -> Scenario:
 
 
 def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
-    """The scenario in each of its revisions, the final one first, or only in ``wanted`` if that is given.
+    """Returns the scenario in each of its revisions, the final one first, or only in ``wanted`` if that is given.
 
     A scenario that is already in one revision stays as it is.
     """
@@ -53,12 +53,12 @@ def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
 
 
 def revision_of(scenario: Scenario) -> str:
-    """The revision in which a scenario that ``in_revision`` made is played."""
+    """Returns the revision in which a scenario that ``in_revision`` made is played."""
     return scenario.name.partition(MARK)[2] or "final"
 
 
 def marked(name: str, revision: str) -> str:
-    """The name of a scenario in a revision."""
+    """Returns the name of a scenario in a revision."""
     return name if revision == "final" else f"{name}{MARK}{revision}"
 
 

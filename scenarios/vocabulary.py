@@ -35,8 +35,6 @@ PLACES: dict[str, tuple[str, ...]] = {
 strikes when the node tells what happened inside it.
 """
 
-STATE_KINDS = tuple(dict.fromkeys(kind for kinds in PLACES.values() for kind in kinds))
-
 TIMED_KINDS = (
     "node_killed",
     "node_paused",

@@ -1,31 +1,25 @@
 """all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time."""
 
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Sequence
 
 from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import Place
+from chaos.checks.values import Place, place
 from reports.rows import HistoryRow, MembershipRow
 
 GIVES_UP = ("revoked", "lost")
 
 
 class AllAssigned(Check):
-    """``expected`` holds the partitions that each group's members subscribe to together. The player of the run hands in
-    each row as it comes, and asks ``reached`` after the heal."""
+    """``World`` hands in each row as it comes, and asks ``reached`` after the heal."""
 
     guarantee = "all-assigned"
 
-    def __init__(self, expected: Mapping[str, Sequence[Place]]) -> None:
-        super().__init__()
-        self._expected = expected
-        self._owned: dict[str, dict[Place, dict[str, None]]] = {group: {} for group in expected}
-        """Owners (processes) by partition."""
-
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(around.settings.subscribed)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._expected = around.settings.subscribed
+        self._owned: dict[str, dict[Place, dict[str, None]]] = {group: {} for group in self._expected}
+        """by group and partition: the processes that own it"""
 
     def recorded(self, rows: Sequence[HistoryRow]) -> None:
         for row in rows:
@@ -35,9 +29,9 @@ class AllAssigned(Check):
     @staticmethod
     def _follow(owned: dict[Place, dict[str, None]], row: MembershipRow) -> None:
         if row.event == "assigned":
-            owned.setdefault((row.topic, row.partition), {})[row.process] = None
+            owned.setdefault(place(row), {})[row.process] = None
         elif row.event in GIVES_UP:
-            owned.get((row.topic, row.partition), {}).pop(row.process, None)
+            owned.get(place(row), {}).pop(row.process, None)
         elif row.event == "left":
             for owners in owned.values():
                 owners.pop(row.process, None)

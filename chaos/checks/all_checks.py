@@ -29,4 +29,4 @@ def check_kinds() -> tuple[type[Check], ...]:
 
 def all_checks(around: Surroundings) -> tuple[Check, ...]:
     """Returns fresh checks for one run."""
-    return tuple(kind.made(around) for kind in check_kinds())
+    return tuple(kind(around) for kind in check_kinds())

@@ -1,13 +1,14 @@
-"""Reads the batches of a metadata log from its bytes, without the broker's own reader."""
+"""Reads the batches of a log from their bytes, without the broker's own reader."""
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 _HEADER = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 _LENGTH_FROM = 12
 _CONTROL = 0x20
+_READ_BYTES = 1 << 20
 
 
 class Batch(NamedTuple):
@@ -24,13 +25,31 @@ class Batch(NamedTuple):
         return f"batch {self.base_offset}..{self.last_offset} of epoch {self.epoch} (CRC {self.crc:08x})"
 
 
-def batches_of(data: bytes) -> Iterator[tuple[Batch, int, int]]:
-    """Yields whole batches, each with where it begins and ends in ``data``."""
+class Readable(Protocol):
+    """A partition's log or the metadata log."""
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, /) -> bytes: ...
+
+
+def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
+    """Yields the whole batches in ``data``, each with its bytes."""
     position, size = 0, len(data)
     while position + _HEADER.size <= size:
         base, length, epoch, _, crc, attributes, last_delta = _HEADER.unpack_from(data, position)
         end = position + _LENGTH_FROM + length
         if end > size:
             return
-        yield Batch(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), position, end
+        yield Batch(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), data[position:end]
         position = end
+
+
+def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[Batch, bytes]]:
+    """Yields the batches of [offset, end_offset), each with its bytes."""
+    while offset < end_offset:
+        last_offset = offset - 1
+        for batch, data in batches_of(log.read(offset, _READ_BYTES, end_offset)):
+            yield batch, data
+            last_offset = batch.last_offset
+        if last_offset < offset:
+            return
+        offset = last_offset + 1

@@ -2,15 +2,17 @@
 
 Checks of the mechanisms look at trace rows, and at the node after every event. That costs what the event touched.
 Checks of what clients saw judge the recorded history at the run's end. Checks are plain Python and run in the
-simulator; the Spark jobs judge recorded runs under the same names. ``watching.py`` gives each check only what it asks
-for.
+simulator; the Spark jobs judge recorded runs under the same names. ``watching.py`` calls each check only for what it
+overrides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from reference_broker.core.effects import Effect
+from chaos.checks.values import Place, place
+from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reports.columns import ROW_TABLES
 from reports.guarantees import GUARANTEES
@@ -33,12 +35,14 @@ from reports.rows import (
 )
 
 if TYPE_CHECKING:
+    from chaos.checks.fetch_model import Answer
+    from chaos.checks.quorum_view import Member
     from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
-"""A check keeps so many; one is enough to fail a run."""
+"""A check keeps at most this many violations. One is enough to fail a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,47 +55,81 @@ class Violation:
 
 
 class Check:
-    """Base of all checks. Each overrides the methods for what it wants to see.
+    """Base of all checks. A check overrides the methods for what it wants to see.
 
     ``guarantee`` is a name of ``reports/guarantees.py``; a base class has none. ``rows`` names the trace rows that the
-    check wants. With ``needs_one_node`` it looks inside one node only, so a live node's own process can run it.
+    check wants, and ``notes`` the Notes. With ``needs_one_node`` it looks inside one node only, so a live node's own
+    process can run it.
     """
 
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
+    notes: ClassVar[tuple[str, ...]] = ()
     needs_one_node: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         assert not cls.guarantee or cls.guarantee in GUARANTEES, f"{cls.__name__} judges an unknown guarantee"
 
-    @classmethod
-    def made(cls, around: "Surroundings") -> Self:  # noqa: ARG003
-        """Returns a fresh check for one run."""
-        return cls()
-
-    def __init__(self) -> None:
+    def __init__(self, around: "Surroundings") -> None:
+        self.around = around
         self.violations: list[Violation] = []
 
     def trace(self, row: TraceRow) -> None:
         """Called with each trace row that it asked for, in order."""
 
+    def note(self, at_us: int, member: "Member", note: Note) -> None:
+        """Called with each note that it asked for, before it sees the state that the note speaks of."""
+
+    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
+        """Called when a node has published an image. ``fields`` are those of the trace's row."""
+
+    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
+        """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
+
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Called with what a node did with an event (None for its start), before ``node`` is called."""
+
+    def answered(self, at_us: int, answer: "Answer") -> None:
+        """Called with each answer to a client's fetch that has no top-level error."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """Called after each event (None after the start). ``thorough`` means: compare all, not only what the event
         touched."""
 
+    def viewed(self, at_us: int, node: "Node") -> None:
+        """Called after each event, when the views know what the node holds now."""
+
+    def ended(self, at_us: int, node_id: int, story: str) -> None:
+        """Called when a node ended itself, though no fault had struck its disk."""
+
+    def quiet(self, at_us: int) -> None:
+        """Called when the run is over: all faults are healed, and the nodes had their time."""
+
     def end(self, history: "History") -> None:
-        """Called at the end, when all is quiet and recorded."""
+        """Called after ``quiet``, when all is recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
         if len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(Violation(self.guarantee, at_us, story))
 
 
-@dataclass(slots=True)
+def overriding(checks: Iterable[Check], method: str) -> list[Check]:
+    """Returns the checks that override this method of Check."""
+    return [each for each in checks if getattr(type(each), method) is not getattr(Check, method)]
+
+
+class OfOperation(Protocol):
+    """A row that belongs to an operation."""
+
+    process: str
+    index: int
+
+
+Row = TypeVar("Row", bound=OfOperation)
+
+
+@dataclass
 class History:
     """A run's history rows by table, in the order of recording.
 
@@ -116,21 +154,19 @@ class History:
     unpromised: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
 
-    def without(self, places: Sequence[tuple[str, int]]) -> "History":
-        """Returns the history without what was read and written in these partitions (topic and index). If one of them
-        holds committed offsets, all commits are left out too."""
-        if not places:
+    def without(self, places: Iterable[Place]) -> "History":
+        """Returns the history without what was read and written in these partitions. If one of them holds committed
+        offsets, all commits are left out too."""
+        gone = frozenset(places)
+        if not gone:
             return self
-        offsets_lost = any(topic == OFFSETS_TOPIC for topic, _ in places)
-        return replace(
-            self,
-            commits=[] if offsets_lost else self.commits,
-            runs=[row for row in self.runs if (row.topic, row.partition) not in places],
-            positions=[row for row in self.positions if (row.topic, row.partition) not in places],
-            assignments=[row for row in self.assignments if (row.topic, row.partition) not in places],
-            ends=[row for row in self.ends if (row.topic, row.partition) not in places],
-            resets=[row for row in self.resets if (row.topic, row.partition) not in places],
-        )
+        kept: dict[str, Any] = {
+            name: [row for row in getattr(self, name) if place(row) not in gone]
+            for name in ("runs", "positions", "assignments", "ends", "resets")
+        }
+        if any(topic == OFFSETS_TOPIC for topic, _ in gone):
+            kept["commits"] = []
+        return replace(self, **kept)
 
     @property
     def tables(self) -> list[list[HistoryRow]]:
@@ -141,6 +177,14 @@ class History:
         for row in rows:
             getattr(self, ROW_TABLES[type(row)].name).append(row)
 
+    @cached_property
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
-        """Returns the operations by process and index."""
+        """Returns the operations by process and index. All rows must be there before this is asked."""
         return {(row.process, row.index): row for row in self.operations}
+
+    def with_operations(self, rows: Iterable[Row], f: str) -> Iterator[tuple[Row, OperationRow]]:
+        """Yields the rows of operations of the kind ``f``, each with its operation."""
+        for row in rows:
+            operation = self.operation_of.get((row.process, row.index))
+            if operation is not None and operation.f == f:
+                yield row, operation

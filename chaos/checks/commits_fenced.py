@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.wire.apis import ApiKey
@@ -21,8 +22,8 @@ class CommitsFenced(Check):
     guarantee = "commits-fenced"
     needs_one_node = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._stale: dict[tuple[int, int, int], str] = {}
         """(node, connection, correlation ID) of commits from elsewhere than the group's generation, with their story"""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chaos.checks.check import History
+from chaos.checks.values import grouped
 from reports.rows import CommitRow
 
 Key: TypeAlias = tuple[str, str, int]
@@ -28,8 +29,8 @@ REFUSED = (
     "not_sent",
     "refused",
 )
-"""Errors of a commit that wrote nothing. Of others (the coordinator's place was lost, its time was over) a part may
-have been written, and be replicated later."""
+"""Errors of a commit that wrote nothing. After any other error (a timeout, say) the commit may have been written, or be
+replicated later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +58,17 @@ def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
 
     For ``kind`` COMMIT these are the ones that wrote, or may have; for FETCHED the ones that were answered.
     """
-    found: dict[Key, list[Asked]] = {}
-    for each in requests(history, kind):
-        if each.row.error in REFUSED or (kind == FETCHED and not each.acked):
-            continue
-        found.setdefault((each.row.group, each.row.topic, each.row.partition), []).append(each)
-    return found
+    effective = (each for each in requests(history, kind) if each.row.error not in REFUSED)
+    known = (each for each in effective if kind == COMMIT or each.acked)
+    return grouped(known, lambda each: (each.row.group, each.row.topic, each.row.partition))
 
 
 def requests(history: History, kind: str) -> Iterator[Asked]:
     """Yields all requests of this kind, also refused ones."""
-    operations = history.operation_of()
     for row in history.commits:
         if row.kind != kind:
             continue
-        operation = operations.get((row.process, row.index))
+        operation = history.operation_of.get((row.process, row.index))
         invoke_us = row.at_us if operation is None else min(operation.invoke_us, row.at_us)
         known = row.error is None or row.error in REFUSED
         epoch = row.metadata_epoch if row.draft else -1

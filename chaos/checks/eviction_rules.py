@@ -1,46 +1,36 @@
 """eviction-rules: only the three rules of F-18 evict, and never more sessions live than there are slots (F-17)."""
 
-import json
-from typing import Self
+from typing import Any, ClassVar
 
-from chaos.checks.check import Check
+from chaos.checks.session_trace import SessionTrace
 from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
 MIN_EVICTION_MS = 120_000
-"""A constant of the final revision; of the first it is a setting."""
+"""The least time that a session of the final revision lives. Of the first revision's sessions it is a setting."""
 
 
-class EvictionRules(Check):
+class EvictionRules(SessionTrace):
     guarantee = "eviction-rules"
-    rows = ("session_created", "session_closed", "session_evicted")
+    rows: ClassVar[tuple[str, ...]] = ("session_created", "session_closed", "session_evicted")
 
-    def __init__(self, slots: int, first_revision_min_ms: int = MIN_EVICTION_MS) -> None:
-        super().__init__()
-        self._min_ms = {"final": MIN_EVICTION_MS, "first": first_revision_min_ms}
-        self._slots = slots
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._alive: dict[int, dict[int, int]] = {}
         """by node: sessions, each with the least time that it lives"""
-        self._incarnations: dict[int, int] = {}
 
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(around.settings.session_slots, around.settings.min_eviction_ms)
+    def _restarted(self, node_id: int) -> None:
+        self._alive[node_id] = {}
 
-    def trace(self, row: TraceRow) -> None:
-        if not row.what.startswith("session_"):
-            return
-        if self._incarnations.get(row.node) != row.incarnation:
-            self._incarnations[row.node] = row.incarnation
-            self._alive[row.node] = {}
-        alive = self._alive[row.node]
-        fields = json.loads(row.detail)
-        if row.what == "session_created":
-            alive[fields["session_id"]] = self._min_ms.get(fields.get("revision", "final"), MIN_EVICTION_MS)
-            if len(alive) > self._slots:
-                self.violated(row.at_us, f"{len(alive)} sessions live in {self._slots} slots")
-            return
-        min_ms = alive.pop(fields["session_id"], MIN_EVICTION_MS)
+    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+        alive, settings = self._alive[row.node], self.around.settings
+        is_first = fields.get("revision") == "first"
+        alive[session_id] = settings.min_eviction_ms if is_first else MIN_EVICTION_MS
+        if len(alive) > settings.session_slots:
+            self.violated(row.at_us, f"{len(alive)} sessions live in {settings.session_slots} slots")
+
+    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+        min_ms = self._alive[row.node].pop(session_id, MIN_EVICTION_MS)
         if row.what == "session_evicted" and not _allowed(fields, min_ms):
             self.violated(row.at_us, f"no rule allows this eviction: {row.detail}")
 

@@ -1,7 +1,7 @@
 """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark."""
 
 from chaos.checks.check import Check, History
-from chaos.checks.values import Place
+from chaos.checks.values import place
 from reports.rows import END_OF_RUN_US
 
 
@@ -9,20 +9,16 @@ class FetchGap(Check):
     guarantee = "fetch-gap"
 
     def end(self, history: History) -> None:
-        ends = {(row.topic, row.partition): row.high_watermark for row in history.ends}
-        positions: dict[tuple[str, Place], int] = {}
-        begun_us: dict[tuple[str, Place], int] = {}
-        for row in history.assignments:
-            if row.until_us == END_OF_RUN_US:
-                positions[row.process, (row.topic, row.partition)] = row.from_offset
-                begun_us[row.process, (row.topic, row.partition)] = row.from_us
+        ends = {place(row): row.high_watermark for row in history.ends}
+        lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
+        positions = {(row.process, place(row)): row.from_offset for row in lasting}
+        begun_us = {(row.process, place(row)): row.from_us for row in lasting}
         last = dict.fromkeys(positions, -1)
-        operations = history.operation_of()
         for position in history.positions:
-            key = (position.process, (position.topic, position.partition))
+            key = (position.process, place(position))
             if key not in positions or position.index <= last[key]:
                 continue
-            operation = operations.get((position.process, position.index))
+            operation = history.operation_of.get((position.process, position.index))
             if operation is None or operation.complete_us >= begun_us[key]:
                 last[key] = position.index
                 positions[key] = position.next_offset

@@ -1,10 +1,10 @@
 """Models what each fetch asked for and what each session holds, from requests and answers alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaos.checks.check import Check
+from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.replication.partitions import Partition
@@ -76,9 +76,9 @@ class FetchModel:
         """Takes in what a node did, and yields the answers to clients' fetches in it."""
         node_id = node.broker.node_id
         if event is None:
-            self.sessions = {key: held for key, held in self.sessions.items() if key[0] != node_id}
-            self._numbers = {key: each for key, each in self._numbers.items() if key[0] != node_id}
-            self._asked = {key: each for key, each in self._asked.items() if key[0] != node_id}
+            self.sessions = without_node(self.sessions, node_id)
+            self._numbers = without_node(self._numbers, node_id)
+            self._asked = without_node(self._asked, node_id)
         elif type(event) is Request and event.api_key == FETCH and event.tag.role == "client":
             body = event.body
             assert isinstance(body, FetchRequest)
@@ -97,17 +97,13 @@ class FetchModel:
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
         incremental = body.fetch_type == 1 if version == FIRST_REVISION else body.session_epoch > 0
         named = {
-            _named(version, topic.topic, topic.topic_id, each.partition): Wish(
-                each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch
-            )
-            for topic in body.topics
-            for each in topic.partitions
+            key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
+            for key, each in _partitions(version, body.topics)
         }
         held = self.sessions.get((node_id, body.session_id), {}) if incremental else {}
         wishes = {**held, **named}
-        for topic in body.forgotten:
-            for index in topic.partitions:
-                wishes.pop(_named(version, topic.topic, topic.topic_id, index), None)
+        for key, _ in _partitions(version, body.forgotten):
+            wishes.pop(key, None)
         return Asked(wishes, body.session_id, body.session_epoch, incremental)
 
     def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:
@@ -119,21 +115,17 @@ class FetchModel:
             self.sessions[key] = asked.wishes
         if asked.session_id not in (0, body.session_id):
             self.sessions.pop((node.broker.node_id, asked.session_id), None)
-        data = {
-            _named(version, topic.topic, topic.topic_id, each.partition): each
-            for topic in body.responses
-            for each in topic.partitions
-        }
+        data = dict(_partitions(version, body.responses))
         return Answer(node, reply.tag.client_id, body.session_id, asked, repeated, data)
 
 
-def _named(version: int, topic: str, topic_id: bytes, index: int) -> Named:
-    """Names the partition as its version does. A message that did not go through the codec may hold both names."""
-    return (topic_id if FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION else topic, index)
+def _partitions(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, Any]]:
+    """Yields what the topics of a message hold, by the name of the partition in that version.
 
-
-class FetchCheck(Check):
-    """Base of checks of single answers. ``chaos.checks.watching`` keeps the model and hands out the answers."""
-
-    def answered(self, at_us: int, answer: Answer) -> None:
-        """Called with each answer to a client's fetch that has no top-level error."""
+    A message that did not go through the codec may hold both of a topic's names.
+    """
+    by_id = FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION
+    for topic in topics:
+        for each in topic.partitions:
+            index = each if isinstance(each, int) else each.partition
+            yield (topic.topic_id if by_id else topic.topic, index), each

@@ -1,9 +1,10 @@
 """unrequested-partition for full answers: they hold the partitions that the request names, and no others (F-5, G-4)."""
 
-from chaos.checks.fetch_model import Answer, FetchCheck
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer
 
 
-class FullAnswerExact(FetchCheck):
+class FullAnswerExact(Check):
     guarantee = "unrequested-partition"
     needs_one_node = True
 

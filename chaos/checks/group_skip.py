@@ -8,8 +8,8 @@ reset policy is ``latest``).
 from bisect import bisect_left, bisect_right
 
 from chaos.checks.check import Check, History
-from chaos.checks.reads import known_offsets
-from chaos.checks.values import Place
+from chaos.checks.reads import known_offsets, moved_forward, reads
+from chaos.checks.values import Place, place
 
 
 class GroupSkip(Check):
@@ -20,17 +20,11 @@ class GroupSkip(Check):
             return
         group_of = {row.process: row.group for row in history.memberships}
         read: dict[tuple[str, Place], dict[int, None]] = {}
-        operations = history.operation_of()
-        for run in history.runs:
-            operation = operations.get((run.process, run.index))
-            if run.kind == "read" and run.process in group_of and operation is not None and operation.type == "ok":
-                offsets = read.setdefault((group_of[run.process], (run.topic, run.partition)), {})
+        for run, _ in reads(history):
+            if run.process in group_of:
+                offsets = read.setdefault((group_of[run.process], place(run)), {})
                 offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
-        moved = {
-            (group_of[row.process], (row.topic, row.partition))
-            for row in history.resets
-            if row.process in group_of and row.to_offset > max(row.from_offset, 0)
-        }
+        moved = {(group_of[row.process], place(row)) for row in moved_forward(history) if row.process in group_of}
         known = known_offsets(history)
         for (group, where), offsets in read.items():
             if (group, where) not in moved:

@@ -1,6 +1,7 @@
 """high-watermark-monotonic: a replica's high watermark never goes back while its process lives, and lies in its log."""
 
-from chaos.checks.replica_check import Copy, Held, ReplicaCheck, Replicated
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Copy, Held, Replicated
 
 
 class HighWatermarkMonotonic(ReplicaCheck):

@@ -3,7 +3,9 @@
 The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to the in-sync ones.
 """
 
-from chaos.checks.replica_check import Copy, Held, PartitionImage, ReplicaCheck, Replicated
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Copy, Held, Replicated
+from reference_broker.metadata.image import PartitionImage
 
 
 class IsrHonest(ReplicaCheck):

@@ -5,7 +5,8 @@ snapshot itself.
 """
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 
@@ -13,8 +14,8 @@ class LeaderCompleteness(QuorumCheck):
     guarantee = "leader-completeness"
     notes = ("truncated",)
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._same_to: dict[int, int] = {}
 
     def note(self, at_us: int, member: Member, note: Note) -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.events import Event, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import ProduceRequest
@@ -16,8 +17,8 @@ class LogConsistent(Check):
 
     guarantee = "log-consistent"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._high_watermarks: dict[tuple[int, int, bytes, int], int] = {}
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:

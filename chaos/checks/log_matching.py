@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView
+from chaos.checks.quorum_view import Member
+from chaos.checks.surroundings import Surroundings
 
 _Before = tuple[int, int]
 NOTHING_KNOWN: _Before = (-1, -1)
@@ -17,8 +18,8 @@ NOTHING_KNOWN: _Before = (-1, -1)
 class LogMatching(QuorumCheck):
     guarantee = "log-matching"
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._known: dict[tuple[int, int], tuple[Batch, _Before, int]] = {}
 
     def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:

@@ -4,14 +4,14 @@ Each topic's name is used once, so a second ID, or a return after the topic was 
 unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from bench.fleet.behaviours.admin import FIRST_VALUE
 from chaos.checks.check import Check, History
-from reports.rows import ChangeRow, MetadataReadRow, OperationRow
+from reports.rows import ChangeRow, MetadataReadRow
 
 UNSET = -1
-_Operations = dict[tuple[str, int], OperationRow]
 
 
 @dataclass(slots=True)
@@ -35,21 +35,19 @@ class LostMetadata(Check):
     guarantee = "lost-metadata"
 
     def end(self, history: History) -> None:
-        if not history.metadata_reads and not history.changes:
-            return
-        operations, topics = history.operation_of(), dict[str, _Topic]()
+        topics: dict[str, _Topic] = defaultdict(_Topic)
         for change in history.changes:
-            _asked(topics.setdefault(change.topic, _Topic()), change, operations)
+            _asked(topics[change.topic], change, history.operation_of[change.process, change.index].invoke_us)
         for read in history.metadata_reads:
-            self._read(topics.setdefault(read.topic, _Topic()), read, operations)
+            self._read(topics[read.topic], read, history.operation_of[read.process, read.index].complete_us)
         described = [each for each in history.operations if each.f == "final_describe" and each.type == "ok"]
         nodes = sorted({each.node: None for each in described if each.node is not None})
         if nodes:
             for name, topic in topics.items():
                 self._end(name, topic, nodes)
 
-    def _read(self, topic: _Topic, row: MetadataReadRow, operations: _Operations) -> None:
-        at_us, where = operations[row.process, row.index].complete_us, (row.process, row.node)
+    def _read(self, topic: _Topic, row: MetadataReadRow, at_us: int) -> None:
+        where = (row.process, row.node)
         if not row.present:
             topic.gone.setdefault(where, at_us)
             if not 0 <= topic.delete_us <= at_us:
@@ -60,9 +58,8 @@ class LostMetadata(Check):
         if row.topic_id:
             topic.ids[row.topic_id] = None
         if row.final:
-            topic.at_end[row.node] = (
-                row.value if row.value >= FIRST_VALUE else UNSET
-            )  # A smaller value is the broker's default.
+            is_set = row.value >= FIRST_VALUE  # A smaller value is the broker's default.
+            topic.at_end[row.node] = row.value if is_set else UNSET
 
     def _end(self, name: str, topic: _Topic, nodes: list[int]) -> None:
         there = sorted(topic.at_end)
@@ -83,11 +80,10 @@ class LostMetadata(Check):
             self.violated(0, f"{name} has retention.ms {foreign[0]} at the end; acknowledged last: {topic.acked}")
 
 
-def _asked(topic: _Topic, row: ChangeRow, operations: _Operations) -> None:
+def _asked(topic: _Topic, row: ChangeRow, sent_us: int) -> None:
     if row.change == "create":
         topic.created = max(topic.created, row.type)
     elif row.change == "delete" and row.type != "fail":
-        sent_us = operations[row.process, row.index].invoke_us
         topic.delete_us = sent_us if topic.delete_us < 0 else min(topic.delete_us, sent_us)
         topic.deleted = topic.deleted or row.type == "ok"
     elif row.change == "configure":

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.events import Event, Request
 from reference_broker.metrics.metrics import Counter, Gauge
 from reports.rows import TraceRow
@@ -23,8 +24,8 @@ class MetricsExact(Check):
     needs_one_node = True
     rows = ("session_evicted",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._evictions: dict[tuple[int, int], int] = {}
         self._numbers: dict[tuple[int, int], _Numbers] = {}
         self._sessions: dict[int, int] = {}

@@ -7,6 +7,7 @@ may hold a record twice, since the promise is at least once; that is only counte
 
 from bench.fleet.behaviours.mirror import WRITER_SUFFIX
 from chaos.checks.check import Check, History
+from chaos.checks.reads import moved_forward
 from chaos.checks.values import Place, expanded, named, place
 
 
@@ -19,20 +20,14 @@ class MirrorComplete(Check):
         copied: dict[Place, set[tuple[str, int]]] = {}
         ended: dict[Place, None] = {}
         for row in history.target_runs:
-            values = copied.setdefault((row.topic, row.partition), set())
+            values = copied.setdefault(place(row), set())
             values.update((row.writer, row.first_sequence + step) for step in range(row.count))
             if not row.count:
-                ended[row.topic, row.partition] = None
+                ended[place(row)] = None
         mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
-        moved = {
-            (row.topic, row.partition)
-            for row in history.resets
-            if row.process in mirrors and row.to_offset > max(row.from_offset, 0)
-        }
-        operations = history.operation_of()
-        for run in history.runs:
-            operation = operations.get((run.process, run.index))
-            if operation is None or operation.f != "final_read" or place(run) not in ended or place(run) in moved:
+        moved = {place(row) for row in moved_forward(history) if row.process in mirrors}
+        for run, _ in history.with_operations(history.runs, "final_read"):
+            if place(run) not in ended or place(run) in moved:
                 continue
             for value in expanded(run):
                 if value.writer and (value.writer, value.sequence) not in copied[place(run)]:

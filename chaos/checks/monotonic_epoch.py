@@ -1,7 +1,8 @@
 """monotonic-epoch: a node's epoch never goes back within a process, nor over restarts below an epoch it acted in."""
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 
@@ -12,8 +13,8 @@ class MonotonicEpoch(QuorumCheck):
     guarantee = "monotonic-epoch"
     notes = ("voted",)
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._acted: dict[int, int] = {}
 
     def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002

@@ -1,14 +1,15 @@
 """monotonic-high-watermark: the high watermark never goes back on a living process, nor from leader to leader."""
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.surroundings import Surroundings
 
 
 class MonotonicHighWatermark(QuorumCheck):
     guarantee = "monotonic-high-watermark"
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._by_leaders: tuple[int, int] = (-1, -1)
         """The last leader's epoch, and what leaders of earlier epochs had committed."""
         self._committed = -1

@@ -6,7 +6,9 @@ replicas-equal sees, leader by leader, that it never vanishes afterwards; lost-w
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chaos.checks.replica_check import ReplicaCheck, Replicated, ReplicaView
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Replicated
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.wire.produce import ProduceRequest, ProduceResponse
@@ -19,12 +21,12 @@ ALL = -1
 
 
 class NoAckedLost(ReplicaCheck):
-    """``acted`` notes what a node did. ``judge`` looks after the view has seen the result."""
+    """``acted`` notes what a node did. ``viewed`` judges it, when the view has seen the result."""
 
     guarantee = "no-acked-lost"
 
-    def __init__(self, view: ReplicaView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._asked: dict[tuple[int, int, int], None] = {}
         """(node, connection, correlation ID) of requests with acks=all"""
         self._answered: list[ProduceResponse] = []
@@ -46,7 +48,7 @@ class NoAckedLost(ReplicaCheck):
                     del self._asked[key]
                     self._answered.append(effect.body)
 
-    def judge(self, at_us: int, node: "Node") -> None:
+    def viewed(self, at_us: int, node: "Node") -> None:
         answered, self._answered = self._answered, []
         for body in answered:
             for topic in body.responses:

@@ -5,10 +5,9 @@ that clients see it too.
 """
 
 import json
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import OFFSETS_TOPIC, Check, History
-from chaos.checks.replica_view import ReplicaView
+from chaos.checks.check import Check, History
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.events import Event
 from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
@@ -21,20 +20,13 @@ COMMITTED = "offset_committed"
 
 
 class NoCommittedLost(Check):
-    """``replicas`` says for which offsets partitions nothing is promised, because all their replicas lost power."""
-
     guarantee = "no-committed-lost"
     rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
 
-    def __init__(self, replicas: ReplicaView) -> None:
-        super().__init__()
-        self._replicas = replicas
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._committed: dict[OffsetKey, tuple[int, int, int]] = {}
         self._nodes: dict[int, Node] = {}
-
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(around.replicas)
 
     def trace(self, row: TraceRow) -> None:
         fields = json.loads(row.detail)
@@ -47,8 +39,7 @@ class NoCommittedLost(Check):
             self._nodes[node.broker.node_id] = node
 
     def end(self, history: History) -> None:
-        excused = any(topic == OFFSETS_TOPIC for topic, _ in self._replicas.excused)
-        if not self._committed or excused:
+        if self.around.replicas.offsets_excused:
             return
         gone = [row.topic for row in history.changes if row.change == "delete"]
         for key, (offset, generation, at_us) in self._committed.items():

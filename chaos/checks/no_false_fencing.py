@@ -1,27 +1,19 @@
 """no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session."""
 
-from typing import Self
-
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 
 class NoFalseFencing(QuorumCheck):
-    """``session_us`` is the session timeout plus the time that a registration may take."""
-
     guarantee = "no-false-fencing"
     notes = ("broker_fenced",)
 
-    def __init__(self, view: QuorumView, session_us: int) -> None:
-        super().__init__(view)
-        self._session_us = session_us
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._session_us = around.settings.session_us
         self._leads_since_us: dict[int, int] = {}
-
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(around.quorum, around.settings.session_us)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.leads and not (before.leads and before.epoch == after.epoch):

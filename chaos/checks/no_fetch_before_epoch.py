@@ -4,51 +4,46 @@ Its metadata must be as new as the epoch that was committed with the offset (M-1
 (M-13). A client that left has forgotten all epochs.
 """
 
-from chaos.checks.check import Check, History
-from chaos.checks.values import Place
+from collections.abc import Iterator
 
-LEARNT = ("fetched", "loaded")
-"""Kinds of rows that bring a consumer an offset with its epoch."""
+from chaos.checks.check import Check, History
+from chaos.checks.values import grouped, place
+from reports.rows import CommitRow
 
 
 class NoFetchBeforeEpoch(Check):
     guarantee = "no-fetch-before-epoch"
 
     def end(self, history: History) -> None:
-        owed: dict[str, list[tuple[int, int, Place, int]]] = {}
-        for row in history.commits:
-            if row.kind in LEARNT and row.error is None and row.metadata_epoch >= 0:
-                entry = (row.at_us, row.index, (row.topic, row.partition), row.metadata_epoch)
-                owed.setdefault(row.process, []).append(entry)
+        owed = [row for row in learnt(history) if row.metadata_epoch >= 0]
         if not owed:
             return
-        operations = history.operation_of()
-        fetched: dict[tuple[str, Place], list[tuple[int, int]]] = {}
-        for position in history.positions:
-            operation = operations.get((position.process, position.index))
-            if position.process in owed and operation is not None and operation.f == "fetch":
-                where = (position.topic, position.partition)
-                fetched.setdefault((position.process, where), []).append((operation.invoke_us, position.index))
-        taken: dict[str, list[tuple[int, int]]] = {}
-        for news in history.metadata_epochs:
-            if news.accepted and news.process in owed:
-                taken.setdefault(news.process, []).append((news.at_us, news.metadata_epoch))
-        left: dict[str, list[int]] = {}
-        for member in history.memberships:
-            if member.event == "left" and member.process in owed:
-                left.setdefault(member.process, []).append(member.at_us)
-        for process, entries in owed.items():
-            for at_us, index, where, epoch in entries:
-                first = min((each for each in fetched.get((process, where), ()) if each[0] >= at_us), default=None)
-                if first is None:
-                    continue
-                since_us = max((each for each in left.get(process, ()) if each <= first[0]), default=-1)
-                if since_us > at_us:
-                    continue  # The client has forgotten that, and learnt it again.
-                had = max((each[1] for each in taken.get(process, ()) if since_us < each[0] <= first[0]), default=-1)
-                if had < epoch:
-                    self.violated(
-                        first[0],
-                        f"{process} fetched {where[0]}-{where[1]} (operation {first[1]}) with metadata epoch {had}; "
-                        f"the offset from operation {index} has epoch {epoch}",
-                    )
+        fetches = history.with_operations(history.positions, "fetch")
+        fetched = grouped(fetches, lambda each: (each[0].process, place(each[0])))
+        accepted = grouped((row for row in history.metadata_epochs if row.accepted), lambda row: row.process)
+        left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
+        for row in sorted(owed, key=lambda row: row.process):
+            starts = [
+                (operation.invoke_us, position.index)
+                for position, operation in fetched.get((row.process, place(row)), ())
+                if operation.invoke_us >= row.at_us
+            ]
+            if not starts:
+                continue
+            first_us, first = min(starts)
+            since_us = max((each.at_us for each in left.get(row.process, ()) if each.at_us <= first_us), default=-1)
+            if since_us > row.at_us:
+                continue  # The client has forgotten that, and learnt it again.
+            known = [each.metadata_epoch for each in accepted.get(row.process, ()) if since_us < each.at_us <= first_us]
+            had = max(known, default=-1)
+            if had < row.metadata_epoch:
+                self.violated(
+                    first_us,
+                    f"{row.process} fetched {row.topic}-{row.partition} (operation {first}) with metadata epoch {had}; "
+                    f"the offset from operation {row.index} has epoch {row.metadata_epoch}",
+                )
+
+
+def learnt(history: History) -> Iterator[CommitRow]:
+    """Yields the rows that bring a consumer an offset, from its coordinator or from outside."""
+    return (row for row in history.commits if row.kind in ("fetched", "loaded") and row.error is None)

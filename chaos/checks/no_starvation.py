@@ -4,13 +4,14 @@ The final revision moves a partition that was served to the end of its list. The
 place N modulo the number of partitions (F-15, G-7).
 """
 
-from chaos.checks.fetch_model import Answer, FetchCheck
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer
 
 MANY_PARTITIONS = 64
 """Larger sessions are not looked at: it would cost too much for each answer."""
 
 
-class NoStarvation(FetchCheck):
+class NoStarvation(Check):
     guarantee = "no-starvation"
     needs_one_node = True
 

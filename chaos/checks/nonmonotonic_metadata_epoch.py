@@ -9,6 +9,8 @@ import json
 from typing import ClassVar
 
 from chaos.checks.check import Check, History
+from chaos.checks.surroundings import Surroundings
+from chaos.checks.values import grouped
 from reports.rows import TraceRow
 
 COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
@@ -18,8 +20,8 @@ class NonmonotonicMetadataEpoch(Check):
     guarantee = "nonmonotonic-metadata-epoch"
     rows: ClassVar[tuple[str, ...]] = (COMMITTED, APPLIED)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._applied: dict[tuple[int, int], int] = {}
         self._offset_of: dict[int, int] = {}
         self._epoch_at: dict[int, int] = {}
@@ -52,16 +54,13 @@ class NonmonotonicMetadataEpoch(Check):
         self._last = max(self._last, (offset, epoch))
 
     def end(self, history: History) -> None:
-        left: dict[str, list[int]] = {}
-        for row in history.memberships:
-            if row.event == "left":
-                left.setdefault(row.process, []).append(row.at_us)
+        left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
         known: dict[tuple[str, int], int] = {}
         for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
             if not each.accepted:
                 continue
             # News at the very moment in which the client left came before: they may have woken it up.
-            life = sum(at_us < each.at_us for at_us in left.get(each.process, ()))
+            life = sum(row.at_us < each.at_us for row in left.get(each.process, ()))
             had = known.get((each.process, life), each.metadata_epoch)
             if each.metadata_epoch < had:
                 self.violated(

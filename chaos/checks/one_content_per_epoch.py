@@ -6,6 +6,7 @@ After each new epoch at a node its whole cache is compared with the first node's
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.events import Event
 from reference_broker.metadata.cache import MetadataCache
 
@@ -18,8 +19,8 @@ Content: TypeAlias = tuple[object, ...]
 class OneContentPerEpoch(Check):
     guarantee = "one-content-per-epoch"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._content: dict[int, tuple[int, Content]] = {}
         self._seen: dict[int, tuple[int, int]] = {}
 

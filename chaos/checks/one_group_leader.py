@@ -1,14 +1,14 @@
 """one-group-leader: a generation of a group has one leader and one assignment.
 
 Only generations that were written count. One that died with its coordinator may come again. A static member that comes
-back has a new member ID, and goes on leading with it.
+back has a new member ID, and goes on leading with it. If all replicas of an offsets partition lost power, groups may
+be lost, so nothing is judged.
 """
 
 import json
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from chaos.checks.check import OFFSETS_TOPIC, Check, History
-from chaos.checks.replica_view import ReplicaView
+from chaos.checks.check import Check, History
 from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
@@ -17,24 +17,17 @@ STABLE = "Stable"
 
 
 class OneGroupLeader(Check):
-    """``replicas`` says whether groups may have been lost because all replicas lost power. Then nothing is judged."""
-
     guarantee = "one-group-leader"
     rows: ClassVar[tuple[str, ...]] = (STATE, MEMBER)
 
-    def __init__(self, replicas: ReplicaView) -> None:
-        super().__init__()
-        self._replicas = replicas
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._leaders: dict[tuple[str, int], tuple[str, int]] = {}
         self._newest: dict[str, int] = {}
         self._replaced: dict[tuple[str, str], None] = {}
 
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(around.replicas)
-
     def trace(self, row: TraceRow) -> None:
-        if self._offsets_lost():
+        if self.around.replicas.offsets_excused:
             return
         fields = json.loads(row.detail)
         group = str(fields["group"])
@@ -60,11 +53,8 @@ class OneGroupLeader(Check):
             )
         self._newest[group] = max(newest, generation)
 
-    def _offsets_lost(self) -> bool:
-        return any(topic == OFFSETS_TOPIC for topic, _ in self._replicas.excused)
-
     def end(self, history: History) -> None:
-        if self._offsets_lost():
+        if self.around.replicas.offsets_excused:
             return
         owners: dict[tuple[str, int, str, int], tuple[str, str]] = {}
         for row in history.memberships:

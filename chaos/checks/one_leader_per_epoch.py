@@ -1,14 +1,15 @@
 """one-leader-per-epoch: no two nodes lead in one epoch, and nobody believes in another leader of it."""
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.surroundings import Surroundings
 
 
 class OneLeaderPerEpoch(QuorumCheck):
     guarantee = "one-leader-per-epoch"
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._leaders: dict[int, int] = {}
         self._believed: dict[int, tuple[int, int]] = {}
 

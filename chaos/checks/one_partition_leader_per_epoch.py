@@ -1,6 +1,7 @@
 """one-partition-leader-per-epoch: no two nodes lead a partition in the same leader epoch."""
 
-from chaos.checks.replica_check import Copy, Held, ReplicaCheck, Replicated
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Copy, Held, Replicated
 
 
 class OnePartitionLeaderPerEpoch(ReplicaCheck):

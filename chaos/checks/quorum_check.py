@@ -1,34 +1,23 @@
 """Base of the checks that look at the quorum. They see what changed in a node's replica of the metadata log."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING
 
 from chaos.checks.batches import Batch
 from chaos.checks.check import Check
-from chaos.checks.quorum_view import Member, QuorumView, Seen
-from reference_broker.core.effects import Note
+from chaos.checks.quorum_view import Member, Seen
 
 if TYPE_CHECKING:
     from chaos.checks.surroundings import Surroundings
 
 
 class QuorumCheck(Check):
-    """``notes`` names the Notes that the check wants. They come before the check sees the state that they speak of."""
+    """A check overrides the methods for what it wants to see."""
 
-    notes: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__()
-        self.view = view
-        own = type(self)
-        view.join(self, own.changed is not QuorumCheck.changed, own.appended is not QuorumCheck.appended)
-
-    @classmethod
-    def made(cls, around: "Surroundings") -> Self:
-        return cls(around.quorum)
-
-    def note(self, at_us: int, member: Member, note: Note) -> None:
-        """Called with each note that it asked for."""
+    def __init__(self, around: "Surroundings") -> None:
+        super().__init__(around)
+        self.view = around.quorum
+        self.view.checks.append(self)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         """Called when something of ``Seen`` changed, not only how far the log reaches.
@@ -42,6 +31,3 @@ class QuorumCheck(Check):
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
         """Called when this member is the first in the run to know that these batches are committed. Each comes with its
         bytes."""
-
-    def quiet(self, at_us: int) -> None:
-        """Called when the run is over: all faults are healed, and the nodes had their time."""

@@ -1,15 +1,16 @@
 """quorum-converges: after all faults are healed every node reaches the same high watermark and the same metadata."""
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView
+from chaos.checks.quorum_view import Member
+from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import digest_of
 
 
 class QuorumConverges(QuorumCheck):
     guarantee = "quorum-converges"
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self.expected = True
         """False: the run ended otherwise than by playing all its phases."""
 
@@ -30,15 +31,14 @@ class QuorumConverges(QuorumCheck):
 
     def reached(self) -> bool:
         """Returns whether all nodes agree. It is cheap enough to ask after every event of the run's end."""
-        first: tuple[int, int, int] | None = None
+        first = self.view.nodes[0].seen
         for member in self.view.nodes:
             seen = member.seen
             if member.replica is None or seen.leader_id < 0 or seen.high_watermark != seen.end_offset:
                 return False
-            state = (seen.epoch, seen.high_watermark, member.replica.loader.last_offset)
-            if first is None:
-                first = state
-            if state != first or state[2] + 1 != state[1]:
+            if (seen.epoch, seen.high_watermark) != (first.epoch, first.high_watermark):
+                return False
+            if member.replica.loader.last_offset + 1 != seen.high_watermark:
                 return False
         return True
 

@@ -3,11 +3,10 @@
 After each event only a few numbers of one node are compared. Batches are read once, when they appear.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.batches import Batch, batches_of
+from chaos.checks.batches import Batch, read_batches
 from reference_broker.core.effects import Note
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
 
-READ_BYTES = 1 << 20
 NOTHING_TRUNCATED = 1 << 62
 
 
@@ -48,8 +46,6 @@ class Member:
     replica: Any = None
     read_to: int = 0
     truncated_to: int = NOTHING_TRUNCATED
-    checked_to: int = 0
-    """its log equals the committed one up to here"""
 
     @property
     def leads(self) -> bool:
@@ -65,19 +61,11 @@ class QuorumView:
         self.nodes = [Member(number, number < voters) for number in range(voters + observers)]
         self.committed: dict[int, Batch] = {}
         self.committed_end = 0
-        self._checks: list[QuorumCheck] = []
-        self._on_changed: list[QuorumCheck] = []
-        self._on_appended: list[QuorumCheck] = []
+        self.checks: list[QuorumCheck] = []
 
     @property
     def majority(self) -> int:
         return self.voters // 2 + 1
-
-    def join(self, check: "QuorumCheck", changed: bool, appended: bool) -> None:
-        """Adds a check. ``changed`` and ``appended`` say whether it wants those calls, which come often."""
-        self._checks.append(check)
-        self._on_changed += [check] if changed else []
-        self._on_appended += [check] if appended else []
 
     def gone(self, node_id: int) -> None:
         """Notes that the process ended. What is known of its disk stays."""
@@ -95,26 +83,11 @@ class QuorumView:
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
         """Looks at a node after one of its events."""
         member = self.nodes[node.broker.node_id]
-        replica = member.replica
-        if replica is None:
-            replica = self._joined(member, node)
-            if replica is None:
+        if member.replica is None:
+            if not node.listening:
                 return
-        quorum, log = replica.quorum, replica.log.log
-        before = member.seen
-        if (
-            log.log_end_offset == before.end_offset
-            and log.synced_offset == before.synced
-            and quorum.high_watermark == before.high_watermark
-            and quorum.epoch == before.epoch
-            and quorum.leader_id == before.leader_id
-            and quorum.is_leader == before.leads
-            and log.log_start_offset == before.start_offset
-            and incarnation == before.incarnation
-            and not thorough
-            and member.truncated_to == NOTHING_TRUNCATED
-        ):
-            return
+            member.replica = node.broker.replica
+        quorum, log, before = member.replica.quorum, member.replica.log.log, member.seen
         after = Seen(
             incarnation,
             quorum.epoch,
@@ -125,77 +98,38 @@ class QuorumView:
             log.log_end_offset,
             log.synced_offset,
         )
+        if after == before and member.truncated_to == NOTHING_TRUNCATED and not thorough:
+            return
         member.seen = after
         self._follow_log(at_us, member, before, after, thorough)
         if after[:GROWTH] != before[:GROWTH]:
-            for check in self._on_changed:
+            for check in self.checks:
                 check.changed(at_us, member, before, after)
         if after.high_watermark > self.committed_end:
             self._commit(at_us, member, after.high_watermark)
-
-    def end(self, at_us: int) -> None:
-        for check in self._checks:
-            check.quiet(at_us)
-
-    def _joined(self, member: Member, node: "Node") -> Any:
-        if not node.listening:
-            return None
-        member.replica = node.broker.replica
-        member.read_to = 0
-        return member.replica
 
     # The log
 
     def _follow_log(self, at_us: int, member: Member, before: Seen, after: Seen, thorough: bool) -> None:
         if thorough or before.incarnation != after.incarnation:
             member.read_to = 0
-        cut = min(member.truncated_to, after.end_offset)
-        member.truncated_to = NOTHING_TRUNCATED
-        if cut < member.read_to:
-            member.read_to = cut
-        if member.read_to < after.start_offset:
-            member.read_to = after.start_offset
-        if member.read_to >= after.end_offset:
+        offset = max(min(member.read_to, member.truncated_to, after.end_offset), after.start_offset)
+        member.read_to, member.truncated_to = max(offset, after.end_offset), NOTHING_TRUNCATED
+        if offset >= after.end_offset:
             return
-        self._forget_from(member, member.read_to)
-        fresh = self._read(member, member.read_to, after.end_offset)
-        member.read_to = after.end_offset
-        for batch in fresh:
-            member.batches[batch.base_offset] = batch
-        for check in self._on_appended:
-            check.appended(at_us, member, fresh)
-
-    @staticmethod
-    def _forget_from(member: Member, offset: int) -> None:
         for base in [each for each in reversed(member.batches) if each >= offset]:
             del member.batches[base]
-
-    @staticmethod
-    def _read(member: Member, offset: int, end: int) -> Sequence[Batch]:
-        found: list[Batch] = []
-        while offset < end:
-            data = bytes(member.replica.log.read(offset, READ_BYTES, end))
-            read = [batch for batch, _, _ in batches_of(data)]
-            if not read:
-                break
-            found += read
-            offset = read[-1].last_offset + 1
-        return found
+        fresh = [batch for batch, _ in read_batches(member.replica.log, offset, after.end_offset)]
+        member.batches.update((batch.base_offset, batch) for batch in fresh)
+        for check in self.checks:
+            check.appended(at_us, member, fresh)
 
     def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
         """Takes the committed batches from the first member that knows of them. What a snapshot replaced is known
         already."""
-        offset, fresh = max(self.committed_end, member.seen.start_offset), list[tuple[Batch, bytes]]()
-        end = min(high_watermark, member.seen.end_offset)
-        while offset < end:
-            data = bytes(member.replica.log.read(offset, READ_BYTES, end))
-            read = [(batch, data[begin:finish]) for batch, begin, finish in batches_of(data)]
-            if not read:
-                break
-            fresh += read
-            offset = read[-1][0].last_offset + 1
-        for batch, _ in fresh:
-            self.committed[batch.base_offset] = batch
+        offset = max(self.committed_end, member.seen.start_offset)
+        fresh = list(read_batches(member.replica.log, offset, min(high_watermark, member.seen.end_offset)))
+        self.committed.update((batch.base_offset, batch) for batch, _ in fresh)
         self.committed_end = high_watermark
-        for check in self._checks:
+        for check in self.checks:
             check.committed(at_us, member, fresh)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chaos.checks.check import History
-from chaos.checks.values import Place, place
-from reports.rows import RunRow
+from chaos.checks.values import Place, grouped, place
+from reports.rows import OperationRow, ResetRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,24 @@ class Pair:
         )
 
 
+def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
+    """Returns what successful fetches read, each run with its operation, by process and in the order of reading."""
+    found = [
+        (run, operation)
+        for run, operation in history.with_operations(history.runs, "fetch")
+        if run.kind == "read" and operation.type == "ok"
+    ]
+    found.sort(key=lambda each: (each[0].process, each[0].index, each[0].position))
+    return found
+
+
 def pairs(history: History) -> Iterator[Pair]:
     """Yields all neighbouring runs of successful fetches, in the order of reading."""
-    operations = history.operation_of()
     known = known_offsets(history)
-    starts: dict[tuple[str, Place], list[int]] = {}
-    for row in history.assignments:
-        starts.setdefault((row.process, (row.topic, row.partition)), []).append(row.from_us)
-    for each in starts.values():
-        each.sort()
+    assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
+    starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
     walks: dict[tuple[str, Place], tuple[RunRow, int]] = {}
-    reads = [run for run in history.runs if run.kind == "read"]
-    reads.sort(key=lambda run: (run.process, run.index, run.position))
-    for run in reads:
-        operation = operations.get((run.process, run.index))
-        if operation is None or operation.type != "ok" or operation.f != "fetch":
-            continue
+    for run, operation in reads(history):
         key = (run.process, place(run))
         begun = bisect_left(starts.get(key, []), operation.invoke_us + 1)
         last = walks.get(key)
@@ -75,3 +77,8 @@ def known_offsets(history: History) -> dict[Place, list[int]]:
                 dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
             )
     return {where: sorted(offsets) for where, offsets in found.items()}
+
+
+def moved_forward(history: History) -> Iterator[ResetRow]:
+    """Yields the resets that moved a position forward, over records that may be there."""
+    return (row for row in history.resets if row.to_offset > max(row.from_offset, 0))

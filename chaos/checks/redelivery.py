@@ -6,25 +6,24 @@ range.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chaos.checks.check import Check, History
 from chaos.checks.committed import COMMIT, Asked, asked
-from chaos.checks.values import Place
-from reports.rows import MembershipRow, RunRow
+from chaos.checks.reads import reads
+from chaos.checks.values import Place, grouped, place
+from reports.rows import MembershipRow, OperationRow, RunRow
 
 NO_OFFSET = "no_offset"
 """Nothing was committed: a reset's reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRead:
+class FirstRead(NamedTuple):
     """The first records that a member read of a partition after the partition was assigned to it."""
 
     given: MembershipRow
     run: RunRow
-    invoke_us: int
-    at_us: int
+    operation: OperationRow
 
 
 class Redelivery(Check):
@@ -34,58 +33,45 @@ class Redelivery(Check):
         if not history.memberships:
             return
         commits = asked(history, COMMIT)
-        moved = _moves(history)
-        for first in first_reads(history):
-            given = first.given
+        resets = (row for row in history.resets if row.reason != NO_OFFSET)
+        moves = grouped(resets, lambda row: (row.process, place(row)))
+        for given, run, operation in first_reads(history):
             written = commits.get((given.group, given.topic, given.partition), [])
             last = _last_acked(written, given.at_us)
-            if last is None or first.run.first_offset >= last.row.offset:
+            if last is None or run.first_offset >= last.row.offset:
                 continue
             sent_back = any(
-                each.row.offset <= first.run.first_offset
+                each.row.offset <= run.first_offset
                 and each.until_us > last.invoke_us
-                and each.invoke_us < first.invoke_us
+                and each.invoke_us < operation.invoke_us
                 for each in written
             )
-            where = (given.process, given.topic, given.partition)
-            was_moved = any(given.at_us <= at_us <= first.at_us for at_us in moved.get(where, ()))
+            was_moved = any(
+                given.at_us <= row.at_us <= operation.complete_us
+                for row in moves.get((given.process, place(given)), ())
+            )
             if not sent_back and not was_moved:
                 self.violated(
-                    first.at_us,
+                    operation.complete_us,
                     f"{given.process} was given {given.topic}-{given.partition} in generation {given.generation} and "
-                    f"read from offset {first.run.first_offset}; group {given.group} had committed {last.row.offset}",
+                    f"read from offset {run.first_offset}; group {given.group} had committed {last.row.offset}",
                 )
 
 
 def first_reads(history: History) -> Iterator[FirstRead]:
     """Yields them in the order of reading."""
-    given: dict[tuple[str, Place], list[MembershipRow]] = {}
-    for row in history.memberships:
-        if row.event == "assigned":
-            given.setdefault((row.process, (row.topic, row.partition)), []).append(row)
-    operations = history.operation_of()
-    seen: dict[tuple[str, Place, int], None] = {}
-    reads = [run for run in history.runs if run.kind == "read"]
-    reads.sort(key=lambda run: (run.process, run.index, run.position))
-    for run in reads:
-        key = (run.process, (run.topic, run.partition))
-        operation = operations.get((run.process, run.index))
-        if key not in given or operation is None or operation.type != "ok":
-            continue
-        times = bisect_right([row.at_us for row in given[key]], operation.invoke_us)
+    assigned = (row for row in history.memberships if row.event == "assigned")
+    given = grouped(assigned, lambda row: (row.process, place(row)))
+    seen: set[tuple[str, Place, int]] = set()
+    for run, operation in reads(history):
+        key = (run.process, place(run))
+        rows = given.get(key, [])
+        times = bisect_right(rows, operation.invoke_us, key=lambda row: row.at_us)
         if times and (*key, times) not in seen:
-            seen[*key, times] = None
-            yield FirstRead(given[key][times - 1], run, operation.invoke_us, operation.complete_us)
+            seen.add((*key, times))
+            yield FirstRead(rows[times - 1], run, operation)
 
 
 def _last_acked(written: list[Asked], before_us: int) -> Asked | None:
     acked = [each for each in written if each.acked and each.until_us < before_us]
     return max(acked, key=lambda each: (each.invoke_us, each.row.offset), default=None)
-
-
-def _moves(history: History) -> dict[tuple[str, str, int], list[int]]:
-    moved: dict[tuple[str, str, int], list[int]] = {}
-    for row in history.resets:
-        if row.reason != NO_OFFSET:
-            moved.setdefault((row.process, row.topic, row.partition), []).append(row.at_us)
-    return moved

@@ -4,13 +4,14 @@ After each event a few numbers are compared for each log that the event touched,
 Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are left out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from chaos.checks.batches import Batch, batches_of
+from chaos.checks.batches import Batch, read_batches
+from chaos.checks.check import OFFSETS_TOPIC
 from chaos.checks.compacted import Compacted
 from chaos.checks.touched_logs import TouchedLogs
+from chaos.checks.values import Place
 from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
 
-READ_BYTES = 1 << 20
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic ID and index."""
 
@@ -76,14 +76,36 @@ class Replicated:
     leaders: dict[int, int] = field(default_factory=dict)
     """node by leader epoch"""
 
+    def note_cleanable(self) -> None:
+        """Notes how far the cleaners of the replicas may have worked until now."""
+        if self.compacted is not None:
+            ends = [
+                min(each.log.bases[-1], each.log.high_watermark)
+                for each in self.copies.values()
+                if each.log is not None and each.log.bases
+            ]
+            self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
+
+    def begin_anew(self) -> None:
+        """Forgets what was committed, because all in-sync replicas had lost power. What the new leader holds is all
+        that there is."""
+        self.committed.clear()
+        self.committed_end = 0
+        if self.compacted is not None:
+            self.compacted.begin_anew()
+        self.tainted.clear()
+        self.excused = False
+        for copy in self.copies.values():
+            copy.equal_to = 0
+
 
 class ReplicaView:
     """All partitions that have several replicas.
 
     ``partitions`` is by topic ID and index. ``min_insync`` is that of the load's topics. With ``flushed`` each append
     is synced before it is answered, so that a power loss loses nothing that counts. ``expected`` says whether there
-    will be such partitions at all. ``touched`` gives the logs that changed since it was last asked; it is None if
-    nobody notes them.
+    will be such partitions at all. ``touched`` gives the logs that changed since it was last asked. ``excused`` holds
+    the partitions whose committed records may be lost, because all in-sync replicas lost power.
     """
 
     def __init__(
@@ -94,52 +116,49 @@ class ReplicaView:
         expected: bool = True,
         touched: TouchedLogs | None = None,
     ) -> None:
-        self.expected = expected
-        self._touched = touched
-        self._published: dict[int, dict[PartitionKey, None]] = {}
-        """by node: partitions whose role there may be another one since it was looked at"""
-        self._unsettled: dict[int, None] = {}
-        """nodes that start, or carry out a large publication"""
         self.trouble = trouble
         self.min_insync = min_insync
-        self._flushed = flushed
+        self.expected = expected
         self.partitions: dict[PartitionKey, Replicated] = {}
-        self._checks: list[ReplicaCheck] = []
-        self._excused: dict[tuple[str, int], None] = {}
+        self.excused: dict[Place, None] = {}
+        self.checks: list[ReplicaCheck] = []
+        self._flushed = flushed
+        self._touched = touched or TouchedLogs()
+        self._published: dict[int, dict[PartitionKey, None]] = {}
+        """by node: partitions whose role there may have changed since the view looked at it"""
+        self._settled: dict[int, bool] = {}
+        """by node, when the view looked last: false if it was starting, or carrying out a large publication"""
         self._deleted: dict[bytes, None] = {}
         """IDs of topics: a node that starts publishes what it reads of them again"""
 
-    def join(self, check: "ReplicaCheck") -> None:
-        self._checks.append(check)
+    @property
+    def offsets_excused(self) -> bool:
+        """Returns whether committed offsets and groups may be lost."""
+        return any(topic == OFFSETS_TOPIC for topic, _ in self.excused)
 
     # What the metadata says
 
-    def image(self, at_us: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """Takes in what a node published. A ``delta`` of None means its first image."""
+    def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
+        """Takes in what a node published. It is about to act upon that, or has done so in this event.
+
+        A ``delta`` of None means its first image.
+        """
         if delta is None:
             for topic in image.topics.values():
                 for index, state in enumerate(topic.partitions):
                     self._state(at_us, topic.name, (topic.topic_id, index), state)
             return
+        pending = self._published.setdefault(node_id, {})
         for change in delta.topics:
-            after = change.after
-            if after is None:
-                if change.before is not None:
-                    self._deleted[change.before.topic_id] = None
-                    for index in range(len(change.before.partitions)):
-                        self.partitions.pop((change.before.topic_id, index), None)
-                continue
-            for index in change.partitions:
-                self._state(at_us, after.name, (after.topic_id, index), after.partitions[index])
-
-    def published(self, node_id: int, delta: MetadataDelta) -> None:
-        """Notes that this node is about to act upon the delta, or has done so in this event."""
-        if self._touched is not None:
-            pending = self._published.setdefault(node_id, {})
-            for change in delta.topics:
-                topic = change.after or change.before
-                if topic is not None:
-                    pending.update(((topic.topic_id, index), None) for index in change.partitions)
+            if change.after is not None:
+                keys = [(change.after.topic_id, index) for index in change.partitions]
+                pending.update(dict.fromkeys(keys))
+                for key in keys:
+                    self._state(at_us, change.after.name, key, change.after.partitions[key[1]])
+            elif change.before is not None:
+                self._deleted[change.before.topic_id] = None
+                for index in range(len(change.before.partitions)):
+                    self.partitions.pop((change.before.topic_id, index), None)
 
     def _state(self, at_us: int, topic: str, key: PartitionKey, state: PartitionImage) -> None:
         if len(state.replicas) < 2 or key[0] in self._deleted:
@@ -155,7 +174,7 @@ class ReplicaView:
         for member in [each for each in known.tainted if each not in state.isr]:
             del known.tainted[member]
         self._excuse(known)
-        for check in self._checks:
+        for check in self.checks:
             check.metadata_changed(at_us, known, before, state)
 
     def power_lost(self, node_id: int) -> None:
@@ -167,16 +186,10 @@ class ReplicaView:
                 partition.tainted[node_id] = None
                 self._excuse(partition)
 
-    @property
-    def excused(self) -> tuple[tuple[str, int], ...]:
-        """Returns topic and index of the partitions whose committed records may be lost, because all in-sync replicas
-        lost power."""
-        return tuple(self._excused)
-
     def _excuse(self, partition: Replicated) -> None:
         if all(member in partition.tainted for member in partition.state.isr):
             partition.excused = partition.ever_excused = True
-            self._excused[partition.name.rpartition("-")[0], partition.key[1]] = None
+            self.excused[partition.name.rpartition("-")[0], partition.key[1]] = None
 
     # What the nodes hold
 
@@ -192,68 +205,47 @@ class ReplicaView:
 
         Raises AssertionError if a log contradicts itself, or if a change went unnoticed until then.
         """
-        touched = self._touched.taken() if self._touched is not None else ()
+        touched = self._touched.taken()
         for log in touched:
             log.check_invariants()
         if not self.partitions:
             return
         node_id = node.broker.node_id
-        if self._touched is not None and node_id not in self._unsettled and _is_settled(node):
-            keys = self._published.pop(node_id, {})
-            keys.update((_key_of(log), None) for log in touched)
-            for key in keys:
-                self._look_at(at_us, incarnation, node, key)
-            assert not (thorough and self._look_at_all(at_us, incarnation, node)), "a log changed and nobody noticed"
+        was_settled, settled = self._settled.get(node_id, True), _is_settled(node)
+        self._settled[node_id] = settled
+        keys = self._published.pop(node_id, {})
+        if not (was_settled and settled):
+            self._look_at_all(at_us, incarnation, node)
             return
-        self._look_at_all(at_us, incarnation, node)
-        if self._touched is not None:
-            self._published.pop(node_id, None)
-            self._unsettled.pop(node_id, None)
-            if not _is_settled(node):
-                self._unsettled[node_id] = None
-
-    def _look_at(self, at_us: int, incarnation: int, node: "Node", key: PartitionKey) -> None:
-        replicated = self.partitions.get(key)
-        if replicated is None:
-            return
-        partition = node.broker.partitions.by_id.get(key)
-        log = node._publisher.log_of(key) if partition is None else partition.log
-        if log is not None:
-            epoch = -1 if partition is None else partition.leader_epoch
-            self._compare(at_us, incarnation, node.broker.node_id, replicated, epoch, log)
+        keys.update((_key_of(log), None) for log in touched)
+        for key in keys:
+            self._look_at(at_us, incarnation, node, key)
+        assert not (thorough and self._look_at_all(at_us, incarnation, node)), "a log changed and nobody noticed"
 
     def _look_at_all(self, at_us: int, incarnation: int, node: "Node") -> bool:
         """Returns whether any log had changed."""
         changed = False
-        for epoch, log, key in _logs_of(node):
-            replicated = self.partitions.get(key)
-            if replicated is not None:
-                changed |= self._compare(at_us, incarnation, node.broker.node_id, replicated, epoch, log)
+        for key in (*node.broker.partitions.by_id, *map(_key_of, node._publisher.resting_logs())):
+            changed |= self._look_at(at_us, incarnation, node, key)
         return changed
 
-    def _compare(
-        self, at_us: int, incarnation: int, node_id: int, partition: Replicated, epoch: int, log: PartitionLog
-    ) -> bool:
-        copy = partition.copies.get(node_id)
-        if copy is not None:
-            held = copy.held
-            if (
-                held.end_offset == log.log_end_offset
-                and held.high_watermark == log.high_watermark
-                and held.leader_epoch == epoch
-                and copy.log is log
-                and held.start_offset == log.log_start_offset
-                and held.cleaned_offset == log.cleaned_offset
-            ):
-                return False
+    def _look_at(self, at_us: int, incarnation: int, node: "Node", key: PartitionKey) -> bool:
+        """Compares a node's log of the partition with what is known of it. Returns whether it had changed."""
+        partition, log, node_id = self.partitions.get(key), node._publisher.log_of(key), node.broker.node_id
+        if partition is None or log is None:
+            return False
+        led = node.broker.partitions.by_id.get(key)
+        epoch = -1 if led is None else led.leader_epoch
         now = Held(incarnation, epoch, log.log_start_offset, log.high_watermark, log.log_end_offset, log.cleaned_offset)
-        self._changed(at_us, partition, node_id, log, now)
-        return True
-
-    def _changed(self, at_us: int, partition: Replicated, node_id: int, log: PartitionLog, now: Held) -> None:
         copy = partition.copies.get(node_id)
         if copy is None:
             copy = partition.copies[node_id] = Copy(node_id, Held(-1, -1, 0, 0, 0), log)
+        elif copy.held == now and copy.log is log:
+            return False
+        self._changed(at_us, partition, copy, log, now)
+        return True
+
+    def _changed(self, at_us: int, partition: Replicated, copy: Copy, log: PartitionLog, now: Held) -> None:
         before, copy.held = copy.held, now
         if copy.log is not log:
             copy.log = log
@@ -261,29 +253,16 @@ class ReplicaView:
                 copy.equal_to = 0
         copy.equal_to = min(copy.equal_to, now.end_offset)
         if partition.excused and now.leader_epoch >= max(partition.leader_epoch, 0):
-            self._begin_anew(partition)
-        if now.leader_epoch > partition.leader_epoch:
-            partition.leader_epoch = now.leader_epoch
+            partition.begin_anew()
+        partition.leader_epoch = max(partition.leader_epoch, now.leader_epoch)
         trusted = not partition.ever_excused or now.leader_epoch == partition.leader_epoch
         if now.high_watermark > partition.committed_end and trusted and not partition.excused:
             self._commit(at_us, partition, log, now)
         if partition.compacted is not None:
-            note_cleanable(partition)
+            partition.note_cleanable()
             partition.compacted.cleanings += now.cleaned_offset > before.cleaned_offset and before.incarnation >= 0
-        for check in self._checks:
+        for check in self.checks:
             check.copy_changed(at_us, partition, copy, before, now)
-
-    @staticmethod
-    def _begin_anew(partition: Replicated) -> None:
-        """Takes what this leader holds as all that there is, because all in-sync replicas had lost power."""
-        partition.committed.clear()
-        partition.committed_end = 0
-        if partition.compacted is not None:
-            partition.compacted.begin_anew()
-        partition.tainted.clear()
-        partition.excused = False
-        for copy in partition.copies.values():
-            copy.equal_to = 0
 
     @staticmethod
     def _commit(at_us: int, partition: Replicated, log: PartitionLog, now: Held) -> None:
@@ -296,35 +275,6 @@ class ReplicaView:
                 partition.compacted.commit(data, at_us)
         partition.committed_end = now.high_watermark
 
-    def end(self, at_us: int) -> None:
-        for check in self._checks:
-            check.quiet(at_us)
-
-
-def read_batches(log: PartitionLog, offset: int, end: int) -> Iterator[tuple[Batch, bytes]]:
-    """Yields the batches of [offset, end), read from their bytes, each with its bytes."""
-    while offset < end:
-        data = bytes(log.read(offset, READ_BYTES, end))
-        last = offset - 1
-        for batch, begin, stop in batches_of(data):
-            yield batch, data[begin:stop]
-            last = batch.last_offset
-        if last < offset:
-            return
-        offset = last + 1
-
-
-def note_cleanable(partition: Replicated) -> None:
-    """Notes how far the cleaners of the partition's replicas may have worked until now."""
-    compacted = partition.compacted
-    if compacted is not None:
-        ends = [
-            min(each.log.bases[-1], each.log.high_watermark)
-            for each in partition.copies.values()
-            if each.log is not None and each.log.bases
-        ]
-        compacted.cleanable_end = max(compacted.cleanable_end, *ends, 0)
-
 
 def _is_settled(node: "Node") -> bool:
     """Returns whether the node's events alone show what it does with its logs."""
@@ -333,11 +283,3 @@ def _is_settled(node: "Node") -> bool:
 
 def _key_of(log: LogView) -> PartitionKey:
     return log.topic_id, int(log.directory.rpartition("-")[2])
-
-
-def _logs_of(node: "Node") -> Iterator[tuple[int, PartitionLog, PartitionKey]]:
-    """Yields (leader epoch or -1, log, partition) for each replica of the node."""
-    for key, partition in node.broker.partitions.by_id.items():
-        yield partition.leader_epoch, partition.log, key
-    for log in node._publisher.resting_logs():
-        yield -1, log, _key_of(log)

@@ -1,6 +1,7 @@
 """replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and alike."""
 
-from chaos.checks.replica_check import ReplicaCheck, Replicated
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Replicated
 
 
 class ReplicasConverge(ReplicaCheck):

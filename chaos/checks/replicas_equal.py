@@ -7,9 +7,10 @@ a replica lacks was superseded by a newer one of its key, or was a tombstone pas
 may work. Below what a replica has cleaned there is one record of each key.
 """
 
+from chaos.checks.batches import read_batches
 from chaos.checks.compacted import Compacted, records_of
-from chaos.checks.replica_check import Copy, Held, ReplicaCheck, Replicated
-from chaos.checks.replica_view import note_cleanable, read_batches
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Copy, Held, Replicated
 
 
 class ReplicasEqual(ReplicaCheck):
@@ -72,7 +73,7 @@ class ReplicasEqual(ReplicaCheck):
         compacted = partition.compacted
         assert copy.log is not None, "nothing to compare"
         assert compacted is not None, "a partition that is not compacted"
-        note_cleanable(partition)
+        partition.note_cleanable()
         here: dict[int, None] = {}
         for batch, data in read_batches(copy.log, begin, end):
             if partition.committed.get(batch.base_offset) == batch:

@@ -1,63 +1,142 @@
-"""A model of each fetch session, fed with a trace. The checks of both revisions' orders share it."""
+"""Follows fetch sessions through a trace, for the checks that model them without a look into the broker."""
 
 import json
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
+from chaos.checks.values import without_node
 from reports.rows import TraceRow
 
 FETCH = 1
 FIRST_REVISION = 1000
 """Version of Fetch with an order of its own."""
-
-Session = TypeVar("Session")
-Pending = TypeVar("Pending")
+LARGEST_EPOCH = 2**31 - 1
 
 
-class SessionTrace(Check, Generic[Session, Pending]):
-    """``_sessions`` is by node and session ID. ``_pending`` holds requests not yet answered, by node and connection."""
+class SessionTrace(Check):
+    """Base of the checks of sessions. All that it knows of a node ends with the node's process."""
 
-    rows = ("request", "reply", "session_created", "session_closed", "session_evicted")
+    rows: ClassVar[tuple[str, ...]] = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._sessions: dict[tuple[int, int], Session] = {}
-        self._pending: dict[tuple[int, int], Pending] = {}
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._incarnations: dict[int, int] = {}
 
+    def trace(self, row: TraceRow) -> None:
+        if self._incarnations.get(row.node) != row.incarnation:
+            self._incarnations[row.node] = row.incarnation
+            self._restarted(row.node)
+        if row.what == "request":
+            self._request(row)
+        elif row.what == "reply":
+            self._reply(row)
+        else:
+            fields = json.loads(row.detail)
+            if row.what == "session_created":
+                self._created(row, fields["session_id"], fields)
+            else:
+                self._ended(row, fields["session_id"], fields)
+
     @abstractmethod
-    def _created(self) -> Session:
-        """Returns a session as it begins."""
+    def _restarted(self, node_id: int) -> None:
+        """Forgets what it knows of the node, which has a new process."""
+
+    def _request(self, row: TraceRow) -> None:
+        """Takes in a request of any API."""
+
+    def _reply(self, row: TraceRow) -> None:
+        """Takes in a reply of any API."""
+
+    @abstractmethod
+    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+        """Takes in that a session begins."""
+
+    @abstractmethod
+    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+        """Takes in that a session was closed or evicted."""
+
+
+@dataclass(slots=True)
+class Session:
+    """``number`` is the epoch that it expects (final revision) or its last number (first revision). ``accepted`` counts
+    the requests that it accepted."""
+
+    number: int
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request not yet answered.
+
+    ``must`` is the error that it must get, 0 if it must be accepted. ``before`` is the session's number before the
+    request, and ``place`` is the request's place among the accepted ones.
+    """
+
+    must: int
+    session: Session | None
+    before: int
+    place: int
+
+
+class OrderTrace(SessionTrace):
+    """Base of the checks of a revision's order of epochs or numbers.
+
+    ``sessions`` is by node and session ID. ``FIRST_NUMBER`` is a session's number when it begins, if no preset sets its
+    first epoch.
+    """
+
+    FIRST_NUMBER = 1
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self.sessions: dict[tuple[int, int], Session] = {}
+        self._pending: dict[tuple[int, int], Pending] = {}
+        """by node and connection"""
 
     @abstractmethod
     def _judges(self, row: TraceRow) -> bool:
         """Returns whether this fetch belongs to a session of the revision."""
 
     @abstractmethod
-    def _request(self, row: TraceRow) -> None:
-        """Takes in a request that it judges."""
+    def _asked(self, row: TraceRow, session: Session | None) -> None:
+        """Takes in a request that it judges, and calls ``_await`` if the reply is to be judged."""
 
     @abstractmethod
-    def _reply(self, row: TraceRow, pending: Pending) -> None:
-        """Takes in the reply to a request that it judges."""
+    def _answered(self, row: TraceRow, pending: Pending) -> None:
+        """Judges the reply."""
 
-    def trace(self, row: TraceRow) -> None:
-        if self._incarnations.get(row.node) != row.incarnation:
-            self._restarted(row)
-        if row.what == "request":
-            if row.api_key == FETCH and self._judges(row):
-                self._request(row)
-        elif row.what == "reply":
-            pending = self._pending.pop((row.node, row.connection), None)
-            if pending is not None:
-                self._reply(row, pending)
-        elif row.what == "session_created":
-            self._sessions[row.node, json.loads(row.detail)["session_id"]] = self._created()
-        elif row.what in ("session_closed", "session_evicted"):
-            self._sessions.pop((row.node, json.loads(row.detail)["session_id"]), None)
+    def _await(self, row: TraceRow, session: Session | None, must: int, following: int) -> None:
+        """Notes the request. If it must be accepted, its session's number becomes ``following``."""
+        before = 0 if session is None else session.number
+        if session is not None and must == 0:
+            session.number = following
+            session.accepted += 1
+        place = 0 if session is None else session.accepted
+        self._pending[row.node, row.connection] = Pending(must, session, before, place)
 
-    def _restarted(self, row: TraceRow) -> None:
-        self._incarnations[row.node] = row.incarnation
-        self._sessions = {key: value for key, value in self._sessions.items() if key[0] != row.node}
-        self._pending = {key: value for key, value in self._pending.items() if key[0] != row.node}
+    def _has_ended(self, row: TraceRow, session: Session) -> bool:
+        return self.sessions.get((row.node, row.session_id)) is not session
+
+    def _request(self, row: TraceRow) -> None:
+        if row.api_key == FETCH and self._judges(row):
+            self._asked(row, self.sessions.get((row.node, row.session_id)))
+
+    def _reply(self, row: TraceRow) -> None:
+        pending = self._pending.pop((row.node, row.connection), None)
+        if pending is not None:
+            self._answered(row, pending)
+
+    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        number = self.FIRST_NUMBER + self.around.settings.first_session_epoch - 1
+        self.sessions[row.node, session_id] = Session(number)
+
+    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        self.sessions.pop((row.node, session_id), None)
+
+    def _restarted(self, node_id: int) -> None:
+        self.sessions = without_node(self.sessions, node_id)
+        self._pending = without_node(self._pending, node_id)

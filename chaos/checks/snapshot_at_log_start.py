@@ -6,7 +6,8 @@ Each snapshot ends at a committed offset, in the epoch that the log has there.
 from typing import Any
 
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 
@@ -14,8 +15,8 @@ class SnapshotAtLogStart(QuorumCheck):
     guarantee = "snapshot-at-log-start"
     notes = ("snapshot_renamed", "snapshot_deleted", "download_finished")
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._ids: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:

@@ -6,10 +6,11 @@ times the bytes of the first one that it asked for, plus a chunk for each beginn
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
 MOST_TIMES = 3
@@ -22,36 +23,40 @@ class _Source(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Transfer:
-    """The transfer from one source. ``held`` counts bytes in the partial file, as the notes say. A ``size`` of 0 is not
-    known yet."""
+class _Spent:
+    """What was fetched of a snapshot of ``size`` bytes, in how many ``starts``. A ``size`` of 0 is not known yet."""
 
-    source: _Source
     size: int = 0
-    held: int = 0
     received: int = 0
     starts: int = 0
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """The transfer from one source. ``held`` counts bytes in the partial file, as the notes say."""
+
+    source: _Source
+    held: int = 0
+    spent: _Spent = field(default_factory=_Spent)
 
 
 @dataclass(slots=True)
 class _Catching:
     """A node between its first request for a snapshot and its first whole snapshot.
 
-    All but ``transfer`` begins anew with each leader. ``size`` is that of the first snapshot, 0 if not known yet.
+    ``spent`` begins anew with each leader. Its size is that of the first snapshot.
     """
 
     transfer: _Transfer | None = None
-    received: int = 0
-    starts: int = 0
-    size: int = 0
+    spent: _Spent = field(default_factory=_Spent)
 
 
 class SnapshotTransfer(Check):
     guarantee = "snapshot-transfer-bounded"
     rows: ClassVar[tuple[str, ...]] = ("download_started", "download_chunk", "download_finished", "download_discarded")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self._nodes: dict[int, _Catching] = {}
         self._chunk = 0
 
@@ -75,15 +80,15 @@ class SnapshotTransfer(Check):
                 held = "nothing" if transfer is None else f"{transfer.held} bytes of {transfer.source}"
                 self.violated(row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {held}")
             if transfer is not None and transfer.source.leader != source.leader:
-                node.received = node.starts = node.size = 0
+                node.spent = _Spent()
             transfer = node.transfer = _Transfer(source)
         elif position > transfer.held:
             self.violated(
                 row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {transfer.held} bytes"
             )
         transfer.held = position
-        transfer.starts += 1
-        node.starts += 1
+        transfer.spent.starts += 1
+        node.spent.starts += 1
 
     def _received(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
         transfer, position, size = node.transfer, fields["position"], fields["bytes"]
@@ -96,17 +101,17 @@ class SnapshotTransfer(Check):
             )
         self._chunk = max(self._chunk, size)
         transfer.held = position + size
-        transfer.size = max(transfer.size, fields["size"])
-        transfer.received += size
-        node.received += size
-        node.size = node.size or transfer.size
-        self._bounded(row, f"of {transfer.source}", transfer.received, transfer.size, transfer.starts)
-        self._bounded(row, "until it has one", node.received, MOST_TIMES * node.size, node.starts)
+        transfer.spent.size = max(transfer.spent.size, fields["size"])
+        transfer.spent.received += size
+        node.spent.received += size
+        node.spent.size = node.spent.size or transfer.spent.size
+        self._bounded(row, f"of {transfer.source}", transfer.spent, 1)
+        self._bounded(row, "until it has one", node.spent, MOST_TIMES)
 
-    def _bounded(self, row: TraceRow, what: str, received: int, size: int, starts: int) -> None:
-        most = size + starts * self._chunk
-        if size and received > most:
-            story = f"{_name(row)} fetched {received} bytes {what}, in {starts} starts; {most} is enough"
+    def _bounded(self, row: TraceRow, what: str, spent: _Spent, times: int) -> None:
+        most = times * spent.size + spent.starts * self._chunk
+        if spent.size and spent.received > most:
+            story = f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; {most} is enough"
             self.violated(row.at_us, story)
 
 

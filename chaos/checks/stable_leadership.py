@@ -1,33 +1,25 @@
 """stable-leadership: a leader stays leader while no fault touches it or its links to a majority of untouched voters.
 
 So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been left
-alone for SETTLED_US. A node that had already reached a higher epoch may still depose the leader.
+alone for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the leader.
 """
 
-from typing import Self
-
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
 
 
 class StableLeadership(QuorumCheck):
-    """``settled_us`` is longer than the fetch timeout, after which a voter that hears nothing seeks a new leader."""
-
     guarantee = "stable-leadership"
 
-    def __init__(self, view: QuorumView, settled_us: int) -> None:
-        super().__init__(view)
-        self._settled_us = settled_us
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._settled_us = around.settings.settled_us
         self._leader = (-1, -1)
         """(epoch, node) of the newest leader."""
         self._since_us = 0
         self._risen: dict[int, int] = {}
         """Epoch -> when a node first came to it."""
-
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(around.quorum, around.settings.settled_us)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.epoch != before.epoch:

@@ -3,10 +3,11 @@
 This holds also if the fetch does not name the partition, but its session holds it from an earlier fetch (F-13).
 """
 
-from chaos.checks.fetch_model import Answer, FetchCheck
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer
 
 
-class StaleLeaderEpochFenced(FetchCheck):
+class StaleLeaderEpochFenced(Check):
     guarantee = "stale-leader-epoch-fenced"
     needs_one_node = True
 

@@ -4,10 +4,10 @@ Until then no draft request goes between brokers, and offsets are stored in Kafk
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from chaos.checks.batches import batches_of
-from chaos.checks.check import Check
+from chaos.checks.batches import read_batches
+from chaos.checks.check import OFFSETS_TOPIC, Check
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Send
 from reference_broker.core.events import Event
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 FEATURE = "crucible.metadata.epoch"
 UPDATE_METADATA = int(ApiKey.UPDATE_METADATA)
-OFFSETS_TOPIC = "__consumer_offsets"
 OFFSET_KEY_VERSIONS = (0, 1)
 WITH_EPOCH = 4
 """Version of an offset's value that holds the epoch, as a tagged field."""
-READ_BYTES = 1 << 20
 
 
 class SwitchRespected(Check):
@@ -37,16 +35,12 @@ class SwitchRespected(Check):
     guarantee = "switch-respected"
     needs_one_node = True
 
-    def __init__(self, *, alone: bool = False) -> None:
-        super().__init__()
-        self._alone = alone
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._alone = around.alone
         self._on = False
         """Some node has seen the feature finalized."""
         self._read_to: dict[tuple[int, int, str, int], int] = {}
-
-    @classmethod
-    def made(cls, around: Surroundings) -> Self:
-        return cls(alone=around.alone)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._on:
@@ -69,12 +63,9 @@ class SwitchRespected(Check):
         node_id, _, name, _ = key
         first = log.log_end_offset if self._alone else 0
         offset = max(self._read_to.setdefault(key, first), log.log_start_offset)
-        if offset >= log.log_end_offset:
-            return
-        self._read_to[key] = log.log_end_offset
-        data = bytes(log.read(offset, READ_BYTES, log.log_end_offset))
-        for batch, start, end in batches_of(data):
-            for record in read_records(memoryview(data[start:end])):
+        self._read_to[key] = max(offset, log.log_end_offset)
+        for batch, data in read_batches(log, offset, log.log_end_offset):
+            for record in read_records(data):
                 if _is_offset(record.key) and _version(record.value) >= WITH_EPOCH:
                     self.violated(
                         at_us,

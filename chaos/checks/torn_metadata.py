@@ -6,25 +6,23 @@ snapshot-equals-replay in the simulator, and this guarantee where a recorded run
 """
 
 from chaos.checks.check import Check, History
-from reports.rows import ChangeRow, MetadataReadRow
+from chaos.checks.values import grouped
+from reports.rows import MetadataReadRow
 
 
 class TornMetadata(Check):
     guarantee = "torn-metadata"
 
     def end(self, history: History) -> None:
-        if not history.metadata_reads and not history.changes:
-            return
-        operations = history.operation_of()
-        for rows in _answers(history):
-            self._answer(operations[rows[0].process, rows[0].index].complete_us, rows)
-        for created in _creations(history):
-            found = sum(row.error is not None for row in created)
-            if 0 < found < created[0].topics_wanted:
-                row = created[0]
-                at_us = operations[row.process, row.index].complete_us
+        answers = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
+        for rows in answers.values():
+            self._answer(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)
+        made = (row for row in history.changes if row.change == "create" and row.type == "ok")
+        for created in grouped(made, lambda row: (row.process, row.index)).values():
+            row, found = created[0], sum(each.error is not None for each in created)
+            if 0 < found < row.topics_wanted:
                 self.violated(
-                    at_us,
+                    history.operation_of[row.process, row.index].complete_us,
                     f"{row.process} sent {row.topic_set} again and found {found} of its {row.topics_wanted} topics",
                 )
 
@@ -45,18 +43,3 @@ class TornMetadata(Check):
                 f"node {row.node} showed a change of {len(rows)} of the {row.topics_wanted} topics of {row.topic_set}, "
                 f"{there} of them as present",
             )
-
-
-def _answers(history: History) -> list[list[MetadataReadRow]]:
-    found: dict[tuple[str, int, int, str], list[MetadataReadRow]] = {}
-    for row in history.metadata_reads:
-        found.setdefault((row.process, row.index, row.node, row.topic_set), []).append(row)
-    return list(found.values())
-
-
-def _creations(history: History) -> list[list[ChangeRow]]:
-    found: dict[tuple[str, int], list[ChangeRow]] = {}
-    for row in history.changes:
-        if row.change == "create" and row.type == "ok":
-            found.setdefault((row.process, row.index), []).append(row)
-    return list(found.values())

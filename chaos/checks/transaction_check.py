@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
 from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, QuorumView
+from chaos.checks.quorum_view import Member
+from chaos.checks.surroundings import Surroundings
 from reference_broker.records.reader import read_records
 
 BEGIN, END, ABORT = 23, 24, 25
@@ -15,8 +16,8 @@ MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
 class TransactionCheck(QuorumCheck):
     """``open_at`` is where the open transaction begins, -1 outside one, as it is before the current record."""
 
-    def __init__(self, view: QuorumView) -> None:
-        super().__init__(view)
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
         self.open_at = -1
         self._at = 0
 

@@ -4,29 +4,21 @@ A forgotten partition counts as read until the forget is acknowledged.
 """
 
 from chaos.checks.check import Check, History
-from chaos.checks.values import Place
+from chaos.checks.values import grouped, place
 
 
 class UnrequestedPartition(Check):
     guarantee = "unrequested-partition"
 
     def end(self, history: History) -> None:
-        operations = history.operation_of()
-        spans: dict[tuple[str, Place], list[tuple[int, int]]] = {}
-        for row in history.assignments:
-            spans.setdefault((row.process, (row.topic, row.partition)), []).append((row.from_us, row.until_us))
-        for position in history.positions:
-            operation = operations.get((position.process, position.index))
-            if operation is None or operation.f != "fetch":
-                continue
-            where = (position.topic, position.partition)
-            at_us = operation.complete_us
+        assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
+        for position, operation in history.with_operations(history.positions, "fetch"):
             if not any(
-                start <= at_us and operation.invoke_us <= until
-                for start, until in spans.get((position.process, where), [])
+                row.from_us <= operation.complete_us and operation.invoke_us <= row.until_us
+                for row in assigned.get((position.process, place(position)), ())
             ):
                 self.violated(
-                    at_us,
+                    operation.complete_us,
                     f"{position.process} was answered about {position.topic}-{position.partition}, which it does not "
                     f"read (operation {position.index})",
                 )

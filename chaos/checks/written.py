@@ -1,31 +1,35 @@
 """Collects what was acknowledged and what was read, for the checks of lost writes."""
 
+from collections.abc import Iterator
+
 from chaos.checks.check import History
-from chaos.checks.values import Place, expanded, place
+from chaos.checks.values import Place, Sent, expanded, place
 from reports.rows import RunRow
 
 
-def acknowledged(history: History) -> list[RunRow]:
-    """Returns the runs that a producer was told are written for good, at known offsets."""
-    ok = {key: row.type == "ok" for key, row in history.operation_of().items()}
-    return [
-        run
-        for run in history.runs
-        if run.kind == "send"
-        and run.first_offset >= 0
-        and ok.get((run.process, run.index))
-        and run.process not in history.unpromised
-    ]
+def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
+    """Yields the values that were acknowledged for good, at known offsets, and that nobody read.
+
+    Yields nothing if acknowledged writes need not survive.
+    """
+    if not history.writes_promised:
+        return
+    read: set[tuple[Place, str, int]] = set()
+    for run in history.runs:
+        if run.kind == "read":
+            read.update((place(run), value.writer, value.sequence) for value in expanded(run))
+    for run, operation in history.with_operations(history.runs, "produce"):
+        is_known = operation.type == "ok" and run.kind == "send" and run.first_offset >= 0
+        if is_known and run.process not in history.unpromised:
+            for value in expanded(run):
+                if (place(run), value.writer, value.sequence) not in read:
+                    yield run, value
 
 
-def read_values(history: History) -> tuple[dict[tuple[Place, str, int], None], dict[Place, int]]:
-    """Returns the values that somebody read, and the greatest offset read of each partition."""
-    read: dict[tuple[Place, str, int], None] = {}
+def last_read(history: History) -> dict[Place, int]:
+    """Returns the greatest offset that somebody read of each partition."""
     last: dict[Place, int] = {}
     for run in history.runs:
         if run.kind == "read":
-            where = place(run)
-            last[where] = max(last.get(where, -1), run.first_offset + run.count - 1)
-            for value in expanded(run):
-                read[where, value.writer, value.sequence] = None
-    return read, last
+            last[place(run)] = max(last.get(place(run), -1), run.first_offset + run.count - 1)
+    return last

@@ -1,7 +1,7 @@
 """Variants of the broker and the client that lack one mechanism each. Every scenario must turn its own mutants red."""
 
 from chaos.mutants.mutant import Applied, Mutant, MutantError, applied, apply
-from chaos.mutants.registry import all_mutants, by_name, caught_by, mutants_of, table
+from chaos.mutants.registry import all_mutants, by_name, mutants_of, table
 
 __all__ = [
     "Applied",
@@ -11,7 +11,6 @@ __all__ = [
     "applied",
     "apply",
     "by_name",
-    "caught_by",
     "mutants_of",
     "table",
 ]

@@ -1,28 +1,13 @@
 """Mutants of what a leader acknowledges."""
 
-from collections.abc import Callable
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
 from typing import Any
 
-from chaos.mutants.mutant import Mutant
-
-Function = Callable[..., Any]
+from chaos.mutants.mutant import Function, mutant
 
 
-def _acknowledged_before_replicated(original: Function) -> Function:  # noqa: ARG001
-    def acknowledge(self: Any, offsets: Any, timeout_ms: int, answered: Any) -> None:  # noqa: ARG001
-        answered({})
-
-    return acknowledge
-
-
-MUTANTS = (
-    Mutant(
-        "acknowledged_before_replicated",
-        "A leader answers acks=all as soon as its own log holds the records.",
-        "node",
-        "reference_broker.replication.leader.leaders:Leaders.acknowledge",
-        ("self", "offsets", "timeout_ms", "answered"),
-        _acknowledged_before_replicated,
-        ("F-22",),
-    ),
-)
+@mutant("reference_broker.replication.leader.leaders:Leaders.acknowledge")
+def acknowledged_before_replicated(original: Function, self: Any, offsets: Any, timeout_ms: int, answered: Any) -> None:
+    """A leader answers acks=all as soon as its own log holds the records (F-22)."""
+    answered({})

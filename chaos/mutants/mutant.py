@@ -1,78 +1,82 @@
-"""A mutant: the broker or the reference client without one mechanism, made by patching one function from here.
+"""A mutant is the broker or the reference client without one mechanism. It is made by replacing one function.
 
-A scenario proves itself by turning its mutants red. A mutant is applied before the first node (or client) is built,
-only in the child process, or, in the simulator, inside ``applied``. A target that is not there, or that takes other
-parameters than the mutant knows, is an error; a mutant whose replacement was never called makes the run INVALID.
+A scenario proves itself by turning its mutants red. A mutant is applied before the first node (or client) is built:
+in a live run in the child process, in the simulator inside ``applied``. It is an error if the target does not exist or
+takes other parameters than the replacement. If the replacement is never called, the run is INVALID.
 """
 
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
+Function: TypeAlias = Callable[..., Any]
 Side = Literal["node", "client"]
+BOTH_REVISIONS = ("final", "first")
 
 
 class MutantError(RuntimeError):
-    """The mutant does not fit the code any more; the message names target and difference."""
+    """The mutant does not fit the code any more. The message names the target and what differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One mutant.
 
-    ``target`` is ``package.module:Class.method`` or ``package.module:function``, and must take ``parameters``.
-    ``make`` gets the original function and returns the replacement (same parameters).
+    ``target`` is ``package.module:Class.method`` or ``package.module:function``. ``replacement`` is called instead of
+    the target. Its first parameter is the original function, and the others are those of the target. A replacement that
+    ``remembers`` gets a dictionary as its second parameter, which is empty when the mutant is applied. ``revisions``
+    are those of fetch sessions that have the mechanism at all.
     """
 
     name: str
-    what: str
-    side: Side
     target: str
-    parameters: tuple[str, ...]
-    make: Callable[[Callable[..., Any]], Callable[..., Any]]
-    clauses: tuple[str, ...] = ()
-    revisions: tuple[str, ...] = ("final", "first")
-    """of fetch sessions that have the mechanism at all"""
+    replacement: Function
+    side: Side = "node"
+    revisions: tuple[str, ...] = BOTH_REVISIONS
+    remembers: bool = False
+
+
+def mutant(
+    target: str, *, side: Side = "node", revisions: tuple[str, ...] = BOTH_REVISIONS, remembers: bool = False
+) -> Callable[[Function], Mutant]:
+    """Makes a mutant of the replacement below it. The mutant has the replacement's name."""
+    return lambda replacement: Mutant(replacement.__name__, target, replacement, side, revisions, remembers)
 
 
 @dataclass(slots=True)
 class Applied:
-    """A mutant at work. ``calls`` counts those of the replacement so far. ``undo`` puts the original back."""
+    """A mutant at work. ``calls`` counts how often the replacement was called. ``undo`` puts the original back."""
 
     mutant: Mutant
     undo: Callable[[], None]
     calls: int = 0
-    first_call: list[Callable[[], None]] = field(default_factory=list)
 
 
 def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Applied:
-    """Patches the target for good; raises MutantError if it does not fit.
+    """Replaces the target until ``undo`` is called. Raises MutantError if the target does not fit.
 
-    ``on_first_call`` is called once, before the replacement runs for the first time. So a child process that will be
-    killed can leave the evidence that its mutant was reached.
+    ``on_first_call`` is called once, before the replacement runs for the first time. With it a child process that will
+    be killed leaves the evidence that its mutant was reached.
     """
     owner, attribute = _owner(mutant)
     original = inspect.getattr_static(owner, attribute)
     function = original.__func__ if isinstance(original, staticmethod | classmethod) else original
     if not callable(function):
         raise MutantError(f"mutant {mutant.name}: {mutant.target} is not a function")
-    found = tuple(inspect.signature(function).parameters)
-    if found != mutant.parameters:
-        raise MutantError(
-            f"mutant {mutant.name}: {mutant.target} takes {found}, the mutant was made for {mutant.parameters}"
-        )
-    replacement = mutant.make(function)
+    replacement = partial(mutant.replacement, function, *([{}] if mutant.remembers else []))
+    found, wanted = tuple(inspect.signature(function).parameters), tuple(inspect.signature(replacement).parameters)
+    if found != wanted:
+        raise MutantError(f"mutant {mutant.name}: {mutant.target} takes {found}, the mutant was made for {wanted}")
     applied = Applied(mutant, lambda: setattr(owner, attribute, original))
-    if on_first_call is not None:
-        applied.first_call.append(on_first_call)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         applied.calls += 1
-        while applied.first_call:
-            applied.first_call.pop()()
+        if applied.calls == 1 and on_first_call is not None:
+            on_first_call()
         return replacement(*args, **kwargs)
 
     wrapped: Any = counted
@@ -84,7 +88,7 @@ def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Ap
 
 @contextmanager
 def applied(mutant: Mutant | None) -> Iterator[Applied | None]:
-    """The mutant at work inside the block only (None: no mutant)."""
+    """Applies the mutant inside the block only. None means no mutant."""
     if mutant is None:
         yield None
         return

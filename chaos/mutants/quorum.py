@@ -1,16 +1,14 @@
 """Mutants of the quorum of the metadata log."""
 
-from collections.abc import Callable
 from typing import Any
 
-from chaos.mutants.mutant import Mutant
+from chaos.mutants.mutant import Function, mutant
 
 QUORUM = "reference_broker.quorum.quorum"
-Function = Callable[..., Any]
 
 
 class _Deaf:
-    """A quorum's listener that does not hear of the end of a leadership until the next one begins."""
+    """Wraps a quorum's listener. The listener hears that a leadership was lost only when the next one is won."""
 
     def __init__(self, listener: Any) -> None:
         self._inner = listener
@@ -29,31 +27,14 @@ class _Deaf:
         return getattr(self._inner, name)
 
 
-def _no_epoch_check_on_append(original: Function) -> Function:
-    led: list[tuple[Any, int]] = []
-
-    def append(self: Any, values: Any) -> Any:
-        if self.is_leader:
-            led[:] = [(quorum, epoch) for quorum, epoch in led if quorum is not self] + [(self, self.epoch)]
-            if not isinstance(self.listener, _Deaf):
-                self.listener = _Deaf(self.listener)
-            return original(self, values)
-        for quorum, epoch in led:
-            if quorum is self:
-                return self.log.append(self.ports.now(), values, epoch)
+@mutant(f"{QUORUM}:Quorum.append", remembers=True)
+def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any, values: Any) -> Any:
+    """A node that has led once goes on appending in its old epoch (T-4, T-7). ``led`` holds that epoch by quorum."""
+    if self.is_leader:
+        led[self] = self.epoch
+        if not isinstance(self.listener, _Deaf):
+            self.listener = _Deaf(self.listener)
         return original(self, values)
-
-    return append
-
-
-MUTANTS: tuple[Mutant, ...] = (
-    Mutant(
-        "no_epoch_check_on_append",
-        "whoever has led once goes on appending in its old epoch",
-        "node",
-        f"{QUORUM}:Quorum.append",
-        ("self", "values"),
-        _no_epoch_check_on_append,
-        ("T-4", "T-7"),
-    ),
-)
+    if self in led:
+        return self.log.append(self.ports.now(), values, led[self])
+    return original(self, values)

@@ -16,37 +16,34 @@ from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
 from scenarios.model import Scenario
 
+FILES = (
+    *(fetch_sessions, first_revision, snapshots, transactions, quorum),
+    *(acknowledgements, replication, metadata_epochs, groups, cleaning),
+)
+
 
 def all_mutants() -> tuple[Mutant, ...]:
-    """Every mutant, in the order of the scenarios' numbers."""
-    sessions = (*fetch_sessions.MUTANTS, *first_revision.MUTANTS)
-    metadata = (*snapshots.MUTANTS, *transactions.MUTANTS, *quorum.MUTANTS)
-    epochs = (*metadata_epochs.MUTANTS, *groups.MUTANTS, *cleaning.MUTANTS)
-    return (*sessions, *metadata, *acknowledgements.MUTANTS, *replication.MUTANTS, *epochs)
+    """Returns every mutant, in the order of FILES and of the definitions in each file."""
+    return tuple(each for file in FILES for each in vars(file).values() if isinstance(each, Mutant))
 
 
 def by_name(name: str) -> Mutant:
-    """Raises MutantError, naming those that exist."""
-    for mutant in all_mutants():
-        if mutant.name == name:
-            return mutant
-    raise MutantError(f"there is no mutant {name!r}; there are: {', '.join(each.name for each in all_mutants())}")
+    """Returns the mutant. Raises MutantError, which names those that exist."""
+    mutants = {each.name: each for each in all_mutants()}
+    if name not in mutants:
+        raise MutantError(f"there is no mutant {name!r}; there are: {', '.join(mutants)}")
+    return mutants[name]
 
 
 def mutants_of(scenario: Scenario) -> tuple[str, ...]:
-    """Those that the scenario must turn red in one at least of its revisions (``scenarios.revisions``)."""
+    """Returns those that the scenario must turn red in at least one of its revisions (``scenarios.revisions``)."""
     return tuple(
         name for name in scenario.mutants if any(each in by_name(name).revisions for each in scenario.revisions)
     )
 
 
-def caught_by(mutant: Mutant) -> tuple[str, ...]:
-    """Names of the scenarios that list it."""
-    return tuple(scenario.name for scenario in loader.load_all() if mutant.name in scenario.mutants)
-
-
 def table() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """One row a mutant: its name, then the numbers (or names) of the scenarios that catch it."""
+    """Returns one row for each mutant: its name, then the numbers (or names) of the scenarios that catch it."""
     scenarios = loader.load_all()
     return tuple(
         (each.name, tuple(str(found.number or found.name) for found in scenarios if each.name in found.mutants))

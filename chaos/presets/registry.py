@@ -1,27 +1,13 @@
 """Presets by name."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TypeAlias
 
 from chaos.presets import fetch_session_epoch
 from chaos.presets.fetch_session_epoch import FetchSessionEpoch
-from reference_broker.core.hooks import Hooks
-from reports.rows import FaultRow
 
-if TYPE_CHECKING:
-    from reference_broker.core.node import Node
-
-
-class Preset(Hooks, Protocol):
-    """A hook that sets and keeps a state. It goes after the recorder and the interceptor in the list of hooks."""
-
-    def built(self, node: "Node") -> None:
-        """Called when the node exists and has seen no event yet."""
-        ...
-
-    def evidence(self, node_id: int, at_us: int) -> FaultRow:
-        """Returns the row of the faults table which says that the state was set."""
-        ...
+Preset: TypeAlias = FetchSessionEpoch
+"""A hook that sets and keeps a state; there is one so far. Among the hooks it goes after recorder and interceptor."""
 
 
 class PresetError(ValueError):

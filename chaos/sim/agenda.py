@@ -24,8 +24,7 @@ class Agenda:
         heappush(self._heap, (time_us if time_us > now_us else now_us, count, act, args))
 
     def after(self, delay_us: int, act: Act, *args: Any) -> None:
-        count = self._count = self._count + 1
-        heappush(self._heap, (self.now_us + delay_us, count, act, args))
+        self.at(self.now_us + delay_us, act, *args)
 
     def step(self, end_us: int) -> bool:
         """Does the next act if it lies before or at ``end_us``. Else moves time there and returns False."""
@@ -38,8 +37,5 @@ class Agenda:
 
     def run(self, end_us: int) -> None:
         """Does all acts before or at ``end_us``. Time stands there afterwards."""
-        heap = self._heap
-        while heap and heap[0][0] <= end_us:
-            self.now_us, _, act, args = heappop(heap)
-            act(*args)
-        self.now_us = max(self.now_us, end_us)
+        while self.step(end_us):
+            pass

@@ -24,26 +24,24 @@ from bench.fleet.behaviours.protocol import (
 )
 from chaos.sim.agenda import Agenda
 from chaos.sim.links import Connection
+from chaos.sim.machine import START_WALL_MS
 from reference_broker.ports.now import Now
 from reports.rows import HistoryRow
 
 if TYPE_CHECKING:
     from chaos.sim.network import Network
 
-Recorded = Callable[["Client", Iterable[HistoryRow]], None]
+Recorded = Callable[[Iterable[HistoryRow]], None]
 
 
 class Client:
     """One logical client, with a connection for each of its behaviour's lanes."""
 
-    def __init__(
-        self, behaviour: Behaviour, agenda: Agenda, network: "Network", start_wall_ms: int, recorded: Recorded
-    ) -> None:
+    def __init__(self, behaviour: Behaviour, agenda: Agenda, network: "Network", recorded: Recorded) -> None:
         self.behaviour = behaviour
         self.finished = False
         self._agenda = agenda
         self._network = network
-        self._start_wall_ms = start_wall_ms
         self._recorded = recorded
         self._lanes: dict[int, Lane] = {}
 
@@ -53,7 +51,7 @@ class Client:
 
     @property
     def now(self) -> Now:
-        return Now(self._agenda.now_us, self._start_wall_ms + self._agenda.now_us // 1000)
+        return Now(self._agenda.now_us, START_WALL_MS + self._agenda.now_us // 1000)
 
     def start(self) -> None:
         self.step(Started())
@@ -63,12 +61,6 @@ class Client:
         if not self.finished:
             self.step(Stopping())
 
-    def close(self) -> None:
-        """Ends hard: operations that are open become unknown."""
-        if not self.finished:
-            self.finished = True
-            self._recorded(self, self.behaviour.close(self.now))
-
     def step(self, event: FleetEvent) -> None:
         if self.finished:
             return
@@ -77,7 +69,7 @@ class Client:
                 case Request():
                     self._lane(action.lane).request(action)
                 case Record():
-                    self._recorded(self, action.rows)
+                    self._recorded(action.rows)
                 case Wake():
                     self._lane(action.lane).wake(action.at_us)
                 case Connect():
@@ -99,7 +91,8 @@ class Client:
 class Lane:
     """Implements chaos.sim.links.Caller, with one connection at a time.
 
-    ``waiting`` is the number of the operation that it waits for. An end with another number comes too late.
+    ``_waiting`` is the number of the operation that it waits for. An end of another number comes too late. ``_asked``
+    is the number of the last request.
     """
 
     def __init__(self, client: Client, number: int, agenda: Agenda, network: "Network") -> None:
@@ -111,7 +104,7 @@ class Lane:
         self._waiting = 0
         self._wake = 0
         self._correlation = 0
-        self._expected = -1
+        self._asked = -1
 
     @property
     def name(self) -> str:
@@ -125,6 +118,20 @@ class Lane:
         if wake == self._wake:
             self._client.step(Woken(self._number))
 
+    def _ends_after(self, delay_us: int, event: FleetEvent) -> None:
+        """Ends the operation with this event, unless it has ended by then."""
+        self._agenda.after(delay_us, self._ends_late, self._waiting, event)
+
+    def _ends_late(self, waiting: int, event: FleetEvent) -> None:
+        if waiting == self._waiting:
+            self._end(event)
+
+    def _end(self, event: FleetEvent) -> None:
+        self._waiting += 1
+        if isinstance(event, ConnectFailed):
+            self._drop()
+        self._client.step(event)
+
     # Connecting
 
     def connect(self, address: Address, timeout_us: int) -> None:
@@ -132,36 +139,27 @@ class Lane:
         self._waiting += 1
         self.connection = self._network.connect(self, address)
         if self.connection is None:
-            self._agenda.after(1, self._connect_failed, self._waiting, "unreachable")
+            self._ends_after(1, ConnectFailed("unreachable", self._number))
         else:
-            self._agenda.after(timeout_us, self._connect_failed, self._waiting, "timeout")
-
-    def _connect_failed(self, waiting: int, reason: str) -> None:
-        if waiting == self._waiting:
-            self._waiting += 1
-            self._drop()
-            self._client.step(ConnectFailed(reason, self._number))
+            self._ends_after(timeout_us, ConnectFailed("timeout", self._number))
 
     def accepted(self, connection: Connection) -> None:
         """Called when the node took the connection."""
         if connection is self.connection:
-            self._waiting += 1
-            self._client.step(Connected(self._number))
+            self._end(Connected(self._number))
 
     def refused(self, connection: Connection) -> None:
         if connection is self.connection:
-            self._connect_failed(self._waiting, "refused")
+            self._end(ConnectFailed("refused", self._number))
 
     def disconnect(self) -> None:
         """Disconnects, whatever is in flight."""
-        connection = self.connection
-        if connection is not None:
+        if self.connection is not None:
             self._waiting += 1
             self._drop()
 
     def _drop(self) -> None:
         connection, self.connection = self.connection, None
-        self._expected = -1
         if connection is not None and connection.client_open:
             connection.client_open = False
             self._network.client_closed(connection)
@@ -171,36 +169,20 @@ class Lane:
         connection.client_open = False
         if connection is self.connection:
             self.connection = None
-            self._expected = -1
-            self._waiting += 1
-            self._client.step(Disconnected(reason, self._number))
+            self._end(Disconnected(reason, self._number))
 
     # Requests
 
     def request(self, action: Request) -> None:
-        connection = self.connection
         self._waiting += 1
-        if connection is None:
-            self._agenda.after(1, self._no_connection, self._waiting)
+        if self.connection is None:
+            self._ends_after(1, Disconnected("not connected", self._number))
             return
         self._correlation += 1
-        self._expected = self._correlation
-        self._network.request(connection, action, self._correlation)
-        self._agenda.after(action.timeout_us, self._timed_out, self._waiting)
-
-    def _no_connection(self, waiting: int) -> None:
-        if waiting == self._waiting:
-            self._waiting += 1
-            self._client.step(Disconnected("not connected", self._number))
+        self._asked = self._waiting
+        self._network.request(self.connection, action, self._correlation)
+        self._ends_after(action.timeout_us, TimedOut(self._number))
 
     def answered(self, connection: Connection, correlation: int, body: object) -> None:
-        if connection is self.connection and correlation == self._expected:
-            self._expected = -1
-            self._waiting += 1
-            self._client.step(Answered(body, lane=self._number))
-
-    def _timed_out(self, waiting: int) -> None:
-        if waiting == self._waiting:
-            self._expected = -1
-            self._waiting += 1
-            self._client.step(TimedOut(self._number))
+        if connection is self.connection and correlation == self._correlation and self._asked == self._waiting:
+            self._end(Answered(body, lane=self._number))

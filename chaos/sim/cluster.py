@@ -1,6 +1,6 @@
 """The nodes of a simulated run: their machines, links, configuration, hooks and watchers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from chaos.checks.trouble import FOR_EVER_US
 from chaos.checks.watching import Watching
@@ -10,9 +10,8 @@ from chaos.presets import presets_for
 from chaos.rules import rules_for
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.disk import SimDisk
 from chaos.sim.links import Links
-from chaos.sim.machine import Machine, SimulatedNode, Watcher
+from chaos.sim.machine import Machine, Watcher, nothing
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import CODED_SHARE, Network
 from chaos.sim.observer import Observer
@@ -24,7 +23,7 @@ from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
-from reports.rows import FaultRow, TraceRow
+from reports.rows import TraceRow
 from scenarios.model import Scenario
 
 CLUSTER_ID = "crucible-simulated-cluster"
@@ -35,10 +34,10 @@ NOT_YET = 2**62
 """The load's start before it has started: only rules for the boot hit."""
 
 
-def config_of(scenario: Scenario, over: Sequence[tuple[str, str]] = ()) -> BrokerConfig:
+def config_of(scenario: Scenario, over: Mapping[str, str]) -> BrokerConfig:
     """Returns the scenario's settings, and with more than one node also who the voters are. ``over`` replaces settings
     of the file."""
-    settings, cluster = {**dict(scenario.cluster.config), **dict(over)}, scenario.cluster
+    settings, cluster = {**dict(scenario.cluster.config), **over}, scenario.cluster
     if cluster.total > 1:
         voters = ",".join(f"{number}@node-{number}:9092" for number in range(cluster.nodes))
         settings = {"crucible.cluster.id": CLUSTER_ID, **settings, "controller.quorum.voters": voters}
@@ -63,10 +62,13 @@ class Cluster:
         keep: Callable[[TraceRow], None] | None,
         coded_share: float = CODED_SHARE,
     ) -> None:
-        self.machines = [self._machine(number, seed, agenda) for number in range(scenario.cluster.total)]
+        self.machines = [
+            Machine(number, agenda, seed, self._boot, self._after_event, self._gone, self._ended)
+            for number in range(scenario.cluster.total)
+        ]
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
-        trouble = watching.view.trouble
-        self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, self._evidence, self._reconfigure)
+        trouble, sink = watching.view.trouble, nothing if trace_hash is None else trace_hash.fault
+        self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, sink, self._reconfigure)
         self._scenario = scenario
         self._seed = seed
         self._over: list[dict[str, str]] = [{} for _ in range(scenario.cluster.total)]
@@ -81,8 +83,6 @@ class Cluster:
         self._load_from_us = NOT_YET
         self._disarmed = False
         self._rules = [rules_for(scenario, number, random_for(seed, "rules")) for number in range(len(self.machines))]
-        for machine in self.machines:
-            machine.network = self.network
         self.target = None
         if scenario.load.mirror is not None:
             self.target = target_cluster(len(self.machines), seed, agenda, self.network)
@@ -123,20 +123,7 @@ class Cluster:
 
     # One node
 
-    def _machine(self, number: int, seed: int, agenda: Agenda) -> Machine:
-        return Machine(
-            number,
-            agenda,
-            random_for(seed, f"machine-{number}"),
-            SimDisk(random_for(seed, f"disk-{number}")),
-            self._boot,
-            self._after_event,
-            self._report,
-            self._gone,
-            self._ended,
-        )
-
-    def _boot(self, machine: Machine) -> tuple[SimulatedNode, Sequence[Hooks], Watcher]:
+    def _boot(self, machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:
         number, incarnation = machine.node_id, machine.incarnation
         presets = presets_for(self._scenario.state)
         hooks: list[Hooks] = [self._hash] if self._hash is not None else []
@@ -157,16 +144,15 @@ class Cluster:
 
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
         """Sets what the node is started with from now on."""
-        self._over[number] = {**self._over[number], **dict(over)}
-        self._configs[number] = config_of(self._scenario, tuple(self._over[number].items()))
+        self._over[number].update(over)
+        self._configs[number] = config_of(self._scenario, self._over[number])
 
     def _interceptor(self, machine: Machine) -> Interceptor:
         number, incarnation = machine.node_id, machine.incarnation
-        powers = MachinePowers(machine, self._agenda, self._restart_after_us)
         interceptor = Interceptor(
             number,
             self._rules[number],
-            powers,
+            MachinePowers(machine, self.nemesis),
             random_for(self._seed, f"interceptor-{number}-{incarnation}"),
             0,
             self._claims,
@@ -188,38 +174,18 @@ class Cluster:
 
     def _ended(self, machine: Machine, story: str) -> None:
         """Lets the checks look at what the node leaves: the event that ended it may have committed something."""
-        if isinstance(machine.node, Node):
+        if machine.node is not None:
             self._watching.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
         self._watching.ended(self._agenda.now_us, machine.node_id, story)
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:
-        node = machine.node
-        if node is not None and machine.events % THOROUGH_EVERY:
-            self._watching.node(self._agenda.now_us, machine.incarnation, node, event, False)  # type: ignore[arg-type]
-        else:
-            self._look(machine, event, thorough=True)
+        self._look(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)
 
     def _look(self, machine: Machine, event: Event | None, thorough: bool) -> None:
-        node = machine.node
-        if node is None:
+        if machine.node is None:
             return
-        assert isinstance(node, Node)
         now_us = self._agenda.now_us
-        self._watching.node(now_us, machine.incarnation, node, event, thorough)
-        if thorough:
-            digest = self._observers[machine.node_id].digest.digest
-            if digest is not None:
-                self._watching.recomputed(now_us, machine.node_id, digest)
-
-    # Evidence
-
-    def _report(self, row: FaultRow) -> None:
-        self.nemesis.report(row)
-
-    def _evidence(self, row: FaultRow) -> None:
-        if self._hash is not None:
-            self._hash.fault(row)
-
-    def _restart_after_us(self, rule: str) -> int:
-        after_s = self.nemesis.fault(rule).restart_after_s
-        return -1 if after_s < 0 else int(after_s * 1_000_000)
+        self._watching.node(now_us, machine.incarnation, machine.node, event, thorough)
+        digest = self._observers[machine.node_id].digest.digest
+        if thorough and digest is not None:
+            self._watching.recomputed(now_us, machine.node_id, digest)

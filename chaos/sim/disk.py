@@ -73,20 +73,21 @@ class SimDisk:
 
     def truncate(self, path: str, size: int) -> None:
         file = self._file(path)
-        if size < len(file.content):
-            self.used_bytes -= len(file.content) - size
+        added = size - len(file.content)
+        if added < 0:
             del file.content[size:]
         else:
-            self._check(path, size - len(file.content))
-            self.used_bytes += size - len(file.content)
-            file.content.extend(bytes(size - len(file.content)))
+            self._check(path, added)
+            file.content.extend(bytes(added))
+        self.used_bytes += added
         file.durable = min(file.durable, size)
         file.cut = min(file.cut, size)
 
     def write(self, path: str, data: Buffer) -> None:
         old = self._files.get(path)
-        self._check(path, len(data) - (len(old.content) if old else 0))
-        self.used_bytes += len(data) - (len(old.content) if old else 0)
+        added = len(data) - (len(old.content) if old else 0)
+        self._check(path, added)
+        self.used_bytes += added
         self._files[path] = _File(bytearray(data))
 
     def rename(self, source: str, target: str) -> None:
@@ -134,10 +135,6 @@ class SimDisk:
             file.durable = len(file.content)
         self.used_bytes -= lost
         return lost
-
-    def durable_size(self, path: str) -> int:
-        """Returns the number of bytes that survive a power loss for certain."""
-        return self._file(path).durable
 
     def _file(self, path: str) -> _File:
         try:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Address
-from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.plans import idle_writer_plan
 from bench.fleet.spec import FleetSpec, settings_of
 from chaos.seeds import number_for, random_for
@@ -15,7 +14,7 @@ FINAL_READ_MS = 8_000
 FINAL_READ_OF_CLUSTER_MS = 25_000
 
 
-def spec_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> FleetSpec:
+def spec_of(scenario: Scenario, seed: int, bootstrap: Sequence[Address], target: Sequence[Address]) -> FleetSpec:
     """Returns the scenario's load at its simulated size. ``target`` is the cluster that its mirror copies to."""
     return FleetSpec(
         bootstrap=_where(bootstrap),
@@ -31,16 +30,8 @@ def _where(addresses: Sequence[Address]) -> list[str]:
     return [f"{host}:{port}" for host, port in addresses]
 
 
-def fleet_of(scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()) -> Fleet:
-    """Returns the fleet. ``target`` is as in ``spec_of``."""
-    return make_fleet(spec_of(scenario, seed, bootstrap, target))
-
-
-def idle_writer(
-    scenario: Scenario, seed: int, bootstrap: list[Address], target: Sequence[Address] = ()
-) -> KeyedProducer | None:
+def idle_writer(spec: FleetSpec, seed: int) -> KeyedProducer | None:
     """Returns a writer that appends once to each idle partition while the load runs; None if that is done before the
     load."""
-    spec = spec_of(scenario, seed, bootstrap, target)
     plan = idle_writer_plan(spec)
     return None if plan is None else KeyedProducer(plan, settings_of(spec), random_for(seed, plan.process))

@@ -1,8 +1,8 @@
 """Timed faults from outside, in the simulator: what Toxiproxy, signals and a bad disk do in a live run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
@@ -13,7 +13,7 @@ SLICE_US = (200, 3000)
 """A sliced frame arrives whole only with its last slice."""
 TYPICAL_FRAME_BYTES = 1000
 CUTS_ALL = ("node_isolated", "node_cut_from_controller")
-"""Of the links that they strike, both directions, whatever else is told."""
+"""These faults cut both directions of their links, whatever ``direction`` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,44 +25,43 @@ class Place:
     network: Network
 
 
-Heal: TypeAlias = Callable[[], None]
-
-
-def begin(fault: Fault, place: Place) -> Heal:
+def begin(fault: Fault, place: Place) -> Callable[[], None]:
     """Begins the fault, and returns what undoes it."""
-    return _KINDS[fault.kind](fault, place)
+    stack = ExitStack()
+    stack.enter_context(contextmanager(_KINDS[fault.kind])(fault, place))
+    return stack.close
 
 
-def _killed(fault: Fault, place: Place) -> Heal:
-    place.machine.kill_now(power_loss=fault.kind == "node_powered_off")
-    return place.machine.start if fault.restart_after_s >= 0 else _nothing
+# Each fault begins, lasts where it yields, and is undone then.
 
 
-def _terminated(fault: Fault, place: Place) -> Heal:
-    place.machine.terminate()
-    return place.machine.start if fault.restart_after_s >= 0 else _nothing
+def _ended(fault: Fault, place: Place) -> Iterator[None]:
+    if fault.kind == "node_terminated":
+        place.machine.terminate()
+    else:
+        place.machine.kill_now(power_loss=fault.kind == "node_powered_off")
+    yield
+    if fault.restart_after_s >= 0:
+        place.machine.start()
 
 
-def _paused(fault: Fault, place: Place) -> Heal:
+def _paused(fault: Fault, place: Place) -> Iterator[None]:
     place.machine.pause(int(fault.sim_duration_s * 1_000_000))
-    return _nothing
+    yield  # The node goes on by itself.
 
 
-def _cut(fault: Fault, place: Place) -> Heal:
+def _cut(fault: Fault, place: Place) -> Iterator[None]:
     # Several cuts may overlap, so each direction counts them.
     directions = _directions(place, "both" if fault.kind in CUTS_ALL else fault.direction)
     for _, direction in directions:
         direction.cuts += 1
-
-    def heal() -> None:
-        for link, direction in directions:
-            direction.cuts -= 1
-            link.mend(direction)
-
-    return heal
+    yield
+    for link, direction in directions:
+        direction.cuts -= 1
+        link.mend(direction)
 
 
-def _delayed(fault: Fault, place: Place) -> Heal:
+def _delayed(fault: Fault, place: Place) -> Iterator[None]:
     if fault.kind == "link_sliced":
         extra_us = SLICE_US
     elif fault.kind == "link_slowed":
@@ -72,74 +71,54 @@ def _delayed(fault: Fault, place: Place) -> Heal:
     directions = _directions(place, fault.direction)
     for _, direction in directions:
         direction.extra_us = extra_us
-
-    def heal() -> None:
-        for _, direction in directions:
-            direction.extra_us = (0, 0)
-
-    return heal
+    yield
+    for _, direction in directions:
+        direction.extra_us = (0, 0)
 
 
-def _truncated(fault: Fault, place: Place) -> Heal:
+def _truncated(fault: Fault, place: Place) -> Iterator[None]:
     directions = _directions(place, fault.direction)
     for _, direction in directions:
         direction.breaks_frames = True
-
-    def heal() -> None:
-        for _, direction in directions:
-            direction.breaks_frames = False
-
-    return heal
+    yield
+    for _, direction in directions:
+        direction.breaks_frames = False
 
 
-def _down(fault: Fault, place: Place) -> Heal:
+def _down(fault: Fault, place: Place) -> Iterator[None]:
     for link in place.links:
         place.network.reset_all(link)
-    if fault.kind == "link_reset":
-        return _nothing
-    for link in place.links:
-        link.refuses = True
-
-    def heal() -> None:
+    if fault.kind == "link_down":
+        for link in place.links:
+            link.refuses = True
+    yield
+    if fault.kind == "link_down":
         for link in place.links:
             link.refuses = False
 
-    return heal
+
+def _disk_slowed(fault: Fault, place: Place) -> Iterator[None]:
+    extra_us = fault.delay_ms.high * 1000
+    place.machine.sync_extra_us += extra_us
+    yield
+    place.machine.sync_extra_us -= extra_us
 
 
-def _disk_slowed(fault: Fault, place: Place) -> Heal:
-    machine, extra_us = place.machine, fault.delay_ms.high * 1000
-    machine.sync_extra_us += extra_us
-
-    def heal() -> None:
-        machine.sync_extra_us -= extra_us
-
-    return heal
-
-
-def _disk_full(fault: Fault, place: Place) -> Heal:  # noqa: ARG001
-    machine = place.machine
-    machine.disk_fails = True
-    machine.disk.capacity_bytes = machine.disk.used_bytes
-
-    def heal() -> None:
-        machine.disk.capacity_bytes = -1
-
-    return heal
+def _disk_full(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
+    place.machine.disk_fails = True
+    place.machine.disk.capacity_bytes = place.machine.disk.used_bytes
+    yield
+    place.machine.disk.capacity_bytes = -1
 
 
 def _directions(place: Place, which: str) -> list[tuple[Link, Direction]]:
     return [(link, direction) for link in place.links for direction in link.directions(which)]
 
 
-def _nothing() -> None:
-    """There is nothing to undo: the fault heals by itself."""
-
-
-_KINDS: dict[str, Callable[[Fault, Place], Heal]] = {
-    "node_killed": _killed,
-    "node_powered_off": _killed,
-    "node_terminated": _terminated,
+_KINDS: dict[str, Callable[[Fault, Place], Iterator[None]]] = {
+    "node_killed": _ended,
+    "node_powered_off": _ended,
+    "node_terminated": _ended,
     "node_paused": _paused,
     "node_isolated": _cut,
     "node_cut_from_controller": _cut,

@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
+
+if TYPE_CHECKING:
+    from chaos.sim.machine import Machine
 
 LATENCY_US = (60, 900)
 """One way, drawn for each message."""
@@ -126,7 +129,7 @@ class Connection:
 
     number: int
     client: Caller
-    node: Any
+    node: "Machine"
     link: Link
     incarnation: int
     client_open: bool = True

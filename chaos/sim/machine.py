@@ -6,18 +6,22 @@ The driver gives events through the hooks and carries out effects in order.
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk, SyncedBytes
 from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Synced, SyncFailed, TaskDone, TimerFired
 from reference_broker.core.hooks import Hooks
+from reference_broker.core.node import Node
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
-from reports.rows import FaultRow
+
+if TYPE_CHECKING:
+    from chaos.sim.network import Network
 
 SLICE_US = (50, 2000)
 """What a node puts off to its next event comes so much later: slices of long work take time, in which others act."""
@@ -29,25 +33,6 @@ SYNC_US = (200, 4000)
 TASK_US = (100, 3000)
 
 
-class SimulatedNode(Protocol):
-    """``core.node.Node`` as the driver sees it."""
-
-    @property
-    def listening(self) -> bool: ...
-
-    @property
-    def ready(self) -> bool: ...
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def start(self, now: Now) -> Sequence[Effect]: ...
-
-    def shutdown(self, now: Now) -> Sequence[Effect]: ...
-
-    def handle(self, now: Now, event: Event) -> Sequence[Effect]: ...
-
-
 class NodeDied(BaseException):
     """Raised by kill and power_off, so that they never return; no handler in the node may catch it."""
 
@@ -56,79 +41,68 @@ class NodeDied(BaseException):
         self.power_loss = power_loss
 
 
-class Network(Protocol):
-    """What a machine asks of the connections that end at it, and of those that it opens."""
-
-    def reply(self, reply: Reply) -> None: ...
-
-    def send(self, machine: "Machine", send: Send) -> None: ...
-
-    def close(self, connection: int) -> None: ...
-
-    def discard(self, connection: int) -> None: ...
-
-    def node_gone(self, machine: "Machine", silent: bool) -> None: ...
-
-    def node_back(self, machine: "Machine") -> None: ...
-
-
 Watcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
 """Sees what one incarnation did with an event (None: its start), before hooks and the network touch it."""
+
+
+Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], Watcher]]
+"""Builds a node, the incarnation's hooks and its watcher."""
+
+
+def nothing(*_: object) -> None:
+    """Does nothing: nobody watches this machine."""
 
 
 class Machine:
     """One node's machine.
 
-    ``boot(machine)`` builds a node, the incarnation's hooks and its watcher. ``after_event`` is called for the checks
-    when an event was handled and carried out. ``gone`` is called when the process has ended. ``ended`` is called before
-    that, with the node's last words, if the node ended itself and no fault of the disk was to blame. ``report`` keeps
-    the evidence of faults.
+    ``after_event`` is called for the checks when an event was handled and carried out. ``gone`` is called when the
+    process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
+    fault of the disk was to blame. ``network`` is set by the network itself.
 
     A ``silent`` machine has no power, so that nobody is told. With ``disk_fails`` a fault struck the disk, so the node
     may end.
     """
 
+    network: "Network"
+
     def __init__(
         self,
         node_id: int,
         agenda: Agenda,
-        random: Random,
-        disk: SimDisk,
-        boot: Callable[["Machine"], tuple[SimulatedNode, Sequence[Hooks], Watcher]],
-        after_event: Callable[["Machine", Event | None], None],
-        report: Callable[[FaultRow], None],
-        gone: Callable[["Machine"], None],
-        ended: Callable[["Machine", str], None],
+        seed: int,
+        boot: Boot,
+        after_event: Callable[["Machine", Event | None], None] = nothing,
+        gone: Callable[["Machine"], None] = nothing,
+        ended: Callable[["Machine", str], None] = nothing,
     ) -> None:
         self.node_id = node_id
         self.agenda = agenda
-        self.disk = disk
+        self.disk = SimDisk(random_for(seed, f"disk-{node_id}"))
         self.incarnation = -1
         self.wall_offset_ms = 0
-        self.node: SimulatedNode | None = None
-        self.network: Network | None = None
+        self.node: Node | None = None
         self.events = 0
         self.sync_extra_us = 0
         self.restart_after_us = -1
         self.silent = False
         self.disk_fails = False
         self.paused_until_us = 0
-        self.report = report
-        self._random = random
+        self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
         self._hooks: Sequence[Hooks] = ()
-        self._watch: Watcher = _unwatched
+        self._watch: Watcher = nothing
         self._after_event = after_event
         self._gone = gone
         self._ended = ended
         self._stopping = False
         self._inbox: deque[tuple[int, Event]] = deque()
         self._carriers: dict[type, Callable[[Any], None]] = {
-            Reply: self._reply,
+            Reply: lambda reply: self.network.reply(reply),
+            Send: lambda send: self.network.send(self, send),
+            Close: lambda close: self.network.close(close.connection),
             SetTimer: self._set_timer,
             Sync: self._sync,
-            Send: self._send,
-            Close: self._close,
             Offload: self._offload,
         }
 
@@ -158,7 +132,6 @@ class Machine:
         """Starts a new incarnation over the same disk. Does nothing while one lives."""
         if self.node is not None:
             return
-        assert self.network is not None
         if self.silent:
             self.silent = False
             self.network.node_back(self)
@@ -166,17 +139,12 @@ class Machine:
         self.restart_after_us = -1
         self.paused_until_us = 0
         self._stopping = False
-        try:
-            self.node, self._hooks, self._watch = self._boot(self)
-            now = self.now
-            effects = self.node.start(now)
-            self._watch(now, None, effects)
-            self._carry_out(effects)
-            self._after_event(self, None)
-        except NodeDied as death:
-            self._die(death.power_loss)
-        except (NodeFailed, StartRefused, DiskError) as failure:
-            self._failed(failure)
+        self._attempt(self._boot_up)
+
+    def _boot_up(self) -> None:
+        self.node, self._hooks, self._watch = self._boot(self)
+        now = self.now
+        self._done(now, None, self.node.start(now))
 
     def give(self, incarnation: int, event: Event) -> None:
         """Gives one event to that incarnation. Later incarnations ignore it. It waits in the inbox while the process is
@@ -186,7 +154,7 @@ class Machine:
         if self._inbox or self.paused_until_us > self.agenda.now_us:
             self._inbox.append((incarnation, event))
             return
-        self._handle(event)
+        self._attempt(self._handle, self.node, event)
 
     def kill_now(self, power_loss: bool) -> None:
         """Kills the node from outside, between two events."""
@@ -201,17 +169,11 @@ class Machine:
             self.agenda.at(self.paused_until_us + 1, self.terminate)
             return
         self._stopping = True
+        self._attempt(self._shut_down, self.node)
+
+    def _shut_down(self, node: Node) -> None:
         now = self.now
-        try:
-            effects = self.node.shutdown(now)
-            self._watch(now, None, effects)
-            self._carry_out(effects)
-            self._after_event(self, None)
-            self._end_if_stopped()
-        except NodeDied as death:
-            self._die(death.power_loss)
-        except (NodeFailed, StartRefused, DiskError) as failure:
-            self._failed(failure)
+        self._done(now, None, node.shutdown(now))
 
     def pause(self, for_us: int) -> None:
         until_us = self.agenda.now_us + for_us
@@ -223,51 +185,38 @@ class Machine:
         while self._inbox and incarnation == self.incarnation and self.paused_until_us <= self.agenda.now_us:
             arrived_in, event = self._inbox.popleft()
             if self.node is not None and arrived_in == self.incarnation:
-                self._handle(event)
+                self._attempt(self._handle, self.node, event)
 
-    def _handle(self, event: Event) -> None:
+    def _attempt(self, act: Callable[..., None], *args: Any) -> None:
+        """Lets the node do something. It may end by itself, be killed, or finish its shutdown in the course of it."""
         try:
-            if self._hooks:
-                self._handle_hooked(event)
-                if self._stopping:
-                    self._end_if_stopped()
-                return
-            now = self.now
-            effects = self.node.handle(now, event)  # type: ignore[union-attr]
-            self._watch(now, event, effects)
-            self._carry_out(effects)
-            self.events += 1
-            self._after_event(self, event)
+            act(*args)
         except NodeDied as death:
             self._die(death.power_loss)
         except (NodeFailed, StartRefused, DiskError) as failure:
             self._failed(failure)
-        if self._stopping:
-            self._end_if_stopped()
+        if self._stopping and self.node is not None and self.node.stopped:
+            self._die(power_loss=False)
 
-    def _handle_hooked(self, event: Event) -> None:
-        node, now, offset_ms = self.node, self.now, self.wall_offset_ms
-        assert node is not None
+    def _handle(self, node: Node, event: Event) -> None:
+        now, offset_ms = self.now, self.wall_offset_ms
         events: Sequence[Event] = (event,)
         for hook in self._hooks:
-            if len(events) == 1:
-                events = hook.before(now, events[0])
-            else:
-                events = [each for seen in events for each in hook.before(now, seen)]
+            events = [each for seen in events for each in hook.before(now, seen)]
         if offset_ms != self.wall_offset_ms:
             now = self.now  # A hook has stepped the clock.
         for each in events:
-            effects = node.handle(now, each)
-            self._watch(now, each, effects)
-            for hook in self._hooks:
-                effects = hook.after(now, each, effects)
-            self._carry_out(effects)
-            self.events += 1
-            self._after_event(self, each)
+            self._done(now, each, node.handle(now, each))
 
-    def _end_if_stopped(self) -> None:
-        if self.node is not None and self._stopping and self.node.stopped:
-            self._die(power_loss=False)
+    def _done(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
+        """Shows what the node did, and carries out what the hooks let through."""
+        self._watch(now, event, effects)
+        if event is not None:
+            for hook in self._hooks:
+                effects = hook.after(now, event, effects)
+        self._carry_out(effects)
+        self.events += event is not None  # A start or shutdown is no event.
+        self._after_event(self, event)
 
     def _failed(self, failure: Exception) -> None:
         """Handles a node that ended itself. ``ended`` is called unless a fault had struck its disk."""
@@ -279,12 +228,11 @@ class Machine:
     def _die(self, power_loss: bool) -> None:
         self.node = None
         self._hooks = ()
-        self._watch = _unwatched
+        self._watch = nothing
         self._inbox.clear()
         self.silent = power_loss
         if power_loss:
             self.disk.power_loss()
-        assert self.network is not None
         self.network.node_gone(self, silent=power_loss)
         self._gone(self)
         if self.restart_after_us >= 0:
@@ -298,15 +246,6 @@ class Machine:
             kind = effect.__class__
             if kind is not Note:  # The watcher has taken the notes.
                 carriers[kind](effect)
-
-    def _reply(self, reply: Reply) -> None:
-        self.network.reply(reply)  # type: ignore[union-attr]
-
-    def _send(self, send: Send) -> None:
-        self.network.send(self, send)  # type: ignore[union-attr]
-
-    def _close(self, close: Close) -> None:
-        self.network.close(close.connection)  # type: ignore[union-attr]
 
     def _set_timer(self, timer: SetTimer) -> None:
         now_us = self.agenda.now_us
@@ -340,7 +279,3 @@ class Machine:
 def _between(random: Random, bounds: tuple[int, int]) -> int:
     low, high = bounds
     return low + int(random.random() * (high - low + 1))
-
-
-def _unwatched(now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-    """The watcher of a machine that nobody watches."""

@@ -1,7 +1,6 @@
 """Does the faults of a scenario that begin at a time, and keeps the evidence of all faults."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.trouble import FOR_EVER_US, Trouble
@@ -12,10 +11,10 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
 from chaos.sim.coverage import state_of
 from chaos.sim.feature_switch import FeatureSwitch
-from chaos.sim.links import CLIENTS, Link
+from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
-from chaos.sim.rolling import RollingBounce
+from chaos.sim.rolling import rolling_bounce
 from chaos.sim.targets import Targets
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
@@ -28,19 +27,15 @@ NOBODY_YET_US = 50_000
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated")
 
 
-@dataclass(frozen=True, slots=True)
-class _Struck:
-    machine: Machine
-    links: Sequence[Link]
-    target: str
-
-
 class Nemesis:
     """Does the timed faults.
 
     ``sink`` gets each row of evidence. ``coverage`` counts strikes by (kind, role, state) of what was struck.
-    ``reconfigure`` sets with which settings a node is started from now on. ``clients`` plays a behaviour.
+    ``reconfigure`` sets with which settings a node is started from now on. ``clients`` makes the client that plays a
+    behaviour; the world sets it.
     """
+
+    clients: Callable[[Behaviour], Client]
 
     def __init__(
         self,
@@ -52,7 +47,6 @@ class Nemesis:
         sink: Callable[[FaultRow], None],
         reconfigure: Callable[[int, tuple[tuple[str, str], ...]], None],
     ) -> None:
-        self.clients: Callable[[Behaviour], Client] | None = None
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
         self.coverage: dict[tuple[str, str, str], int] = {}
@@ -67,8 +61,10 @@ class Nemesis:
         self._heals: list[Callable[[], None]] = []
         self._until_us = -1
 
-    def fault(self, name: str) -> Fault:
-        return self._by_name[name]
+    def restart_after_us(self, name: str) -> int:
+        """Returns how long a node stays away after this fault has ended it, -1 for ever."""
+        after_s = self._by_name[name].restart_after_s
+        return -1 if after_s < 0 else int(after_s * 1_000_000)
 
     def plan(self, from_us: int, until_us: int) -> None:
         """Plans the faults when the load begins. No fault begins at ``until_us`` or later."""
@@ -110,39 +106,41 @@ class Nemesis:
         if fault.kind in _BY_ITSELF:
             _BY_ITSELF[fault.kind](self, fault, hit)
             return
-        struck = self._struck(fault)
-        if struck is None:
+        found = self._struck(fault)
+        if found is None:
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
             return
+        struck, target = found
         ends = fault.kind in ENDS_NODES
         lasts_us = int(max(fault.restart_after_s if ends else fault.sim_duration_s, 0.0) * 1_000_000)
         until_us = min(now_us + lasts_us, self._until_us)
         role = self.targets.role(struck.machine.node_id)
         detail = " ".join(each for each in (fault.direction if struck.links else "", role) if each)
         self._cover(fault.kind, struck.machine.node_id)
-        self._keep(FaultRow(fault.name, fault.kind, now_us, until_us, struck.target, hit, detail=detail))
+        self._keep(FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail))
         self._troubles(fault, struck, until_us)
-        place = link_faults.Place(struck.machine, struck.links, self._network)
-        heal = link_faults.begin(fault, place)
+        heal = link_faults.begin(fault, struck)
         self._heals.append(heal)
         self._agenda.after(lasts_us, self._heal_one, heal)
 
-    def _struck(self, fault: Fault) -> _Struck | None:
-        """Begins the fault. Returns None if what it shall strike is not there now."""
+    def _struck(self, fault: Fault) -> tuple[link_faults.Place, str] | None:
+        """Returns what the fault strikes and what the evidence calls it, or None if that is not there now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
             pairs = self.targets.links(fault.link, random)
             if pairs is None:
                 return None
             found = [links.between(*pair) for pair in pairs]
-            return _Struck(machines[_end_of(pairs)], found, f"link {', '.join(link.name for link in found)}")
+            place = link_faults.Place(machines[_end_of(pairs)], found, self._network)
+            return place, f"link {', '.join(link.name for link in found)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
             return None
         around = self._around(fault, node_id)
         if around is None:
             return None
-        return _Struck(machines[node_id], [links.between(*pair) for pair in around], f"node-{node_id}")
+        found = [links.between(*pair) for pair in around]
+        return link_faults.Place(machines[node_id], found, self._network), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Returns the links that a fault of a node cuts. Returns None if there is no active controller now, or if the
@@ -155,9 +153,13 @@ class Nemesis:
     # What takes its own time
 
     def _bounce(self, fault: Fault, hit: int) -> None:  # noqa: ARG002
-        bounce = RollingBounce(fault, self._agenda, self._network.machines, self._reconfigure, self._bounced)
-        self._heals.append(bounce.stop)
-        bounce.begin()
+        machines = self._network.machines
+        self._go_on(rolling_bounce(fault, machines, self._reconfigure, self._bounced, lambda: self._until_us < 0))
+
+    def _go_on(self, steps: Iterator[int]) -> None:
+        wait_us = next(steps, None)
+        if wait_us is not None:
+            self._agenda.after(wait_us, self._go_on, steps)
 
     def _bounced(self, fault: Fault, machine: Machine, number: int) -> None:
         now_us, down_us = self._agenda.now_us, int(fault.restart_after_s * 1_000_000)
@@ -171,13 +173,12 @@ class Nemesis:
             at_us, told = now.mono_us, f"{fault.feature}={fault.level}"
             self._keep(FaultRow(fault.name, fault.kind, at_us, at_us, f"node-{node_id}", hit, detail=told))
 
-        assert self.clients is not None
         addresses = [self._network.address(machine.node_id) for machine in self._network.machines]
         client = self.clients(FeatureSwitch(fault.name, addresses, fault.feature, fault.level, granted))
         self._heals.append(client.stop)
         client.start()
 
-    def _troubles(self, fault: Fault, struck: _Struck, until_us: int) -> None:
+    def _troubles(self, fault: Fault, struck: link_faults.Place, until_us: int) -> None:
         for link in struck.links:
             self._trouble.link(link.source, link.target, until_us)
         if not struck.links:

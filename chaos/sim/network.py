@@ -4,7 +4,7 @@ A seeded share of the messages goes through the codec both ways and must come ou
 away from the wire's format, while most messages cost no coding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from bench.fleet.behaviours.protocol import Address
@@ -25,8 +25,8 @@ DIAL_AGAIN_US = 1_000_000
 """TCP dials a machine that says nothing again after 1 s, then after 2 s more, 4 s more and so on."""
 
 
-def tag_of(client_id: str, action: ClientRequest) -> Tag:
-    body = action.body
+def tag_of(action: ClientRequest) -> Tag:
+    client_id, body = action.client_id, action.body
     if isinstance(body, FetchRequest):
         role = "client" if body.replica_id < 0 else "peer"
         return Tag(action.api_key, action.api_version, client_id, body.session_id, body.session_epoch, role=role)
@@ -42,41 +42,57 @@ class Network:
     ) -> None:
         self.machines = machines
         self.links = links
-        self._by_address = {self.address(machine.node_id): machine for machine in machines}
+        self._by_address: dict[Address, Machine] = {}
         self._codec = codec
         self._coded_share = coded_share
         self._connections: dict[int, Connection] = {}
         self._channels: dict[tuple[int, int, Channel], PeerChannel] = {}
         self._silent: dict[int, list[Connection]] = {}
         self._last = 0
+        for machine in machines:
+            self.add(machine)
 
     def address(self, node: int) -> Address:
         return Address(f"node-{node}", 9092)
 
     def add(self, machine: Machine) -> None:
-        """Adds a machine that clients reach at its number's address, but that is none of ``machines``."""
+        """Adds a machine. One that is not among ``machines`` belongs to another cluster: only clients reach it."""
         self._by_address[self.address(machine.node_id)] = machine
         machine.network = self
 
-    # From clients
+    # From clients and nodes
 
-    def connect(self, client: Caller, address: Address) -> Connection | None:
-        """Begins to open a connection. Returns None if there is no such host."""
+    def connect(self, caller: Caller, address: Address, source: int = CLIENTS) -> Connection | None:
+        """Begins to open a connection. ``source`` is the number of the node that dials.
+
+        Returns None if there is no such host.
+        """
         machine = self._by_address.get(address)
-        return None if machine is None else self._open(client, CLIENTS, machine)
+        if machine is None:
+            return None
+        self._last += 1
+        connection = Connection(self._last, caller, machine, self.links.between(source, machine.node_id), -1)
+        connection.send_up(self._arrive_open, connection)
+        return connection
 
-    def request(self, connection: Connection, action: ClientRequest, correlation: int) -> None:
+    def request(self, connection: Connection, action: ClientRequest, correlation: int, tag: Tag | None = None) -> None:
+        """Sends a request. ``tag`` is that of a node's request; a client's follows from what it asks."""
         body = action.body
         if self._codec.random() < self._coded_share:
             body = same_after_codec_request(action, correlation)
-        tag = tag_of(action.client_id, action)
-        event = Request(connection.number, correlation, action.api_key, action.api_version, action.client_id, body, tag)
+        event = Request(
+            connection.number,
+            correlation,
+            action.api_key,
+            action.api_version,
+            action.client_id,
+            body,
+            tag_of(action) if tag is None else tag,
+        )
         connection.send_up(self._arrive_request, connection, event)
 
     def client_closed(self, connection: Connection) -> None:
         connection.send_up(self._arrive_close, connection)
-
-    # From nodes to nodes
 
     def send(self, machine: Machine, send: Send) -> None:
         key = (machine.node_id, send.peer, send.channel)
@@ -85,29 +101,10 @@ class Network:
             channel = self._channels[key] = PeerChannel(machine, send.peer, send.channel, self)
         channel.send(send)
 
-    def dial(self, caller: Caller, source: int, target: int) -> Connection | None:
-        """Begins to open a connection between nodes. Returns None if there is no such node."""
-        machine = self._by_address.get(self.address(target))
-        return None if machine is None else self._open(caller, source, machine)
-
-    def request_of_peer(self, connection: Connection, send: Send) -> None:
-        body, tag = send.body, send.tag
-        if self._codec.random() < self._coded_share:
-            action = ClientRequest(send.api_key, send.api_version, send.client_id, body, 0)
-            body = same_after_codec_request(action, send.token)
-        event = Request(connection.number, send.token, send.api_key, send.api_version, send.client_id, body, tag)
-        connection.send_up(self._arrive_request, connection, event)
-
     # At nodes
 
-    def _open(self, caller: Caller, source: int, machine: Machine) -> Connection:
-        self._last += 1
-        connection = Connection(self._last, caller, machine, self.links.between(source, machine.node_id), -1)
-        connection.send_up(self._arrive_open, connection)
-        return connection
-
     def _arrive_open(self, connection: Connection, again_us: int = DIAL_AGAIN_US) -> None:
-        machine: Machine = connection.node
+        machine = connection.node
         if not connection.client_open:
             return
         if machine.silent:
@@ -188,7 +185,7 @@ class Network:
         The kernel resets what the process had open. Without power (``silent``) nobody is told. Then peers run into
         timeouts, until the machine is back and resets connections that it does not know.
         """
-        inward = self._where(lambda each: each.node is machine)
+        inward = [each for each in self._connections.values() if each.node is machine]
         channels = [key for key in self._channels if key[0] == machine.node_id]
         outward = [channel.abandoned() for channel in map(self._channels.pop, channels)]
         if not silent:
@@ -220,8 +217,5 @@ class Network:
             connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))
 
     def reset_all(self, link: Link) -> None:
-        for connection in self._where(lambda each: each.link is link):
+        for connection in [each for each in self._connections.values() if each.link is link]:
             self.reset(connection)
-
-    def _where(self, wanted: Callable[[Connection], bool]) -> list[Connection]:
-        return [each for each in self._connections.values() if wanted(each)]

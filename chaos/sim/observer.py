@@ -50,33 +50,22 @@ class Observer:
             self._attached = self.digest.attach()
             if self._attached and self._watching.replicas.expected:
                 loader = self._node.broker.replica.loader
-                self._watching.replicas.image(now.mono_us, None, loader.image)
+                self._watching.replicas.image(now.mono_us, self._node_id, None, loader.image)
                 loader.subscribe(self._image)
         self._watching.acted(now.mono_us, self._node, event, effects)
-        if self._keep is not None:
-            self._everything(now, event, effects)
-            return
-        if type(event) is Request and _is_wanted(event.tag) and "request" in self._watching.rows:
-            self._recorder.request(now, event)
-        for effect in effects:
-            kind = type(effect)
-            if kind is Note:
-                self._note(now, effect)  # type: ignore[arg-type]
-            elif kind is Reply and _is_wanted(effect.tag) and "reply" in self._watching.rows:  # type: ignore[union-attr]
-                self._recorder.effects(now, (effect,))
-
-    def _everything(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-        if type(event) is Request:
+        if type(event) is Request and self._is_wanted("request", event.tag):
             self._recorder.request(now, event)
         for effect in effects:
             if type(effect) is Note:
                 self._watching.note(now.mono_us, self._node_id, effect)
-        self._recorder.effects(now, effects)
+                if self._keep is not None or effect.what in self._watching.rows:
+                    self._recorder.effects(now, (effect,))
+            elif type(effect) is Reply and self._is_wanted("reply", effect.tag):
+                self._recorder.effects(now, (effect,))
 
-    def _note(self, now: Now, note: Note) -> None:
-        self._watching.note(now.mono_us, self._node_id, note)
-        if note.what in self._watching.rows:
-            self._recorder.effects(now, (note,))
+    def _is_wanted(self, what: str, tag: Tag) -> bool:
+        is_judged = tag.role == "client" or tag.session_id != 0
+        return self._keep is not None or (is_judged and what in self._watching.rows)
 
     def _row(self, row: TraceRow) -> None:
         if self._keep is not None:
@@ -84,8 +73,7 @@ class Observer:
         self._watching.trace(row)
 
     def _image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self._watching.replicas.image(self._agenda.now_us, delta, image)
-        self._watching.replicas.published(self._node_id, delta)
+        self._watching.replicas.image(self._agenda.now_us, self._node_id, delta, image)
 
     def _published(self, published: Published) -> None:
         fields = published.fields()
@@ -93,7 +81,3 @@ class Observer:
         if self._keep is not None:
             detail = json.dumps(fields, sort_keys=True, separators=(",", ":"))
             self._recorder.add(self._agenda.now_us, ROW, detail)
-
-
-def _is_wanted(tag: Tag) -> bool:
-    return tag.role == "client" or tag.session_id != 0

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from bench.fleet.behaviours.protocol import Request
 from chaos.sim.links import Connection
 from reference_broker.core.effects import Send
 from reference_broker.core.events import PeerDown, PeerReply, PeerUp
@@ -34,7 +35,7 @@ class PeerChannel:
         """Sends a request. One PeerReply answers it, or one PeerDown ends it with all others of the channel."""
         agenda = self._machine.agenda
         if self._connection is None:
-            self._connection = self._network.dial(self, self._machine.node_id, self._peer)
+            self._connection = self._network.connect(self, self._network.address(self._peer), self._machine.node_id)
             if self._connection is None:
                 agenda.after(NO_SUCH_NODE_AFTER_US, self._give, PeerDown(self._peer, self._channel))
                 return
@@ -44,9 +45,13 @@ class PeerChannel:
             self._checked_at_us = deadline_us
             agenda.at(deadline_us, self._check_deadlines, deadline_us)
         if self._up:
-            self._network.request_of_peer(self._connection, send)
+            self._request(self._connection, send)
         else:
             self._unsent.append(send)
+
+    def _request(self, connection: Connection, send: Send) -> None:
+        action = Request(send.api_key, send.api_version, send.client_id, send.body, send.timeout_ms * 1000)
+        self._network.request(connection, action, send.token, send.tag)
 
     def abandoned(self) -> Connection | None:
         """Called when the node ended. Returns the connection that it leaves, if any."""
@@ -64,7 +69,7 @@ class PeerChannel:
         self._up = True
         unsent, self._unsent = self._unsent, []
         for send in unsent:
-            self._network.request_of_peer(connection, send)
+            self._request(connection, send)
         self._give(PeerUp(self._peer, self._channel))  # This comes last because it may lead to another Send.
 
     def refused(self, connection: Connection) -> None:

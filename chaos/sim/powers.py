@@ -1,36 +1,38 @@
 """What a simulated machine does for the interceptor (``chaos.powers.Powers``)."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
-from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine, NodeDied
+from chaos.sim.nemesis import Nemesis
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Event
 from reports.rows import FaultRow
 
 
 class MachinePowers:
-    """``restart_after_us`` says, by a rule's name, how long its kill lasts (-1 for ever)."""
+    """The nemesis keeps the evidence, and knows how long a rule's kill lasts."""
 
-    def __init__(self, machine: Machine, agenda: Agenda, restart_after_us: Callable[[str], int]) -> None:
+    def __init__(self, machine: Machine, nemesis: Nemesis) -> None:
         self._machine = machine
-        self._agenda = agenda
-        self._restart_after_us = restart_after_us
+        self._agenda = machine.agenda
+        self._nemesis = nemesis
         self._last_rule = ""
 
     def report(self, row: FaultRow) -> None:
         self._last_rule = row.name
-        lasts_us = self._restart_after_us(row.name)
-        self._machine.report(replace(row, until_us=row.at_us + max(lasts_us, 0)))
+        lasts_us = self._nemesis.restart_after_us(row.name)
+        self._nemesis.report(replace(row, until_us=row.at_us + max(lasts_us, 0)))
 
     def kill(self) -> None:
-        self._machine.restart_after_us = self._restart_after_us(self._last_rule)
-        raise NodeDied(power_loss=False)
+        self._die(power_loss=False)
 
     def power_off(self) -> None:
-        self._machine.restart_after_us = self._restart_after_us(self._last_rule)
-        raise NodeDied(power_loss=True)
+        self._die(power_loss=True)
+
+    def _die(self, power_loss: bool) -> NoReturn:
+        self._machine.restart_after_us = self._nemesis.restart_after_us(self._last_rule)
+        raise NodeDied(power_loss)
 
     def pause(self, for_us: int) -> None:
         self._machine.pause(for_us)
@@ -40,7 +42,6 @@ class MachinePowers:
 
     def discard_connection(self, connection: int) -> None:
         machine = self._machine
-        assert machine.network is not None
         machine.network.discard(connection)
         self._agenda.after(0, machine.give, machine.incarnation, Closed(connection))
 
@@ -48,5 +49,4 @@ class MachinePowers:
         self._agenda.after(delay_us, self._machine.give, self._machine.incarnation, event)
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
-        assert self._machine.network is not None
         self._agenda.after(delay_us, self._machine.network.reply, reply)

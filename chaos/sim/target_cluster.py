@@ -3,17 +3,13 @@ watches."""
 
 from collections.abc import Sequence
 
-from chaos.seeds import number_for, random_for
+from chaos.seeds import number_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.disk import SimDisk
-from chaos.sim.machine import Machine, SimulatedNode, Watcher
+from chaos.sim.machine import Machine, Watcher, nothing
 from chaos.sim.network import Network
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
-from reference_broker.ports.now import Now
 
 CLUSTER_ID = "crucible-simulated-target"
 
@@ -22,25 +18,14 @@ def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> 
     """Builds the node. ``number`` follows those of the mirrored cluster's nodes, and determines the node's address."""
     config = BrokerConfig.parse({"crucible.cluster.id": CLUSTER_ID})
 
-    def boot(machine: Machine) -> tuple[SimulatedNode, Sequence[Hooks], Watcher]:
+    def boot(machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:
         host, port = network.address(number)
         random_seed = number_for(seed, f"node-{number}-{machine.incarnation}")
-        return Node(number, config, machine.disk, random_seed, host, port), (), _unwatched
+        return Node(number, config, machine.disk, random_seed, host, port), (), nothing
 
-    disk = SimDisk(random_for(seed, f"disk-{number}"))
-    machine = Machine(
-        number, agenda, random_for(seed, f"machine-{number}"), disk, boot, _nothing, _nothing, _nothing, _ended
-    )
+    machine = Machine(number, agenda, seed, boot, ended=_ended)
     network.add(machine)
     return machine
-
-
-def _unwatched(now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-    """Does nothing: only clients judge this node."""
-
-
-def _nothing(*_: object) -> None:
-    """Does nothing: nobody asks this node's machine for it."""
 
 
 def _ended(machine: Machine, story: str) -> None:

@@ -1,12 +1,13 @@
 """A whole run in one process and in virtual time: nodes, clients, links, disks and clocks from one seed."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from bench.fleet.behaviours.protocol import Behaviour
-from bench.fleet.fleet import Fleet
+from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
-from chaos.checks.check import History
+from chaos.checks.check import Check, History
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -20,8 +21,7 @@ from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
 from chaos.sim.cluster import Cluster, config_of
-from chaos.sim.fleet import fleet_of, idle_writer
-from chaos.sim.machine import START_WALL_MS
+from chaos.sim.fleet import idle_writer, spec_of
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
@@ -44,6 +44,9 @@ MIRROR_REBALANCE_MS = 10_000
 REGISTRATION_US = 3_000_000
 LOOK_EVERY = 8
 """Acts between two looks at whether a phase is over."""
+
+
+C = TypeVar("C", bound=Check)
 
 
 class RunStuckError(Exception):
@@ -76,21 +79,23 @@ class World:
         self.load_from_us = 0
         self.load_until_us = 0
         self.agenda = Agenda()
-        config = config_of(scenario)
+        config = config_of(scenario, {})
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
-        self.replicas = _replica_view(scenario, view.trouble, self._touched)
-        self.checks = all_checks(Surroundings(_settings(scenario, config), view, self.replicas))
+        hot = scenario.load.hot
+        replicas = ReplicaView(view.trouble, hot.min_insync, _is_flushed(scenario), hot.replicas > 1, self._touched)
+        around = Surroundings(_settings(scenario, config), view, replicas)
+        self.checks = all_checks(around)
         self._settle_us = _settle_us(scenario.load)
-        self._watching = Watching(self.checks, view, self.replicas)
+        self._watching = Watching(self.checks, around)
         keep = self.trace.append if keep_trace else None
         self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share)
         self.network = self.cluster.network
         self.cluster.nemesis.clients = self._client
-        (self._converges,) = (each for each in self.checks if isinstance(each, QuorumConverges))
+        self._converges = _only(QuorumConverges, self.checks)
         self._converges.expected = False
-        (self._assigned,) = (each for each in self.checks if isinstance(each, AllAssigned))
-        (self._replicated,) = (each for each in self.checks if isinstance(each, ReplicasConverge))
+        self._assigned = _only(AllAssigned, self.checks)
+        self._replicated = _only(ReplicasConverge, self.checks)
 
     # The run
 
@@ -102,8 +107,8 @@ class World:
     def _play(self) -> None:
         bootstrap = [self.network.address(machine.node_id) for machine in self.cluster.machines]
         second = [self.network.address(each.node_id) for each in (self.cluster.target,) if each is not None]
-        fleet = fleet_of(self.scenario, self.seed, bootstrap, second)
-        appender = idle_writer(self.scenario, self.seed, bootstrap, second)
+        spec = spec_of(self.scenario, self.seed, bootstrap, second)
+        fleet, appender = make_fleet(spec), idle_writer(spec, self.seed)
         self.cluster.start()
         self._until(BOOT_US, lambda: self.cluster.ready)
         self._set_states()
@@ -153,21 +158,14 @@ class World:
                 self._groups_settle(healed_us)
 
     def _replicas_converge(self) -> None:
-        end_us = self.agenda.now_us + CONVERGE_US
-        while not self._replicated.reached():
-            for _ in range(LOOK_EVERY):
-                if not self.agenda.step(end_us):
-                    self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
-                    return
+        if not self._reaches(self.agenda.now_us + CONVERGE_US, self._replicated.reached):
+            self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
 
     def _groups_settle(self, healed_us: int) -> None:
         """Keeps members until each partition has an owner, for as long as the timeouts of their groups allow."""
         end_us = max(healed_us + self._settle_us, self.agenda.now_us)
-        while not self._assigned.reached():
-            for _ in range(LOOK_EVERY):
-                if not self.agenda.step(end_us):
-                    self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
-                    return
+        if not self._reaches(end_us, self._assigned.reached):
+            self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
 
     def _converge(self) -> None:
         self.stage = "converge"
@@ -196,18 +194,21 @@ class World:
         self._until(limit_us, lambda: all(client.finished for client in clients))
 
     def _until(self, limit_us: int, done: Callable[[], bool]) -> None:
-        end_us, step = self.agenda.now_us + limit_us, self.agenda.step
+        if not self._reaches(self.agenda.now_us + limit_us, done):
+            raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
+
+    def _reaches(self, end_us: int, done: Callable[[], bool]) -> bool:
+        """Goes on until it is done, or until the time is over. Returns whether it is done."""
         while not done():
             for _ in range(LOOK_EVERY):
-                if not step(end_us):
-                    if done():
-                        return
-                    raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
+                if not self.agenda.step(end_us):
+                    return done()
+        return True
 
     def _client(self, behaviour: Behaviour) -> Client:
-        return Client(behaviour, self.agenda, self.network, START_WALL_MS, self._record)
+        return Client(behaviour, self.agenda, self.network, self._record)
 
-    def _record(self, client: Client, rows: Iterable[HistoryRow]) -> None:  # noqa: ARG002
+    def _record(self, rows: Iterable[HistoryRow]) -> None:
         kept = tuple(rows)
         self.history.add(kept)
         self._assigned.recorded(kept)
@@ -218,6 +219,11 @@ class World:
         for preset in presets_for(self.scenario.state):
             for machine in self.cluster.machines:
                 self.cluster.nemesis.report(preset.evidence(machine.node_id, self.agenda.now_us))
+
+
+def _only(kind: type[C], checks: Sequence[Check]) -> C:
+    (found,) = (each for each in checks if isinstance(each, kind))
+    return found
 
 
 def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
@@ -252,11 +258,6 @@ def _settle_us(load: Load) -> int:
     slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in load.groups), default=0)
     mirrors = 0 if load.mirror is None else load.mirror.session_timeout_ms + 2 * MIRROR_REBALANCE_MS
     return (ELECTION_MS + max(slowest, mirrors)) * 1000
-
-
-def _replica_view(scenario: Scenario, trouble: Trouble, touched: TouchedLogs) -> ReplicaView:
-    topic = scenario.load.hot
-    return ReplicaView(trouble, topic.min_insync, _is_flushed(scenario), topic.replicas > 1, touched)
 
 
 def _promises_writes(scenario: Scenario) -> bool:

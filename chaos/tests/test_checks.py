@@ -10,13 +10,10 @@ from chaos.checks.check import Check, History
 from chaos.checks.eviction_rules import EvictionRules
 from chaos.checks.log_consistent import LogConsistent
 from chaos.checks.metrics_exact import MetricsExact, session_metrics
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaView
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.session_order import SessionOrder
-from chaos.checks.surroundings import Settings, Surroundings
-from chaos.checks.trouble import Trouble
 from chaos.sim.disk import SimDisk
+from chaos.tests.surroundings import around
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
 from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow, TraceRow
@@ -66,7 +63,7 @@ class Trace:
 
 
 def session_checks(first_epoch: int = 1) -> tuple[SessionOrder, SessionLost, Trace]:
-    order, lost = SessionOrder(first_epoch), SessionLost()
+    order, lost = SessionOrder(around(first_session_epoch=first_epoch)), SessionLost(around())
     trace = Trace(order, lost)
     trace.note("session_created", session_id=9)
     return order, lost, trace
@@ -178,7 +175,7 @@ EVICTION = {
     ],
 )
 def test_only_the_three_rules_evict(fields: dict[str, int], allowed: bool) -> None:
-    check = EvictionRules(slots=1)
+    check = EvictionRules(around(session_slots=1))
     Trace(check).note("session_evicted", **{**EVICTION, **fields})
     assert (check.violations == []) is allowed
 
@@ -189,7 +186,7 @@ def test_only_the_three_rules_evict(fields: dict[str, int], allowed: bool) -> No
     [("first", 60_001, True), ("first", 60_000, False), ("final", 119_999, False), ("final", 120_001, True)],
 )
 def test_each_revision_has_its_own_minimum_time(revision: str, idle_ms: int, allowed: bool) -> None:
-    check = EvictionRules(slots=1, first_revision_min_ms=60_000)
+    check = EvictionRules(around(session_slots=1, min_eviction_ms=60_000))
     trace = Trace(check)
     trace.note("session_created", session_id=EVICTION["session_id"], revision=revision)
     trace.note("session_evicted", **{**EVICTION, "idle_ms": idle_ms})
@@ -198,7 +195,7 @@ def test_each_revision_has_its_own_minimum_time(revision: str, idle_ms: int, all
 
 @pytest.mark.clause("F-17")
 def test_more_sessions_than_slots_are_seen_and_a_restart_empties_them() -> None:
-    check = EvictionRules(slots=2)
+    check = EvictionRules(around(session_slots=2))
     trace = Trace(check)
     trace.note("session_created", session_id=1)
     trace.note("session_created", session_id=2)
@@ -219,7 +216,7 @@ def node() -> Node:
 @pytest.mark.clause("F-21")
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
-    subject, check = node(), MetricsExact()
+    subject, check = node(), MetricsExact(around())
     check.node(0, 0, subject, None, thorough=False)
     assert check.violations == []
     assert [each.value for each in session_metrics(subject)] == [0, 0, 0]
@@ -242,7 +239,7 @@ def test_a_high_watermark_that_goes_back_is_seen() -> None:
     partition = SimpleNamespace(log=log, topic=TOPIC, topic_id=bytes(16), index=0)
     broker = SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={(TOPIC, 0): partition}))
     subject: Any = SimpleNamespace(broker=broker)
-    check = LogConsistent()
+    check = LogConsistent(around())
     check.node(0, 0, subject, None, thorough=True)
     log.high_watermark = 4
     check.node(0, 1, subject, None, thorough=True)
@@ -293,7 +290,7 @@ BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 def broken(rows: Sequence[HistoryRow], writes_promised: bool = True) -> list[str]:
     history = History(writes_promised=writes_promised)
     history.add(rows)
-    checks = all_checks(Surroundings(Settings(session_slots=10), QuorumView(1, 0, Trouble()), ReplicaView(Trouble())))
+    checks = all_checks(around())
     for check in checks:
         check.end(history)
     return sorted({check.guarantee for check in checks if check.violations})

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.check import Check
 from chaos.checks.eviction_rules import EvictionRules
-from chaos.checks.fetch_model import FIRST_REVISION, FetchCheck, FetchModel
+from chaos.checks.fetch_model import FIRST_REVISION, FetchModel
 from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.checks.no_starvation import NoStarvation
 from chaos.checks.sequence_order import INVALID_FETCH_SESSION, SequenceOrder
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
+from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.wire.fetch import (
@@ -35,7 +37,7 @@ BY_NAME = 12
 class Talk:
     """One client and one node that leads two partitions with ten records each, in leader epoch 3."""
 
-    def __init__(self, check: FetchCheck) -> None:
+    def __init__(self, check: Check) -> None:
         self.check = check
         self.model = FetchModel()
         log = SimpleNamespace(log_start_offset=0, high_watermark=10)
@@ -84,7 +86,7 @@ class Talk:
 
 @pytest.mark.clause("F-15", "G-7")
 def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
-    talk = Talk(NoStarvation())
+    talk = Talk(NoStarvation(around()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 9):
         talk.fetch(epoch, {}, {epoch % 2: 5})
@@ -94,7 +96,7 @@ def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
 @pytest.mark.clause("F-15", "G-7")
 @pytest.mark.parametrize("version", [BY_NAME, FIRST_REVISION])
 def test_a_partition_that_is_never_served(version: int) -> None:
-    talk = Talk(NoStarvation())
+    talk = Talk(NoStarvation(around()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=version)
     talk.fetch(1, {}, {0: 5}, version=version)
     assert talk.stories == []
@@ -104,7 +106,7 @@ def test_a_partition_that_is_never_served(version: int) -> None:
 
 
 def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
-    talk = Talk(NoStarvation())
+    talk = Talk(NoStarvation(around()))
     talk.fetch(0, {0: 0, 1: 10}, {0: 5, 1: 0})
     for epoch in range(1, 5):
         talk.fetch(epoch, {}, {0: 5})
@@ -115,7 +117,7 @@ def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
 
 
 def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
-    talk = Talk(NoStarvation())
+    talk = Talk(NoStarvation(around()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {1: 10}, {}, unanswered=True)
     for epoch in range(2, 6):
@@ -124,7 +126,7 @@ def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
 
 
 def test_an_answer_that_comes_again_is_not_counted() -> None:
-    talk = Talk(NoStarvation())
+    talk = Talk(NoStarvation(around()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=FIRST_REVISION)
     for _ in range(5):
         talk.fetch(1, {}, {0: 5}, version=FIRST_REVISION)
@@ -133,7 +135,7 @@ def test_an_answer_that_comes_again_is_not_counted() -> None:
 
 @pytest.mark.clause("F-5", "G-4")
 def test_a_full_answer_about_what_was_not_named() -> None:
-    talk = Talk(FullAnswerExact())
+    talk = Talk(FullAnswerExact(around()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
     assert talk.stories == []
@@ -143,7 +145,7 @@ def test_a_full_answer_about_what_was_not_named() -> None:
 
 @pytest.mark.clause("F-13")
 def test_an_answer_to_another_leader_epoch() -> None:
-    talk = Talk(StaleLeaderEpochFenced())
+    talk = Talk(StaleLeaderEpochFenced(around()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)
     assert talk.stories == []
@@ -210,7 +212,7 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
     ],
 )
 def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> None:
-    check = SequenceOrder()
+    check = SequenceOrder(around())
     for each in (CREATED, *rows):
         check.trace(each)
     assert (check.violations == []) == right
@@ -218,7 +220,7 @@ def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> Non
 
 @pytest.mark.clause("F-2", "G-1")
 def test_an_id_that_comes_twice() -> None:
-    check = SessionLost()
+    check = SessionLost(around())
     check.trace(CREATED)
     check.trace(row("session_closed"))
     assert check.violations == []
@@ -231,7 +233,7 @@ def test_an_id_that_comes_twice() -> None:
     ("revision", "idle_ms", "right"), [("first", 600, True), ("final", 600, False), ("first", 400, False)]
 )
 def test_each_revision_has_its_own_least_time(revision: str, idle_ms: int, right: bool) -> None:
-    check = EvictionRules(slots=1, first_revision_min_ms=500)
+    check = EvictionRules(around(session_slots=1, min_eviction_ms=500))
     check.trace(row("session_created", revision=revision))
     check.trace(
         row("session_evicted", by_privileged=0, privileged=0, idle_ms=idle_ms, age_ms=0, by_partitions=1, partitions=1)

@@ -19,9 +19,8 @@ from chaos.checks.no_fetch_before_epoch import NoFetchBeforeEpoch
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.one_group_leader import OneGroupLeader
 from chaos.checks.redelivery import Redelivery
-from chaos.checks.replica_view import ReplicaView
 from chaos.checks.rewinds import Rewinds
-from chaos.checks.trouble import Trouble
+from chaos.tests.surroundings import around
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reports.rows import (
     CommitRow,
@@ -58,10 +57,11 @@ def read(process: str, index: int, first: int, count: int) -> RunRow:
 
 
 def judged(check: Check, history: History) -> list[str]:
+    known = [(row.process, row.index) for row in history.operations]
     history.operations += [
         operation(row.process, row.index, "offset_commit", row.at_us - 5)
         for row in history.commits
-        if (row.process, row.index) not in history.operation_of()
+        if (row.process, row.index) not in known
     ]
     check.end(history)
     return [each.story for each in check.violations]
@@ -70,52 +70,54 @@ def judged(check: Check, history: History) -> list[str]:
 @pytest.mark.clause("M-7")
 def test_a_smaller_epoch_after_a_greater_one_is_a_regression() -> None:
     clean = History(commits=[commit(A, 1, 10, 4, 0), commit(B, 1, 12, 5, 100)])
-    assert not judged(CommitRegression(), clean)
+    assert not judged(CommitRegression(around()), clean)
     wrong = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100)])
-    assert "with metadata epoch 4 after" in judged(CommitRegression(), wrong)[0]
+    assert "with metadata epoch 4 after" in judged(CommitRegression(around()), wrong)[0]
     refused = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")])
-    assert not judged(CommitRegression(), refused)
+    assert not judged(CommitRegression(around()), refused)
     overlapping = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 3)])
-    assert not judged(CommitRegression(), overlapping)
+    assert not judged(CommitRegression(around()), overlapping)
 
 
 @pytest.mark.clause("M-11")
 def test_an_older_version_forgets_the_epoch() -> None:
     between = commit(A, 2, 11, -1, 50, draft=False)
     history = History(commits=[commit(A, 1, 10, 5, 0), between, commit(B, 1, 12, 4, 100)])
-    assert not judged(CommitRegression(), history)
+    assert not judged(CommitRegression(around()), history)
     unknown = replace(between, error="timeout")
-    assert not judged(CommitRegression(), History(commits=[commit(A, 1, 10, 5, 0), unknown, commit(B, 1, 12, 4, 100)]))
+    assert not judged(
+        CommitRegression(around()), History(commits=[commit(A, 1, 10, 5, 0), unknown, commit(B, 1, 12, 4, 100)])
+    )
 
 
 def test_an_older_generation_and_an_older_value_are_regressions() -> None:
     older = History(commits=[commit(A, 1, 10, 5, 0, generation=3), commit(B, 1, 12, 5, 100, generation=2)])
-    assert "in generation 2 after" in judged(CommitRegression(), older)[0]
+    assert "in generation 2 after" in judged(CommitRegression(around()), older)[0]
     first, second = commit(A, 1, 10, 5, 0), commit(A, 2, 12, 5, 100)
     found = commit(B, 1, 12, 5, 200, kind="fetched")
-    assert not judged(CommitRegression(), History(commits=[first, second, found]))
+    assert not judged(CommitRegression(around()), History(commits=[first, second, found]))
     for lost in (replace(found, offset=10), replace(found, offset=-1, metadata_epoch=-1)):
-        assert "was fetched, though" in judged(CommitRegression(), History(commits=[first, second, lost]))[0]
+        assert "was fetched, though" in judged(CommitRegression(around()), History(commits=[first, second, lost]))[0]
     maybe = replace(commit(A, 3, 10, 5, 110), error="timeout")
-    assert not judged(CommitRegression(), History(commits=[first, second, maybe, replace(found, offset=10)]))
+    assert not judged(CommitRegression(around()), History(commits=[first, second, maybe, replace(found, offset=10)]))
 
 
 @pytest.mark.clause("M-7")
 def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
     refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
-    assert not judged(CommitsAccepted(), History(commits=[commit(A, 1, 10, 5, 0), refused]))
-    assert judged(CommitsAccepted(), History(commits=[commit(A, 1, 10, 4, 0), refused]))
-    assert judged(CommitsAccepted(), History(commits=[commit(A, 1, 10, 4, 0, error="UNSUPPORTED_VERSION")]))
+    assert not judged(CommitsAccepted(around()), History(commits=[commit(A, 1, 10, 5, 0), refused]))
+    assert judged(CommitsAccepted(around()), History(commits=[commit(A, 1, 10, 4, 0), refused]))
+    assert judged(CommitsAccepted(around()), History(commits=[commit(A, 1, 10, 4, 0, error="UNSUPPORTED_VERSION")]))
 
 
 @pytest.mark.clause("M-5")
 def test_a_client_that_takes_older_metadata() -> None:
     rows = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
-    assert judged(NonmonotonicMetadataEpoch(), History(metadata_epochs=rows))
+    assert judged(NonmonotonicMetadataEpoch(around()), History(metadata_epochs=rows))
     dropped = [rows[0], replace(rows[1], accepted=False)]
-    assert not judged(NonmonotonicMetadataEpoch(), History(metadata_epochs=dropped))
+    assert not judged(NonmonotonicMetadataEpoch(around()), History(metadata_epochs=dropped))
     left = [assigned(A, 1, 5, "left")]
-    assert not judged(NonmonotonicMetadataEpoch(), History(metadata_epochs=rows, memberships=left))
+    assert not judged(NonmonotonicMetadataEpoch(around()), History(metadata_epochs=rows, memberships=left))
 
 
 def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
@@ -124,14 +126,14 @@ def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
 
 @pytest.mark.clause("M-2")
 def test_an_epoch_that_is_committed_twice() -> None:
-    check = NonmonotonicMetadataEpoch()
+    check = NonmonotonicMetadataEpoch(around())
     for node in (0, 1):
         check.trace(note("metadata_epoch", 1, node, epoch=1, offset=10))
     check.trace(note("metadata_epoch", 2, epoch=2, offset=12))
     assert not check.violations
     check.trace(note("metadata_epoch", 3, epoch=1, offset=14))
     assert check.violations
-    back = NonmonotonicMetadataEpoch()
+    back = NonmonotonicMetadataEpoch(around())
     back.trace(note("update_metadata_applied", 1, epoch=5))
     back.trace(note("update_metadata_applied", 2, epoch=4))
     assert "had metadata epoch 5 and applied 4" in back.violations[0].story
@@ -141,16 +143,16 @@ def test_an_epoch_that_is_committed_twice() -> None:
 def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
     reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     ends = [EndRow("hot", 0, 0, 90, 500)]
-    assert judged(Rewinds(), History(resets=[reset], ends=ends))
+    assert judged(Rewinds(around()), History(resets=[reset], ends=ends))
     for excused in (
         replace(reset, metadata_epoch=-1),
         replace(reset, from_offset=95),
         replace(reset, reason="no_offset"),
     ):
-        assert not judged(Rewinds(), History(resets=[excused], ends=ends))
+        assert not judged(Rewinds(around()), History(resets=[excused], ends=ends))
     for epoch, is_wrong in ((4, True), (-1, False)):
         began = replace(commit(A, 1, 40, epoch, 50, kind="fetched"), draft=epoch >= 0)
-        assert bool(judged(Rewinds(), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
+        assert bool(judged(Rewinds(around()), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
 
 
 def test_an_owner_begins_where_the_group_had_committed() -> None:
@@ -160,29 +162,28 @@ def test_an_owner_begins_where_the_group_had_committed() -> None:
     good = History(
         operations=operations[:], commits=commits, memberships=given, runs=[read(A, 5, 0, 10), read(B, 5, 10, 5)]
     )
-    assert not judged(Redelivery(), good)
+    assert not judged(Redelivery(around()), good)
     again = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 8, 5)])
-    assert "read from offset 8; group g had committed 10" in judged(Redelivery(), again)[0]
+    assert "read from offset 8; group g had committed 10" in judged(Redelivery(around()), again)[0]
     for reason, is_moved in ((MEMBERS_NO_OFFSET, False), ("OFFSET_OUT_OF_RANGE", True)):
         moved = replace(again, operations=operations[:], resets=[ResetRow(B, 5, "hot", 0, -1, 8, reason, -1, 320)])
-        assert bool(judged(Redelivery(), moved)) is not is_moved
+        assert bool(judged(Redelivery(around()), moved)) is not is_moved
     sent = RunRow("x", 1, 0, "send", "hot", 0, 0, 20, 1, "p", 0, True)
     skipped = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 12, 5), sent])
-    assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(), skipped)[0]
-    assert not judged(GroupSkip(), good)
+    assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(around()), skipped)[0]
+    assert not judged(GroupSkip(around()), good)
 
 
 def test_one_leader_and_one_owner_in_a_generation() -> None:
-    view = ReplicaView(Trouble(), expected=False)
-    check = OneGroupLeader(view)
+    check = OneGroupLeader(around())
     check.trace(note("group_state", 1, 0, group="g", state="Stable", generation=3, leader=A, members=2))
     check.trace(note("group_state", 2, 1, group="g", state="Stable", generation=3, leader=A, members=2))
     assert not check.violations
     check.trace(note("group_state", 3, 1, group="g", state="Stable", generation=3, leader=B, members=2))
     check.trace(note("group_state", 4, 1, group="g", state="Stable", generation=2, leader=B, members=2))
     assert len(check.violations) == 2
-    assert judged(OneGroupLeader(view), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
-    assert not judged(OneGroupLeader(view), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
+    assert judged(OneGroupLeader(around()), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
+    assert not judged(OneGroupLeader(around()), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
 
 
 def test_a_coordinator_that_contradicts_itself() -> None:
@@ -192,7 +193,7 @@ def test_a_coordinator_that_contradicts_itself() -> None:
     group = world.group_in(0)
     world.commit(group, 5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, groups=world.groups))
-    check = GroupsConsistent()
+    check = GroupsConsistent(around())
     check.node(7, 0, node, None, True)
     assert not check.violations
     target.offsets.count += 1
@@ -203,7 +204,7 @@ def test_a_coordinator_that_contradicts_itself() -> None:
 
 
 def test_every_partition_gets_one_owner() -> None:
-    check = AllAssigned({"g": [("hot", 0)]})
+    check = AllAssigned(around(subscribed={"g": [("hot", 0)]}))
     assert not check.reached()
     check.recorded([assigned(A, 1, 0)])
     assert check.reached()
@@ -228,10 +229,10 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
             metadata_epochs=news,
             positions=[PositionRow(A, 4, "hot", 0, 10, 12, 12, 0, None)],
         )
-        assert bool(judged(NoFetchBeforeEpoch(), history)) is early
+        assert bool(judged(NoFetchBeforeEpoch(around()), history)) is early
         left = MembershipRow(A, "g", "", -1, "left", "", -1, fetch_at_us - 10, -1)
         anew = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])
-        assert judged(NoFetchBeforeEpoch(), anew)
+        assert judged(NoFetchBeforeEpoch(around()), anew)
 
 
 @pytest.mark.parametrize(
@@ -256,4 +257,4 @@ def test_what_the_source_holds_is_in_the_target(
         target_runs=held,
         resets=[] if reset is None else [reset],
     )
-    assert len(judged(MirrorComplete(), history)) == found
+    assert len(judged(MirrorComplete(around()), history)) == found

@@ -8,6 +8,7 @@ import pytest
 from chaos.checks.check import Check, History
 from chaos.checks.lost_metadata import LostMetadata
 from chaos.checks.torn_metadata import TornMetadata
+from chaos.tests.surroundings import around
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
 from reports.tests import history as recorded
 from reports.tests.planted_metadata import PLANTED_METADATA
@@ -22,7 +23,7 @@ def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
     for table, row_class in (("operations", OperationRow), ("changes", ChangeRow), ("metadata_reads", MetadataReadRow)):
         names = [each.name for each in fields(row_class)]
         rows.add([row_class(*(row[name] for name in names)) for row in tables[table]])
-    checks: tuple[Check, ...] = (TornMetadata(), LostMetadata())
+    checks: tuple[Check, ...] = (TornMetadata(around()), LostMetadata(around()))
     for check in checks:
         check.end(rows)
     return {check.guarantee for check in checks if check.violations}

@@ -83,9 +83,9 @@ class Quorum:
         around = Surroundings(
             Settings(session_slots=1, settled_us=6 * SECOND_US), self.view, ReplicaView(self.trouble, expected=False)
         )
-        self.checks = [each.made(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
+        self.checks = [each(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
         quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
-        self.watching = Watching(quiet, self.view)
+        self.watching = Watching(quiet, around)
         self.nodes = [Replica(number) for number in range(4)]
         self.now_us = 0
 
@@ -94,6 +94,10 @@ class Quorum:
         node = self.nodes[number]
         self.view.nodes[number].replica = None  # The fake makes its values anew each time.
         self.view.look(self.now_us, node.incarnation, node.node, thorough)
+
+    def end(self) -> None:
+        for each in self.checks:
+            each.quiet(self.now_us)
 
     def note(self, number: int, what: str, **fields: int) -> None:
         self.watching.note(self.now_us, number, Note(what, tuple(fields.items())))
@@ -139,7 +143,7 @@ def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:
     quorum.commit(5)
     for number in range(4):
         quorum.look(number, thorough=True)
-    quorum.watching.view.end(quorum.now_us)
+    quorum.end()
     assert quorum.broken() == []
 
 
@@ -294,14 +298,14 @@ def test_a_bootstrap_that_nobody_learns_of(quorum: Quorum) -> None:
     for number in range(4):
         quorum.nodes[number].image = EMPTY_IMAGE
         quorum.look(number)
-    quorum.watching.view.end(quorum.now_us)
+    quorum.end()
     assert quorum.broken() == ["bootstrapped"]
 
 
 def test_nodes_that_do_not_agree_at_the_end(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1))
     quorum.commit(4, 0, 1)
-    quorum.view.end(quorum.now_us)
+    quorum.end()
     assert quorum.broken() == ["quorum-converges"]
 
 

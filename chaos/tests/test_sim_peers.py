@@ -8,9 +8,8 @@ import pytest
 
 from chaos.sim import codec_check, network
 from chaos.sim.agenda import Agenda
-from chaos.sim.disk import SimDisk
 from chaos.sim.links import LATENCY_US, Links
-from chaos.sim.machine import Machine
+from chaos.sim.machine import Machine, nothing
 from chaos.sim.network import Network
 from reference_broker.core.effects import Effect, Reply, Send
 from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
@@ -25,7 +24,7 @@ PATIENCE_US = 10_000
 
 
 class FakeNode:
-    """Implements chaos.sim.machine.SimulatedNode: answers each request with a number of its own, if it answers."""
+    """Stands for a core.node.Node. It answers each request, if it answers at all."""
 
     listening = True
     ready = True
@@ -67,19 +66,15 @@ class Pair:
         self.agenda = Agenda()
         self.links = Links(self.agenda, seed)
         self.nodes: list[FakeNode] = [FakeNode(number, self.agenda) for number in range(2)]
-        self.machines = [
-            Machine(number, self.agenda, Random(number), SimDisk(Random(number)), self.boot, *[ignore] * 4)
-            for number in range(2)
-        ]
+        self.machines = [Machine(number, self.agenda, seed, self.boot) for number in range(2)]
         self.network = Network(self.machines, self.links, Random(seed))
         self.token = 0
         for machine in self.machines:
-            machine.network = self.network
             machine.start()
 
     def boot(self, machine: Machine) -> Any:
         node = self.nodes[machine.node_id] = FakeNode(machine.node_id, self.agenda)
-        return node, (), ignore
+        return node, (), nothing
 
     @property
     def asker(self) -> FakeNode:
@@ -102,10 +97,6 @@ class Pair:
 
     def replies(self) -> list[int]:
         return [event.token for event in self.asker.of(PeerReply)]
-
-
-def ignore(*_: object) -> None:
-    """Nobody looks."""
 
 
 @pytest.mark.parametrize("seed", range(5))

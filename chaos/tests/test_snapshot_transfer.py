@@ -5,6 +5,7 @@ import json
 import pytest
 
 from chaos.checks.snapshot_transfer import SnapshotTransfer
+from chaos.tests.surroundings import around
 from reports.rows import TraceRow
 
 Step = tuple[str, dict[str, int]]
@@ -50,7 +51,7 @@ DISCARDED: Step = ("download_discarded", {})
     ],
 )
 def test_what_a_download_may_fetch(steps: list[Step], words: list[str]) -> None:
-    check = SnapshotTransfer()
+    check = SnapshotTransfer(around())
     for at, (what, fields) in enumerate(steps):
         check.trace(TraceRow(4, 0, at, at, what, detail=json.dumps(fields)))
     story = " ".join(violation.story for violation in check.violations)
@@ -60,7 +61,7 @@ def test_what_a_download_may_fetch(steps: list[Step], words: list[str]) -> None:
 
 
 def test_nodes_are_judged_each_by_itself() -> None:
-    check = SnapshotTransfer()
+    check = SnapshotTransfer(around())
     for node in (3, 4):
         for at, (what, fields) in enumerate([start(), *all_from(0), DONE]):
             check.trace(TraceRow(node, 0, at, at, what, detail=json.dumps(fields)))

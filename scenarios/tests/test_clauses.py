@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from scenarios.clauses import all_clauses, texts
-from scenarios.conformance import all_behaviours, behaviour_ids
+from scenarios.conformance import all_behaviours
 
 
 def test_every_mark_names_a_known_clause() -> None:
     root = Path(__file__).resolve().parents[2]
-    known = {*texts(root), *behaviour_ids(root)}
+    known = {*texts(root), *(one.id for one in all_behaviours(root))}
     marked = {each for path in root.glob("*/**/tests/test_*.py") for each in _marks(path.read_text())}
     assert marked <= known, f"unknown clauses: {sorted(marked - known)}"
 

@@ -1,13 +1,14 @@
 """Scenario files: what is read, and that everything else is refused in one sentence that helps."""
 
 import tomllib
+from math import prod
 from pathlib import Path
 
 import pytest
 
-from scenarios.draw import combinations, drawn
+from scenarios.draw import drawn
 from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse
-from scenarios.model import Link, Match, Range, Scenario, Swarm
+from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 
 SMALL = """
 title = "small"
@@ -245,7 +246,7 @@ at_s = 1
         ('"observer>leader"', '"1>1"', ["fault[2].link", "must differ"]),
         ('kind = "link_cut"\n', 'kind = "node_isolated"\n', ["fault[2].link", "node_isolated", "link_"]),
         ('note = "metadata_committed", ', "", ["fault[1].match.note", "is missing"]),
-        ('api = "fetch"', 'path = "x"', ["fault[0].match.path", "never known there", "client_id"]),
+        ('api = "fetch"', 'path = "x"', ["unknown key fault[0].match.path", "client_id"]),
         ("nth = [1, 4]", "nth = 2", ["fault[1].swept", "range for nth"]),
         ('either = "when"', 'either = "then"', []),  # A shrunk schedule may keep one alternative.
         ("{ create = 3, describe = 1 }", "{}", ["mix", "create, delete"]),
@@ -271,6 +272,15 @@ def test_refusals_of_what_a_quorum_adds(old: str, new: str, words: list[str]) ->
 
 
 # What a seed plays
+
+
+def combinations(scenario: Scenario) -> int:
+    """How many seeds in a row play all alternatives and sweeps, if each alternative has the widest sweep."""
+    groups: dict[str, list[Fault]] = {}
+    for fault in scenario.faults:
+        groups.setdefault(fault.either or f"alone/{fault.name}", []).append(fault)
+    spans = {fault.name: fault.nth.high - fault.nth.low + 1 if fault.swept else 1 for fault in scenario.faults}
+    return prod(len(group) * max(spans[fault.name] for fault in group) for group in groups.values())
 
 
 def test_seeds_in_a_row_play_each_alternative_and_each_place_of_a_sweep() -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chaos.checks.all_checks import check_kinds
-from chaos.checks.check import Check, Violation
-from chaos.checks.fetch_model import FetchCheck, FetchModel
+from chaos.checks.check import Check, Violation, overriding
+from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -48,10 +48,10 @@ class ChecksInside(Onlooker):
         wanted = frozenset(guarantees)
         self._view = QuorumView(MOST_NODES, 0, Trouble())
         around = Surroundings(Settings(session_slots=0), self._view, ReplicaView(Trouble()), alone=True)
-        self._checks = [each.made(around) for each in _kinds() if each.guarantee in wanted]
+        self._checks = [each(around) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
-        self._actors = [each for each in self._checks if type(each).acted is not Check.acted]
-        self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
+        self._actors = overriding(self._checks, "acted")
+        self._of_fetches = overriding(self._checks, "answered")
         self._incarnation = incarnation
         self._origin_us = origin_us
         self._evidence = evidence

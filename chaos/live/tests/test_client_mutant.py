@@ -16,11 +16,9 @@ from scenarios.load import Load
 
 NO_WAIT = Mutant(
     "waits_for_nothing",
-    "a consumer that seeks at once",
-    "client",
     "reference_broker.client.metadata_refresher:MetadataRefresher.has_reached",
-    ("self", "min_metadata_epoch"),
-    lambda original: lambda self, min_metadata_epoch: True,  # noqa: ARG005
+    lambda original, self, min_metadata_epoch: True,  # noqa: ARG005
+    side="client",
 )
 SPEC = FleetSpec(["node-0:1"], Load(seconds=1))
 

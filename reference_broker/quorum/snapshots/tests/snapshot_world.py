@@ -52,6 +52,10 @@ class CrashingDisk(SimDisk):
         self.crash_at = -1
         self.changes = 0
 
+    def durable_size(self, path: str) -> int:
+        """Returns the number of bytes that survive a power loss in any case."""
+        return self._file(path).durable
+
     def _change(self) -> None:
         if self.changes == self.crash_at:
             raise Crash

@@ -1,0 +1,14 @@
+"""What a check gets where a test makes it by itself: a cluster of one node."""
+
+from typing import Any
+
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.surroundings import Settings, Surroundings
+from chaos.checks.trouble import Trouble
+
+
+def around(*, alone: bool = False, **settings: Any) -> Surroundings:
+    """Returns surroundings with these settings, and ten slots for sessions unless they say otherwise."""
+    given = Settings(**{"session_slots": 10, **settings})
+    return Surroundings(given, QuorumView(1, 0, Trouble()), ReplicaView(Trouble(), expected=False), alone)
