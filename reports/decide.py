@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.collect import Findings
+from reports.collect import Findings, without_presets
 from reports.guarantees import GUARANTEES
 from reports.jobs.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
@@ -200,7 +200,7 @@ def _summary(
     invalid: Sequence[str],
 ) -> str:
     numbers = findings.facts
-    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
+    faults = without_presets(findings.faults)
     hits = sum(row["hits"] for row in faults)
     did = (
         f"{numbers.get('operations', 0):,} client operations, {numbers.get('records_acked', 0):,} acknowledged and "

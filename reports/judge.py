@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings
-    from reports.jobs.config import JobConfig
 
 Progress = Callable[[str], None]
 CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
@@ -35,20 +34,6 @@ class Judged:
     verdict: Verdict
 
 
-def judge(
-    run_dir: Path,
-    out: Path | None = None,
-    baseline: Path | None = None,
-    spark: "SparkSession | None" = None,
-    progress: Progress | None = None,
-) -> Verdict:
-    """Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report).
-
-    Raises ManifestError (not a run) and SetupError (no Java), each one sentence for the person at the terminal.
-    """
-    return judge_many([run_dir], out=out, baseline=baseline, spark=spark, progress=progress)[0]
-
-
 def judge_many(
     run_dirs: Sequence[Path],
     out: Path | None = None,
@@ -56,9 +41,12 @@ def judge_many(
     spark: "SparkSession | None" = None,
     progress: Progress | None = None,
 ) -> list[Verdict]:
-    """Judges all runs in one Spark session with the same few jobs. With several runs ``out`` gets a folder for each.
+    """Judges all runs in one Spark session with the same few jobs.
 
-    ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets short texts, from several threads.
+    Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report). With several runs
+    ``out`` gets a folder for each. ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets
+    short texts, from several threads. Raises ManifestError (not a run) and SetupError (no Java), each one sentence for
+    the person at the terminal.
     """
     return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress)]
 
@@ -110,8 +98,9 @@ def _findings(
     tell("starting Spark" if spark is None else "reading the history")
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
-        from reports.collect import JOBS_AT_ONCE
+        from reports.collect import JOBS_AT_ONCE, collect
         from reports.jobs.config import MIN_EVICTION_MS, JobConfig, RunConfig
+        from reports.read_tables import reading
 
         settings = {
             run: RunConfig(
@@ -121,26 +110,13 @@ def _findings(
             )
             for run, one in enumerate(manifests)
         }
-        with sized_for(session, size):
-            at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
-            found = _collected(session, folders, JobConfig(runs=settings), tell, at_once)
+        at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
+        with sized_for(session, size), reading(session, folders, JobConfig(runs=settings)) as tables:
+            found = collect(tables, len(folders), tell, at_once)
         # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
         # for each judging.
         gc.collect()
         return found
-
-
-def _collected(
-    session: "SparkSession", folders: Sequence[Path], config: "JobConfig", tell: Progress, jobs_at_once: int
-) -> "list[Findings]":
-    from reports.collect import collect
-    from reports.read_tables import read_tables, release
-
-    tables = read_tables(session, folders)
-    try:
-        return collect(tables, config, len(folders), tell, jobs_at_once)
-    finally:
-        release(tables)
 
 
 def _report(

@@ -6,13 +6,13 @@ The gaps are computed inside each second and then between seconds, so that no si
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import first_rows, second_of, without_presets
 from reports.read_tables import Tables
 
 MOST_GAPS = 50
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     """The longest gaps. Columns: run, f, gap_us, from_us, until_us; at most MOST_GAPS rows per run and f.
 
     A gap at the end counts, up to the last operation of that kind that was sent. A gap before the first success does
@@ -25,50 +25,41 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         "run",
         "f",
         F.col("last_us").alias("from_us"),
-        F.coalesce(F.lead("first_us").over(in_order), F.col("asked_us")).alias("until_us"),
+        F.coalesce(F.lead("first_us").over(in_order), "asked_us").alias("until_us"),
     )
     inside = per_second.select("run", "f", "inner.from_us", "inner.until_us")
-    gaps = between.unionByName(inside).withColumn("gap_us", F.greatest(F.lit(0), F.col("until_us") - F.col("from_us")))
+    gaps = between.unionByName(inside).withColumn("gap_us", F.col("until_us") - F.col("from_us")).where("gap_us > 0")
     longest = Window.partitionBy("run", "f").orderBy(F.desc("gap_us"), "from_us")
-    ranked = gaps.where(F.col("gap_us") > 0).withColumn("n", F.row_number().over(longest))
-    return ranked.where(F.col("n") <= MOST_GAPS).select("run", "f", "gap_us", "from_us", "until_us")
+    return first_rows(gaps, MOST_GAPS, longest).select("run", "f", "gap_us", "from_us", "until_us")
 
 
-def first_ok_after_faults(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def first_ok_after_faults(tables: Tables) -> DataFrame:
     """Columns: run, fault, hit, f, at_us, until_us, first_ok_us (null if none succeeded any more)."""
-    ends = tables.faults.where(~F.startswith("kind", F.lit("preset"))).select(
-        "run", F.col("name").alias("fault"), "hit", "at_us", F.greatest("at_us", "until_us").alias("until_us")
-    )
+    faults = without_presets(tables.faults).select("run", F.col("name").alias("fault"), "hit", "at_us", "until_us")
     kinds = tables.operations.select("run", "f").distinct()
-    ends = ends.join(kinds, "run").withColumn("second", F.floor(F.col("until_us") / 1_000_000).cast("long"))
-    key = ["run", "fault", "hit", "f", "at_us", "until_us", "second"]
-    same = _ok(tables).join(F.broadcast(ends), ["run", "f", "second"]).where(F.col("complete_us") >= F.col("until_us"))
-    near = same.groupBy(*key).agg(F.min("complete_us").alias("near_us"))
-    later = _per_second(tables).select("run", "f", F.col("second").alias("later"), "first_us")
-    far = (
-        ends.join(later, ["run", "f"])
-        .where(F.col("later") > F.col("second"))
-        .groupBy(*key)
-        .agg(F.min("first_us").alias("far_us"))
-    )
-    return (
-        ends.join(near, key, "left")
-        .join(far, key, "left")
-        .select(*key[:-1], F.coalesce("near_us", "far_us").alias("first_ok_us"))
-    )
+    ends = faults.join(kinds, "run").withColumn("second", second_of("until_us"))
+    key = ["run", "fault", "hit", "f", "at_us", "until_us"]
+    same_second = _ok(tables).join(F.broadcast(ends), ["run", "f", "second"]).where("complete_us >= until_us")
+    later = _per_second(tables).select("run", "f", F.col("second").alias("later"), F.col("first_us").alias("ok_us"))
+    after = ends.join(later, ["run", "f"]).where("later > second")
+    successes = same_second.withColumn("ok_us", F.col("complete_us")).select(*key, "ok_us")
+    first = successes.union(after.select(*key, "ok_us")).groupBy(*key).agg(F.min("ok_us").alias("first_ok_us"))
+    return ends.select(*key).join(first, key, "left")
 
 
 def _ok(tables: Tables) -> DataFrame:
-    done = tables.operations.where(F.col("type") == "ok").select("run", "f", "complete_us")
-    return done.withColumn("second", F.floor(F.col("complete_us") / 1_000_000).cast("long"))
+    done = tables.operations.where("type = 'ok'").select("run", "f", "complete_us")
+    return done.withColumn("second", second_of("complete_us"))
 
 
 def _per_second(tables: Tables) -> DataFrame:
     """Columns: run, f, second, first_us, last_us, inner (longest gap inside the second)."""
     inside = Window.partitionBy("run", "f", "second").orderBy("complete_us")
-    before = F.lag("complete_us").over(inside)
+    previous = F.lag("complete_us").over(inside)
     gap = F.struct(
-        (F.col("complete_us") - before).alias("gap_us"), before.alias("from_us"), F.col("complete_us").alias("until_us")
+        (F.col("complete_us") - previous).alias("gap_us"),
+        previous.alias("from_us"),
+        F.col("complete_us").alias("until_us"),
     )
     steps = _ok(tables).withColumn("gap", gap)
     return steps.groupBy("run", "f", "second").agg(

@@ -3,12 +3,11 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import second_of
 from reports.read_tables import Tables
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     """Columns: run, node, metric, second, value."""
-    second = F.floor(F.col("at_us") / 1_000_000).cast("long")
-    grouped = tables.broker.groupBy("run", "node", "metric", second.alias("second"))
+    grouped = tables.broker.groupBy("run", "node", "metric", second_of("at_us").alias("second"))
     return grouped.agg(F.max_by("value", "at_us").alias("value"))

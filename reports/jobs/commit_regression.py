@@ -10,22 +10,21 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.commits import NEVER_US, STORED, requests, written
-from reports.jobs.config import JobConfig
+from reports.jobs.commits import STORED, requests, with_known_before, written
+from reports.jobs.expressions import without_match
 from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
-NAME = "commit-regression"
-_COMMIT = (*STORED, "process", "index")
-_KEPT = (*_COMMIT, "offset", "generation", "draft", "stored_epoch", "invoke_us", "at_us")
+_COMMIT = [*STORED, "process", "index"]
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     return _smaller_epochs(tables).unionByName(_older_generations(tables)).unionByName(_older_values(tables))
 
 
 def _smaller_epochs(tables: Tables) -> DataFrame:
-    known = _with_greatest_before(_between_old_versions(tables), "stored_epoch", "calm")
+    calm = _between_old_versions(tables)
+    known = with_known_before(calm, "invoke_us", calm, F.col("stored_epoch"), [*STORED, "calm"])
     detail = sentence(
         "%s committed offset %s with metadata epoch %s after epoch %s had been committed, and was not refused.",
         "process",
@@ -33,12 +32,12 @@ def _smaller_epochs(tables: Tables) -> DataFrame:
         "stored_epoch",
         "known",
     )
-    return anomalies(known.where(F.col("stored_epoch") < F.col("known")), NAME, detail, at_us="at_us")
+    return anomalies(known.where("stored_epoch < known"), detail)
 
 
 def _older_generations(tables: Tables) -> DataFrame:
-    acked = written(tables).where((F.col("end") == "ok") & (F.col("generation") >= 0)).select(*_KEPT)
-    known = _with_greatest_before(acked, "generation")
+    acked = written(tables).where("end = 'ok' and generation >= 0")
+    known = with_known_before(acked, "invoke_us", acked, F.col("generation"))
     detail = sentence(
         "%s committed offset %s in generation %s after generation %s had committed.",
         "process",
@@ -46,109 +45,54 @@ def _older_generations(tables: Tables) -> DataFrame:
         "generation",
         "known",
     )
-    return anomalies(known.where(F.col("generation") < F.col("known")), NAME, detail, at_us="at_us")
-
-
-def _with_greatest_before(acked: DataFrame, value: str, *more: str) -> DataFrame:
-    """Adds ``known``: the greatest ``value`` that was acknowledged before a commit began."""
-    keys = (*STORED, *more)
-    ends = acked.select(*keys, F.col("at_us").alias("point_us"), F.lit(1).alias("is_end"), F.col(value).alias("seen"))
-    starts = acked.withColumn("point_us", F.col("invoke_us")).withColumn("is_end", F.lit(0))
-    before = Window.partitionBy(*keys).orderBy("point_us", "is_end").rowsBetween(Window.unboundedPreceding, -1)
-    both = starts.unionByName(ends, allowMissingColumns=True)
-    return both.withColumn("known", F.max("seen").over(before)).where(F.col("is_end") == 0)
+    return anomalies(known.where("generation < known"), detail)
 
 
 def _between_old_versions(tables: Tables) -> DataFrame:
     """Acknowledged commits with an epoch that have no commit without an epoch beside them.
 
-    ``calm`` numbers the times between commits without an epoch."""
-    commits = written(tables)
-    old = commits.where(~F.col("draft"))
-    acked = commits.where(F.col("draft") & (F.col("end") == "ok")).select(*_KEPT)
-    none = F.lit(None).cast("long")
-    points = (
-        acked.select(*_COMMIT, F.col("invoke_us").alias("point_us"), F.lit(0).alias("step"), F.lit(0).alias("mark"))
-        .unionByName(
-            acked.select(*_COMMIT, F.col("at_us").alias("point_us"), F.lit(0).alias("step"), F.lit(0).alias("mark"))
-        )
-        .unionByName(
-            old.select(
-                *STORED,
-                F.col("process"),
-                none.alias("index"),
-                F.col("invoke_us").alias("point_us"),
-                F.lit(1).alias("step"),
-                F.lit(1).alias("mark"),
-            )
-        )
-        .unionByName(
-            old.where(F.col("until_us") < NEVER_US).select(
-                *STORED,
-                F.col("process"),
-                none.alias("index"),
-                F.col("until_us").alias("point_us"),
-                F.lit(-1).alias("step"),
-                F.lit(1).alias("mark"),
-            )
-        )
-    )
+    ``calm`` numbers the times between commits without an epoch. The beginnings and ends of all commits are counted in
+    time: how many without an epoch began or ended up to then (``calm``), and how many of them are not over (``open``).
+    """
+    commits = written(tables).where("not draft or end = 'ok'")
+    bounds = F.expr("inline(array(struct(invoke_us as point_us, 1 as step), struct(until_us as point_us, -1 as step)))")
+    points = commits.select(*_COMMIT, (~F.col("draft")).cast("int").alias("old"), bounds)
     in_time = Window.partitionBy(*STORED).orderBy("point_us").rangeBetween(Window.unboundedPreceding, 0)
-    placed = points.withColumn("calm", F.sum("mark").over(in_time)).withColumn("open", F.sum("step").over(in_time))
-    alone = (
-        placed.where(F.col("index").isNotNull())
-        .groupBy(*_COMMIT)
-        .agg(F.min("calm").alias("calm"), F.max("calm").alias("calm_after"), F.max("open").alias("open"))
-        .where((F.col("calm") == F.col("calm_after")) & (F.col("open") == 0))
-        .select(*_COMMIT, "calm")
+    placed = points.withColumn("calm", F.sum("old").over(in_time)).withColumn(
+        "open", F.sum(F.col("old") * F.col("step")).over(in_time)
     )
-    return acked.join(alone, list(_COMMIT))
+    new = placed.where("old = 0").groupBy(*_COMMIT)
+    alone = new.agg(F.min("calm").alias("calm"), F.max("calm").alias("calm_after"), F.max("open").alias("open")).where(
+        "calm = calm_after and open = 0"
+    )
+    return commits.where("draft").join(alone.select(*_COMMIT, "calm"), _COMMIT)
 
 
 def _older_values(tables: Tables) -> DataFrame:
     """Fetched values that no commit can have left there once another commit was acknowledged."""
-    rows = tables.once("commit_requests", requests)
-    fetched = rows.where((F.col("kind") == "fetched") & (F.col("end") == "ok"))
+    fetched = tables.once(requests).where("kind = 'fetched' and end = 'ok'")
     commits = written(tables)
-    acked = commits.where(F.col("end") == "ok")
     last = F.struct("invoke_us", "offset", "stored_epoch")
-    ends = acked.select(*STORED, F.col("at_us").alias("point_us"), F.lit(1).alias("is_end"), last.alias("committed"))
-    starts = fetched.withColumn("point_us", F.col("invoke_us")).withColumn("is_end", F.lit(0))
-    before = Window.partitionBy(*STORED).orderBy("point_us", "is_end").rowsBetween(Window.unboundedPreceding, -1)
-    both = starts.unionByName(ends, allowMissingColumns=True)
-    judged = both.withColumn("last", F.max("committed").over(before)).where(
-        (F.col("is_end") == 0) & F.col("last").isNotNull()
-    )
+    judged = with_known_before(fetched, "invoke_us", commits.where("end = 'ok'"), last).where("known is not null")
     explained = (
-        (F.col("left_until_us") >= F.col("last.invoke_us"))
-        & (F.col("left_from_us") < F.col("at_us"))
-        & (~F.col("draft") | (F.col("left_epoch") == F.col("metadata_epoch")))
+        "other.until_us >= this.known.invoke_us and other.invoke_us < this.at_us "
+        "and (not this.draft or other.stored_epoch = this.metadata_epoch)"
     )
-    keys = ["offset", *STORED]
-    left = commits.select(
-        *(F.col(name).alias(f"w_{name}") for name in keys),
-        F.col("stored_epoch").alias("left_epoch"),
-        F.col("invoke_us").alias("left_from_us"),
-        F.col("until_us").alias("left_until_us"),
-    )
-    equal = explained
-    for name in keys:
-        equal = equal & (F.col(name) == F.col(f"w_{name}"))
-    gone = tables.changes.where((F.col("change") == "delete") & (F.col("type") != "fail")).select("run", "topic")
-    wrong = judged.join(left, equal, "left_anti").join(gone.distinct(), ["run", "topic"], "left_anti")
+    unexplained = without_match(judged, commits, [*STORED, "offset"], explained)
+    gone = tables.changes.where("change = 'delete' and type != 'fail'").select("run", "topic")
     detail = sentence(
         "%s fetched offset %s with metadata epoch %s, though offset %s with epoch %s had been committed.",
         "process",
         "offset",
         "metadata_epoch",
-        "last.offset",
-        "last.stored_epoch",
+        "known.offset",
+        "known.stored_epoch",
     )
-    return anomalies(wrong, NAME, detail, at_us="at_us")
+    return anomalies(unexplained.join(gone, ["run", "topic"], "left_anti"), detail)
 
 
 JUDGED = Judging(
-    NAME,
+    "commit-regression",
     needs=("operations", "commits"),
     evidence="offsets_committed",
     unit="offsets committed",

@@ -40,10 +40,7 @@ class JobConfig:
     late_us: int = 100_000
     runs: Mapping[int, RunConfig] = field(default_factory=dict)
 
-    def per_run(self, name: str, default: int = 0) -> Column:
+    def per_run(self, name: str) -> Column:
         """A run's setting as a column expression over ``run``. More runs do not make its plan larger."""
-        numbers = [F.lit(number) for run, config in self.runs.items() for number in (run, getattr(config, name))]
-        if not numbers:
-            return F.lit(default).cast("long")
-        settings = F.create_map(*numbers)
-        return F.coalesce(F.element_at(settings, F.col("run").cast("int")).cast("long"), F.lit(default).cast("long"))
+        settings = [F.lit(number) for run, config in self.runs.items() for number in (run, getattr(config, name))]
+        return F.element_at(F.create_map(*settings), F.col("run").cast("int")).cast("long")

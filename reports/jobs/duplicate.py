@@ -6,18 +6,16 @@ A retry without a producer ID (-1) may rightly write twice, so such writers are 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.evidence import placed_values, with_witness
+from reports.jobs.expressions import PARTITION
 from reports.jobs.intervals import merged, overlaps
 from reports.jobs.judging import LOG, Judging
 from reports.read_tables import Tables
 
-NAME = "duplicate"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    values = placed_values(tables).where(F.col("producer_id") >= 0)
+def transform(tables: Tables) -> DataFrame:
+    values = placed_values(tables).where("producer_id >= 0")
     keys = [*PARTITION, "writer", "producer_id"]
     agreed = merged(values, [*keys, "shift"], "first_sequence", "last_sequence")
     clashes = overlaps(agreed, keys, ["shift"])
@@ -31,11 +29,11 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         "producer_id",
         F.col("last") - F.col("first") + 1,
     )
-    return anomalies(seen, NAME, detail, offset=F.col("first") - F.col("shift"))
+    return anomalies(seen, detail, offset=F.col("first") - F.col("shift"))
 
 
 JUDGED = Judging(
-    NAME,
+    "duplicate",
     needs=LOG,
     evidence="idempotent_records_read",
     unit="records of idempotent producers read",

@@ -6,79 +6,66 @@ the reason must be true of those values. The minimum is that of the
 evicted session's revision: a constant in the final one, the run's setting in the first.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.expressions import so_far
 from reports.jobs.judging import Judging
-from reports.jobs.session_epoch_order import session_anomalies
-from reports.jobs.sessions import SESSION, noted
+from reports.jobs.notes import number, text
+from reports.jobs.sessions import SESSION, session_notes
 from reports.read_tables import Tables
 
-NAME = "eviction-rules"
-_NOTES = ("session_created", "session_closed", "session_evicted")
+_HELD = ("idle_ms", "age_ms", "partitions", "by_partitions")
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
-    return _without_reason(tables, cfg).unionByName(_too_many(tables, cfg))
+def transform(tables: Tables) -> DataFrame:
+    notes = session_notes(tables)
+    return _without_reason(notes, tables).unionByName(_too_many(notes, tables))
 
 
-def _without_reason(tables: Tables, cfg: JobConfig) -> DataFrame:
-    rule = F.get_json_object("detail", "$.rule")
-    minimum = F.when(F.col("revision") == "first", cfg.per_run("first_min_eviction_ms")).otherwise(cfg.min_eviction_ms)
-    old_enough = noted("age_ms") > minimum
-    allowed = (
-        F.when(rule == "a", _flag("by_privileged") & ~_flag("privileged"))
-        .when(rule == "b", noted("idle_ms") > minimum)
-        .when(rule == "c", old_enough & (noted("by_partitions") > noted("partitions")))
-        .otherwise(F.lit(False))
+def _without_reason(notes: DataFrame, tables: Tables) -> DataFrame:
+    """The revision is the one that the note on the session's creation named."""
+    life = so_far(Window.partitionBy(*SESSION).orderBy("seq"))
+    named = F.when(F.col("what") == "session_created", text("revision"))
+    minimum = F.when(F.col("revision") == "first", tables.config.per_run("first_min_eviction_ms")).otherwise(
+        tables.config.min_eviction_ms
     )
-    evicted = _with_revision(tables).where(F.col("what") == "session_evicted")
-    wrong = evicted.where(~F.coalesce(allowed, F.lit(False)))
+    evicted = (
+        notes.withColumn("revision", F.last(named, ignorenulls=True).over(life))
+        .where("what = 'session_evicted'")
+        .withColumn("minimum_ms", minimum)
+        .withColumns({name: text(name) for name in ("rule", "privileged", "by_privileged")})
+        .withColumns({name: number(name) for name in _HELD})
+    )
+    allowed = F.expr(
+        "case rule when 'a' then by_privileged in ('1', 'true') and coalesce(privileged not in ('1', 'true'), true) "
+        "when 'b' then idle_ms > minimum_ms "
+        "when 'c' then age_ms > minimum_ms and by_partitions > partitions end"
+    )
     detail = sentence(
         "Node %s evicted session %s by rule (%s), but it was idle for %s ms, %s ms old, with %s partitions "
         "against %s of the newcomer.",
         "node",
-        noted("session_id"),
-        F.coalesce(rule, F.lit("none")),
-        _shown("idle_ms"),
-        _shown("age_ms"),
-        _shown("partitions"),
-        _shown("by_partitions"),
+        "session",
+        F.coalesce("rule", F.lit("none")),
+        *(F.coalesce(F.col(name).cast("string"), F.lit("?")) for name in _HELD),
     )
-    return session_anomalies(wrong, NAME, detail)
+    return anomalies(evicted.where(~F.coalesce(allowed, F.lit(False))), detail, process="client_id")
 
 
-def _with_revision(tables: Tables) -> DataFrame:
-    """Notes on sessions, each with the revision that the note on the session's creation named."""
-    life = Window.partitionBy(*SESSION).orderBy("seq").rowsBetween(Window.unboundedPreceding, 0)
-    named = F.when(F.col("what") == "session_created", F.get_json_object("detail", "$.revision"))
-    notes = tables.trace.where(F.col("what").isin(*_NOTES)).withColumn("session", noted("session_id"))
-    return notes.withColumn("revision", F.last(named, ignorenulls=True).over(life))
-
-
-def _too_many(tables: Tables, cfg: JobConfig) -> DataFrame:
-    change = F.when(F.col("what") == "session_created", 1).otherwise(-1)
-    notes = tables.trace.where(F.col("what").isin(*_NOTES))
+def _too_many(notes: DataFrame, tables: Tables) -> DataFrame:
     in_order = Window.partitionBy("run", "node", "incarnation").orderBy("seq")
-    counted = notes.withColumn("sessions", F.sum(change).over(in_order.rowsBetween(Window.unboundedPreceding, 0)))
-    slots = cfg.per_run("cache_slots")
-    over = counted.where((slots > 0) & (F.col("sessions") > slots) & (F.col("what") == "session_created"))
-    detail = sentence("Node %s held %s fetch sessions in %s slots.", "node", "sessions", slots)
-    return session_anomalies(over, NAME, detail)
-
-
-def _flag(field: str) -> Column:
-    return F.coalesce(F.get_json_object("detail", f"$.{field}").isin("1", "true"), F.lit(False))
-
-
-def _shown(field: str) -> Column:
-    return F.coalesce(F.get_json_object("detail", f"$.{field}"), F.lit("?"))
+    change = F.when(F.col("what") == "session_created", 1).otherwise(-1)
+    slots = tables.config.per_run("cache_slots")
+    counted = notes.withColumn("sessions", F.sum(change).over(so_far(in_order))).withColumn("slots", slots)
+    over = counted.where("slots > 0 and sessions > slots and what = 'session_created'")
+    detail = sentence("Node %s held %s fetch sessions in %s slots.", "node", "sessions", "slots")
+    return anomalies(over, detail, process="client_id")
 
 
 JUDGED = Judging(
-    NAME,
+    "eviction-rules",
     needs=("trace",),
     evidence="sessions_created",
     unit="sessions created",

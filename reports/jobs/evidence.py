@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION
+from reports.jobs.expressions import PARTITION, without_match
 from reports.jobs.intervals import merged
-from reports.jobs.notes import LEADS, text
+from reports.jobs.notes import LEADS, notes, text
 from reports.read_tables import Tables
 
 _VALUE = (
@@ -25,14 +25,18 @@ _VALUE = (
 )
 
 
+def ours(reads: DataFrame) -> DataFrame:
+    """Reads of values that a writer of this run made."""
+    return reads.where("valid and writer != ''")
+
+
 def placed_values(tables: Tables) -> DataFrame:
     """Our values at known offsets: every read, and every send that was durably acknowledged with an offset."""
-    reads = tables.reads.where(F.col("valid") & (F.col("writer") != ""))
-    return reads.select(*_VALUE).unionByName(durably_acknowledged(tables).select(*_VALUE))
+    return ours(tables.reads).select(*_VALUE).unionByName(durably_acknowledged(tables).select(*_VALUE))
 
 
 def acknowledged(tables: Tables) -> DataFrame:
-    return tables.sends.where((F.col("type") == "ok") & (F.col("first_offset") >= 0))
+    return tables.sends.where("type = 'ok' and first_offset >= 0")
 
 
 def durably_acknowledged(tables: Tables) -> DataFrame:
@@ -44,18 +48,13 @@ def without_leaders_word(sends: DataFrame, tables: Tables) -> DataFrame:
 
     Such records may be lost when the leader dies, and the next leader writes something else at their offsets.
     """
-    led = tables.notes.where(F.col("what") == LEADS).select("run", text("partition").alias("replicated")).distinct()
-    named = F.concat(F.col("topic"), F.lit("-"), F.col("partition").cast("string"))
-    leader_only = F.coalesce(F.col("acks") == 1, F.lit(False))
-    return sends.join(
-        F.broadcast(led.withColumnRenamed("run", "led_run")),
-        leader_only & (F.col("run") == F.col("led_run")) & (named == F.col("replicated")),
-        "left_anti",
-    )
+    led = notes(tables, LEADS).select("run", text("partition")).distinct()
+    leader_only = "this.acks = 1 and other.partition = concat(this.topic, '-', this.partition)"
+    return without_match(sends, F.broadcast(led), ["run"], leader_only)
 
 
 def ok_reads(tables: Tables) -> DataFrame:
-    return tables.reads.where(F.col("type") == "ok")
+    return tables.reads.where("type = 'ok'")
 
 
 def occupied(tables: Tables) -> DataFrame:
@@ -68,10 +67,8 @@ def occupied(tables: Tables) -> DataFrame:
 
 def log_starts(tables: Tables) -> DataFrame:
     """The highest log start that was seen of each partition (``start_offset``). What lies below it may be gone."""
-    answered = tables.positions.where(F.col("log_start_offset") >= 0)
-    seen = answered.select(*PARTITION, "log_start_offset").unionByName(
-        tables.ends.select(*PARTITION, "log_start_offset")
-    )
+    answered = tables.positions.where("log_start_offset >= 0").select(*PARTITION, "log_start_offset")
+    seen = answered.unionByName(tables.ends.select(*PARTITION, "log_start_offset"))
     return seen.groupBy(*PARTITION).agg(F.max("log_start_offset").alias("start_offset"))
 
 
@@ -81,10 +78,6 @@ def with_witness(clashes: DataFrame, values: DataFrame, first: str, last: str, s
     shown = values.select(
         *keys, F.col(first).alias("w_first"), F.col(last).alias("w_last"), "process", "index", "complete_us"
     )
-    hits = (
-        F.broadcast(clashes)
-        .join(shown, keys)
-        .where((F.col("w_first") <= F.col("last")) & (F.col("w_last") >= F.col("first")))
-    )
+    hits = F.broadcast(clashes).join(shown, keys).where("w_first <= last and w_last >= first")
     witness = F.min(F.struct("complete_us", "process", "index")).alias("witness")
     return hits.groupBy(*clashes.columns).agg(witness).select(*clashes.columns, "witness.*")

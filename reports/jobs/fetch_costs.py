@@ -3,7 +3,6 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 FOLLOWER, FETCHER = "node-", "fetcher-"
@@ -11,14 +10,14 @@ FOLLOWER, FETCHER = "node-", "fetcher-"
 _SUMS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "service_us")
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
+def transform(tables: Tables) -> DataFrame:
     """Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time),
     first_us, last_us. Only the time in which fetchers were at work counts, because followers
     meet new partitions before it and leaders move away from ending nodes after it. The warm-up is left out, too."""
     follower = F.startswith("client_id", F.lit(FOLLOWER))
-    costs = _under_load(tables, cfg).where(follower | _fetcher())
+    costs = _under_load(tables).where(follower | _fetcher())
     return costs.groupBy("run", follower.alias("follower"), "revision", "full").agg(
-        F.count(F.lit(1)).alias("fetches"),
+        F.count("*").alias("fetches"),
         *(F.sum(name).alias(name) for name in _SUMS),
         F.percentile_approx("service_us", 0.5, 1_000).alias("p50_us"),
         F.percentile_approx("service_us", 0.99, 1_000).alias("p99_us"),
@@ -27,22 +26,21 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
     )
 
 
-def by_partitions_sent(tables: Tables, cfg: JobConfig) -> DataFrame:
+def by_partitions_sent(tables: Tables) -> DataFrame:
     """How the service time grows with the answer. Columns: run, bucket (partitions sent, rounded up to a power of two;
     0 for none), fetches, mean_us."""
-    costs = _under_load(tables, cfg).where(_fetcher())
-    power = F.pow(F.lit(2), F.ceil(F.log2(F.greatest("sent", F.lit(1))))).cast("long")
-    bucket = F.when(F.col("sent") == 0, F.lit(0)).otherwise(power)
+    bucket = F.expr("if(sent = 0, 0, cast(pow(2, ceil(log2(greatest(sent, 1)))) as long))")
+    costs = _under_load(tables).where(_fetcher())
     return costs.groupBy("run", bucket.alias("bucket")).agg(
-        F.count(F.lit(1)).alias("fetches"), F.avg("service_us").alias("mean_us")
+        F.count("*").alias("fetches"), F.avg("service_us").alias("mean_us")
     )
 
 
-def _under_load(tables: Tables, cfg: JobConfig) -> DataFrame:
-    fetched = tables.operations.where(F.col("f") == "fetch").groupBy("run")
+def _under_load(tables: Tables) -> DataFrame:
+    fetched = tables.operations.where("f = 'fetch'").groupBy("run")
     bounds = fetched.agg(F.min("invoke_us").alias("from_us"), F.max("complete_us").alias("until_us"))
-    within = F.col("at_us").between(F.col("from_us"), F.col("until_us")) & (F.col("at_us") >= cfg.per_run("warm_up_us"))
-    return tables.fetch_costs.join(F.broadcast(bounds), "run").where(within)
+    costs = tables.fetch_costs.where(F.col("at_us") >= tables.config.per_run("warm_up_us"))
+    return costs.join(F.broadcast(bounds), "run").where("at_us between from_us and until_us")
 
 
 def _fetcher() -> Column:

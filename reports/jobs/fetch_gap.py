@@ -6,45 +6,39 @@ Each assignment that lasted to the end of the run is judged against the log's bo
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.expressions import PARTITION, READER, with_operation
 from reports.jobs.judging import Judging
 from reports.read_tables import Tables
-
-NAME = "fetch-gap"
-END_OF_RUN_US = 2**63 - 1
-_READER = ("run", "process", "topic", "partition")
+from reports.rows import END_OF_RUN_US
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     lasting = tables.assignments.where(F.col("until_us") == END_OF_RUN_US)
-    last = lasting.groupBy(*_READER).agg(F.max(F.struct("from_us", "from_offset")).alias("a")).select(*_READER, "a.*")
-    operations = tables.operations.select("run", "process", "index", "complete_us")
-    moves = tables.positions.join(operations, ["run", "process", "index"]).select(
-        *_READER, "index", "complete_us", "next_offset"
-    )
-    since = moves.join(last, list(_READER)).where(F.col("complete_us") >= F.col("from_us"))
-    reached = since.groupBy(*_READER).agg(F.max(F.struct("index", "next_offset")).alias("p")).select(*_READER, "p.*")
-    start = F.when(F.col("from_offset") >= 0, F.col("from_offset")).otherwise(F.col("log_start_offset"))
+    last = lasting.groupBy(*READER).agg(F.max(F.struct("from_us", "from_offset")).alias("last"))
+    last = last.select(*READER, "last.*")
+    moves = with_operation(tables.positions, tables, "complete_us")
+    since = moves.join(last, READER).where("complete_us >= from_us")
+    reached = since.groupBy(*READER).agg(F.max(F.struct("index", "next_offset")).alias("reached"))
     judged = (
-        last.join(tables.ends, list(PARTITION))
-        .join(reached, list(_READER), "left")
-        .withColumn("position", F.coalesce("next_offset", start))
-        .withColumn("index", F.coalesce("index", F.lit(-1)))
+        last.join(tables.ends, PARTITION)
+        .join(reached.select(*READER, "reached.*"), READER, "left")
+        .withColumn("start", F.expr("if(from_offset >= 0, from_offset, log_start_offset)"))
+        .withColumn("stands_at", F.coalesce("next_offset", "start"))
+        .fillna(-1, ["index"])
     )
-    short = judged.where(F.col("position") < F.col("high_watermark"))
     detail = sentence(
         "%s stands at offset %s, the high watermark at %s: %s offsets never reached it.",
         "process",
-        "position",
+        "stands_at",
         "high_watermark",
-        F.col("high_watermark") - F.greatest("position", "log_start_offset"),
+        F.col("high_watermark") - F.greatest("stands_at", "log_start_offset"),
     )
-    return anomalies(short, NAME, detail, at_us="end_us", offset=F.col("position"))
+    return anomalies(judged.where("stands_at < high_watermark"), detail, at_us="end_us", offset="stands_at")
 
 
 JUDGED = Judging(
-    NAME,
+    "fetch-gap",
     needs=("operations", "assignments", "ends"),
     evidence="assignments",
     unit="assignments",

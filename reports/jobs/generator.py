@@ -8,18 +8,17 @@ broker sleeps. A worker that others keep from the processor wants it and hardly 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
+def transform(tables: Tables) -> DataFrame:
     """Columns: run, worker, seconds (of load), limited_seconds, cpu_permille, wanted_permille (means), worst_lag_us."""
-    measured = tables.load.where((F.col("offered") > 0) & F.col("wanted_permille").isNotNull())
-    busy = (F.col("wanted_permille") >= cfg.busy_permille) & (F.col("cpu_permille") >= cfg.working_permille)
-    limited = busy & (F.col("lag_us") >= cfg.late_us)
+    config = tables.config
+    measured = tables.load.where("offered > 0 and wanted_permille is not null")
+    busy = (F.col("wanted_permille") >= config.busy_permille) & (F.col("cpu_permille") >= config.working_permille)
     return measured.groupBy("run", "worker").agg(
-        F.count(F.lit(1)).alias("seconds"),
-        F.sum(limited.cast("long")).alias("limited_seconds"),
+        F.count("*").alias("seconds"),
+        F.count_if(busy & (F.col("lag_us") >= config.late_us)).alias("limited_seconds"),
         F.round(F.avg("cpu_permille")).cast("long").alias("cpu_permille"),
         F.round(F.avg("wanted_permille")).cast("long").alias("wanted_permille"),
         F.max("lag_us").alias("worst_lag_us"),

@@ -8,57 +8,51 @@ reset policy is ``latest``).
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
+from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.commits import STORED
-from reports.jobs.config import JobConfig
 from reports.jobs.evidence import log_starts, occupied, ok_reads
+from reports.jobs.expressions import PARTITION
 from reports.jobs.intervals import merged, subtracted
 from reports.jobs.judging import Judging
 from reports.read_tables import Tables
 
-NAME = "group-skip"
-
 
 def group_reads(tables: Tables) -> DataFrame:
     """Runs of records that members read while they were members, with their group."""
-    members = tables.memberships.select("run", "group", "process").distinct()
-    return ok_reads(tables).join(F.broadcast(members), ["run", "process"])
+    return ok_reads(tables).join(F.broadcast(_members(tables)), ["run", "process"])
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    reads = tables.once("group_reads", group_reads)
+def transform(tables: Tables) -> DataFrame:
+    reads = tables.once(group_reads)
     mine = merged(reads, STORED, "first_offset", "last_offset")
     reach = mine.groupBy(*STORED).agg(F.min("first").alias("low"), F.max("last").alias("high"))
-    there = tables.once("occupied", occupied).join(reach, list(PARTITION))
-    clipped = there.select(
-        *STORED, F.greatest("first", "low").alias("first"), F.least("last", "high").alias("last")
-    ).where(F.col("first") <= F.col("last"))
-    starts = log_starts(tables)
-    holes = _without_moves(subtracted(clipped, mine, STORED), tables).join(starts, list(PARTITION), "left")
-    low = F.greatest("first", F.coalesce("start_offset", F.lit(0)))
-    holes = holes.withColumn("first", low).where(F.col("first") <= F.col("last"))
+    there = tables.once(occupied).join(reach, PARTITION)
+    between = there.select(*STORED, F.greatest("first", "low").alias("first"), F.least("last", "high").alias("last"))
+    holes = subtracted(between.where("first <= last"), mine, STORED).join(_moved_forward(tables), STORED, "left_anti")
+    # greatest() passes over a log start that nobody was told.
+    kept = holes.join(log_starts(tables), PARTITION, "left").withColumn("first", F.greatest("first", "start_offset"))
     seen = reads.select(*STORED, "process", "index", "complete_us", F.col("first_offset").alias("next_offset"))
-    after = F.broadcast(holes).join(seen, list(STORED)).where(F.col("next_offset") > F.col("last"))
+    after = F.broadcast(kept.where("first <= last")).join(seen, STORED).where("next_offset > last")
     witness = F.min(F.struct("complete_us", "process", "index", "next_offset")).alias("witness")
     found = after.groupBy(*STORED, "first", "last").agg(witness).select(*STORED, "first", "last", "witness.*")
     detail = sentence(
         "Group %s left out offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset"
     )
-    return anomalies(found, NAME, detail, offset=F.col("first"))
+    return anomalies(found, detail, offset="first")
 
 
-def _without_moves(holes: DataFrame, tables: Tables) -> DataFrame:
-    members = tables.memberships.select("run", "group", "process").distinct()
-    moved = tables.resets.join(F.broadcast(members), ["run", "process"])
-    starts = log_starts(tables)
-    forward = moved.join(starts, list(PARTITION), "left").where(
-        F.col("to_offset") > F.greatest("from_offset", F.coalesce("start_offset", F.lit(0)))
-    )
-    return holes.join(forward.select(*STORED).distinct(), list(STORED), "left_anti")
+def _members(tables: Tables) -> DataFrame:
+    return tables.memberships.select("run", "group", "process").distinct()
+
+
+def _moved_forward(tables: Tables) -> DataFrame:
+    moved = tables.resets.join(F.broadcast(_members(tables)), ["run", "process"])
+    known = moved.join(log_starts(tables), PARTITION, "left")
+    return known.where("to_offset > greatest(from_offset, start_offset, 0)").select(*STORED)
 
 
 JUDGED = Judging(
-    NAME,
+    "group-skip",
     needs=("operations", "runs", "memberships"),
     evidence="partitions_given",
     unit="partitions given to members",

@@ -7,17 +7,15 @@ writer, same shift) are merged. Any two that still overlap disagree about each o
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.evidence import placed_values, with_witness
+from reports.jobs.expressions import PARTITION
 from reports.jobs.intervals import merged, overlaps
 from reports.jobs.judging import LOG, Judging
 from reports.read_tables import Tables
 
-NAME = "inconsistent-offsets"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     values = placed_values(tables)
     agreed = merged(values, [*PARTITION, "writer", "shift"], "first_offset", "last_offset")
     clashes = overlaps(agreed, PARTITION, ["writer", "shift"])
@@ -31,11 +29,11 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         "writer",
         F.col("last") - F.col("first") + 1,
     )
-    return anomalies(seen, NAME, detail, offset=F.col("first"))
+    return anomalies(seen, detail, offset="first")
 
 
 JUDGED = Judging(
-    NAME,
+    "inconsistent-offsets",
     needs=LOG,
     evidence="records_read",
     unit="records read",

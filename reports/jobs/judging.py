@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 
 from reports import jobs
 from reports.guarantees import GUARANTEES, Guarantee
-from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 REPLICATION = ("F-22",)
@@ -37,7 +36,7 @@ class Judging:
     needs: tuple[str, ...]
     evidence: str
     unit: str
-    find: Callable[[Tables, JobConfig], DataFrame]
+    find: Callable[[Tables], DataFrame]
     about: tuple[str, ...] = ()
     found_in: str = ""
 

@@ -6,17 +6,14 @@ It is merged to at most some hundred points.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs import latency_buckets
-from reports.jobs.config import JobConfig
-from reports.jobs.latency_percentiles import after_warm_up
+from reports.jobs.latency_buckets import after_warm_up
 from reports.read_tables import Tables
 
 STEPS_PER_OCTAVE = 16
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
+def transform(tables: Tables) -> DataFrame:
     """Columns: run, operation, measure, high_us (largest value of the step), count. Steps are 1/16 octave (4.4 %)."""
-    buckets = after_warm_up(latency_buckets.transform(tables), cfg)
     step = F.floor(F.log2(F.greatest(F.col("high_us") - 1, F.lit(1))) * STEPS_PER_OCTAVE)
-    merged = buckets.groupBy("run", "operation", "measure", step.alias("step"))
+    merged = after_warm_up(tables).groupBy("run", "operation", "measure", step.alias("step"))
     return merged.agg(F.max(F.col("high_us") - 1).alias("high_us"), F.sum("count").alias("count"))

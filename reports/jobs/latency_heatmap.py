@@ -4,14 +4,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs import latency_buckets
-from reports.jobs.config import JobConfig
 from reports.read_tables import Tables
 
 STEPS_PER_OCTAVE = 4
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     """Columns: run, operation, second, step, count; service time. A step's lower bound is 2^(step/4) us."""
-    buckets = latency_buckets.transform(tables).where(F.col("measure") == "service")
+    buckets = latency_buckets.transform(tables).where("measure = 'service'")
     step = F.floor(F.log2(F.greatest("low_us", F.lit(1))) * STEPS_PER_OCTAVE).cast("long")
     return buckets.groupBy("run", "operation", "second", step.alias("step")).agg(F.sum("count").alias("count"))

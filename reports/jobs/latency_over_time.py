@@ -3,12 +3,11 @@
 from pyspark.sql import DataFrame
 
 from reports.jobs import latency_buckets
-from reports.jobs.config import JobConfig
 from reports.jobs.quantiles import quantiles
 from reports.read_tables import Tables
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     """Columns: run, operation, measure, second, count, min_us, p50_us, p99_us, max_us. Warm-up included."""
     buckets = latency_buckets.transform(tables)
     return quantiles(buckets, ("run", "operation", "measure", "second"), ("p50_us", "p99_us"))

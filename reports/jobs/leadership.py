@@ -1,9 +1,9 @@
 """Who led replicated partitions, with which in-sync replicas, and when that changed. The leaders' own notes tell it."""
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import first_rows, second_of
 from reports.jobs.notes import ISR_CHANGED, LEADS, notes, number, text
 from reports.read_tables import Tables
 
@@ -20,33 +20,27 @@ def changes(tables: Tables) -> DataFrame:
     )
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     """The changes of the partitions that changed most. Columns: those of ``changes``, and ``place`` (1: changed
     most)."""
-    rows = tables.once("leadership", changes)
-    counted = rows.groupBy("run", "partition").agg(F.count(F.lit(1)).alias("changes"))
-    most = counted.withColumn(
-        "place", F.row_number().over(Window.partitionBy("run").orderBy(F.desc("changes"), "partition"))
-    ).where(F.col("place") <= MOST_PARTITIONS)
-    in_time = Window.partitionBy("run", "partition").orderBy("at_us", "node", "incarnation", "seq")
-    return (
-        rows.join(F.broadcast(most), ["run", "partition"])
-        .withColumn("n", F.row_number().over(in_time))
-        .where(F.col("n") <= MOST_CHANGES)
-        .select("run", "place", "n", "partition", "at_us", "node", "what", "leader_epoch", "isr")
-    )
+    rows = tables.once(changes)
+    counted = rows.groupBy("run", "partition").agg(F.count("*").alias("changes"))
+    in_order = Window.partitionBy("run").orderBy(F.desc("changes"), "partition")
+    most = first_rows(counted, MOST_PARTITIONS, in_order).withColumnRenamed("n", "place")
+    shown = first_rows(rows.join(F.broadcast(most), ["run", "partition"]), MOST_CHANGES, _in_time())
+    return shown.select("run", "place", "n", "partition", "at_us", "node", "what", "leader_epoch", "isr")
 
 
-def by_second(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def by_second(tables: Tables) -> DataFrame:
     """Columns: run, second, elected (leaders that took over), grown, shrunk (in-sync sets), of all partitions."""
-    in_time = Window.partitionBy("run", "partition").orderBy("at_us", "node", "incarnation", "seq")
     size = F.size(F.split("isr", ","))
-    before = F.lag(size).over(in_time)
-    seen = tables.once("leadership", changes).select(
-        "run",
-        F.floor(F.col("at_us") / 1_000_000).cast("long").alias("second"),
-        (F.col("what") == LEADS).cast("long").alias("elected"),
-        F.coalesce((size > before).cast("long"), F.lit(0)).alias("grown"),
-        F.coalesce((size < before).cast("long"), F.lit(0)).alias("shrunk"),
+    sizes = tables.once(changes).withColumns({"size": size, "size_before": F.lag(size).over(_in_time())})
+    return sizes.groupBy("run", second_of("at_us").alias("second")).agg(
+        F.count_if(F.col("what") == LEADS).alias("elected"),
+        F.count_if(F.expr("size > size_before")).alias("grown"),
+        F.count_if(F.expr("size < size_before")).alias("shrunk"),
     )
-    return seen.groupBy("run", "second").agg(*(F.sum(name).alias(name) for name in ("elected", "grown", "shrunk")))
+
+
+def _in_time() -> WindowSpec:
+    return Window.partitionBy("run", "partition").orderBy("at_us", "node", "incarnation", "seq")

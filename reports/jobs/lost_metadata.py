@@ -8,56 +8,54 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import with_operation
 from reports.jobs.judging import ADMIN, Judging
 from reports.read_tables import Tables
 
-NAME = "lost-metadata"
-_TOPIC = ("run", "topic")
+_TOPIC = ["run", "topic"]
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    described = tables.operations.where((F.col("f") == "final_describe") & (F.col("type") == "ok"))
+def transform(tables: Tables) -> DataFrame:
+    described = tables.operations.where("f = 'final_describe' and type = 'ok'")
     nodes = described.groupBy("run").agg(
         F.sort_array(F.collect_set("node")).alias("nodes"), F.max("complete_us").alias("end_us")
     )
-    topics = _asked(tables).join(_seen(tables), list(_TOPIC), "full").join(F.broadcast(nodes), "run", "left")
-    story = _story()
-    detail, at_us = story["detail"], F.coalesce(story["at_us"], F.col("end_us"), F.lit(0))
-    wrong = topics.withColumn("story", story).where(F.col("story").isNotNull())
+    topics = _asked(tables).join(_seen(tables), _TOPIC, "full").join(F.broadcast(nodes), "run", "left")
+    wrong = topics.withColumn("story", _story()).where("story is not null")
     return anomalies(
-        wrong.withColumn("told_us", at_us),
-        NAME,
-        detail,
-        at_us="told_us",
-        partition=-1,
-        offset=-1,
+        wrong,
+        F.col("story.detail"),
+        at_us=F.coalesce("story.at_us", "end_us", F.lit(0)),
         process=F.coalesce("admin", F.lit("")),
         index=F.coalesce("admin_index", F.lit(-1)),
     )
 
 
 def _asked(tables: Tables) -> DataFrame:
-    """What the admins asked for each topic, and how each request ended."""
-    sent = tables.operations.select("run", "process", "index", "invoke_us")
-    changes = tables.changes.join(sent, ["run", "process", "index"])
-    is_create, is_delete, is_config = (F.col("change") == each for each in ("create", "delete", "configure"))
-    maybe = F.col("type").isin("ok", "info")
-    loose = is_config & ((F.col("type") == "info") | ((F.col("type") == "ok") & (F.col("attempts") > 1)))
+    """What the admins asked for each topic, and how each request ended.
+
+    A configuration may still take effect late if its end is unknown, or if it was sent more than once.
+    """
+    changes = with_operation(tables.changes, tables, "invoke_us")
+    created = F.col("change") == "create"
+    deleted = F.expr("change = 'delete' and type = 'ok'")
+    maybe_deleted = F.expr("change = 'delete' and type in ('ok', 'info')")
+    configured = F.expr("change = 'configure' and type = 'ok'")
+    may_be_late = F.expr("change = 'configure' and (type = 'info' or type = 'ok' and attempts > 1)")
     return changes.groupBy(*_TOPIC).agg(
-        F.max(F.when(is_create, F.col("type"))).alias("created"),
-        F.max(F.when(is_create, F.col("process"))).alias("admin"),
-        F.max(F.when(is_create, F.col("index"))).alias("admin_index"),
-        F.min(F.when(is_delete & maybe, F.col("invoke_us"))).alias("delete_us"),
-        F.coalesce(F.max(is_delete & (F.col("type") == "ok")), F.lit(False)).alias("deleted"),
-        F.max(F.when(is_config & (F.col("type") == "ok"), F.col("value"))).alias("value_acked"),
-        F.collect_set(F.when(loose, F.col("value"))).alias("values_possible"),
+        F.max(F.when(created, F.col("type"))).alias("created"),
+        F.max(F.when(created, F.col("process"))).alias("admin"),
+        F.max(F.when(created, F.col("index"))).alias("admin_index"),
+        F.min(F.when(maybe_deleted, F.col("invoke_us"))).alias("delete_us"),
+        F.max(deleted).alias("deleted"),
+        F.max(F.when(configured, F.col("value"))).alias("value_acked"),
+        F.collect_set(F.when(may_be_late, F.col("value"))).alias("values_possible"),
     )
 
 
 def _seen(tables: Tables) -> DataFrame:
-    ended = tables.operations.select("run", "process", "index", "complete_us")
-    reads = tables.metadata_reads.join(ended, ["run", "process", "index"])
+    """What the readers saw of each topic: when it was gone, whether it came back, and what each node has at the end."""
+    reads = with_operation(tables.metadata_reads, tables, "complete_us")
     there = F.col("present")
     by_reader = reads.groupBy(*_TOPIC, "process", "node").agg(
         F.min(F.when(~there, F.col("complete_us"))).alias("gone_us"),
@@ -69,7 +67,7 @@ def _seen(tables: Tables) -> DataFrame:
     return by_reader.groupBy(*_TOPIC).agg(
         F.min("gone_us").alias("gone_us"),
         F.min_by("node", "gone_us").alias("gone_node"),
-        F.max(F.when(F.col("there_us") > F.col("gone_us"), F.struct("there_us", "node"))).alias("back"),
+        F.max(F.expr("if(there_us > gone_us, struct(there_us, node), null)")).alias("back"),
         F.array_distinct(F.flatten(F.collect_list("ids"))).alias("ids"),
         F.sort_array(F.collect_set(F.when(F.col("at_end"), F.col("node")))).alias("at_nodes"),
         F.collect_set(F.when(F.col("at_end"), F.col("value"))).alias("values"),
@@ -78,50 +76,45 @@ def _seen(tables: Tables) -> DataFrame:
 
 def _story() -> Column:
     """The first breach that applies to a topic, with its time (null means the end). It is null if all is well."""
-    missing = F.array_except("nodes", F.coalesce("at_nodes", F.array().cast("array<bigint>")))
-    any_node, all_gone = F.size("at_nodes") > 0, F.size(missing) > 0
-    final = F.col("nodes").isNotNull()
-    vanished = F.col("gone_us").isNotNull() & (F.col("delete_us").isNull() | (F.col("delete_us") > F.col("gone_us")))
-    stands = (F.col("created") == "ok") & F.col("delete_us").isNull()
-    possible = F.when(
-        F.col("value_acked").isNull(), F.array_append("values_possible", F.lit(-1).cast("long"))
-    ).otherwise(F.array_append("values_possible", F.col("value_acked")))
-    foreign = F.array_except("values", possible)
+    missing = F.expr("array_except(nodes, coalesce(at_nodes, array()))")
+    acked_or_unset = F.expr("coalesce(value_acked, -1)")
+    foreign = F.array_except("values", F.array_append("values_possible", acked_or_unset))
+    final, shown = F.col("nodes").isNotNull(), F.size("at_nodes") > 0
     told = [
-        (F.size("ids") > 1, None, sentence("It was created more than once: it has had %s IDs.", F.size("ids"))),
+        (F.size("ids") > 1, "null", sentence("It was created more than once: it has had %s IDs.", F.size("ids"))),
         (
             F.col("back").isNotNull(),
-            F.col("back.there_us"),
+            "back.there_us",
             sentence("Node %s shows it again after it was gone.", "back.node"),
         ),
         (
-            vanished,
-            F.col("gone_us"),
+            F.expr("gone_us is not null and (delete_us is null or delete_us > gone_us)"),
+            "gone_us",
             sentence("It was gone at node %s, and nobody had asked to delete it.", "gone_node"),
         ),
         (
-            final & F.col("created").isNull() & any_node,
-            None,
+            final & shown & F.expr("created is null"),
+            "null",
             sentence("It is there at nodes %s, and nobody asked for it.", _listed("at_nodes")),
         ),
         (
-            final & (F.col("created") == "fail") & any_node,
-            None,
+            final & shown & F.expr("created = 'fail'"),
+            "null",
             sentence("Its creation was refused, and it is there at nodes %s.", _listed("at_nodes")),
         ),
         (
-            final & stands & all_gone,
-            None,
+            final & F.expr("created = 'ok' and delete_us is null") & (F.size(missing) > 0),
+            "null",
             sentence("Its creation was acknowledged, and it is missing at nodes %s.", _listed(missing)),
         ),
         (
-            final & F.col("deleted") & any_node,
-            None,
+            final & shown & F.col("deleted"),
+            "null",
             sentence("Its deletion was acknowledged, and it is there at nodes %s.", _listed("at_nodes")),
         ),
         (
-            final & F.col("created").isNotNull() & any_node & (F.size(foreign) > 0),
-            None,
+            final & shown & F.expr("created is not null") & (F.size(foreign) > 0),
+            "null",
             sentence(
                 "Its retention.ms is %s at the end; acknowledged last: %s.",
                 _listed(foreign),
@@ -129,20 +122,19 @@ def _story() -> Column:
             ),
         ),
     ]
-    story = F.lit(None)
-    for applies, at_us, detail in reversed(told):
-        when = F.lit(None).cast("long") if at_us is None else at_us
-        story = F.when(applies, F.struct(when.alias("at_us"), detail.alias("detail"))).otherwise(story)
-    return story
+    stories = (
+        F.when(applies, F.struct(F.expr(at_us).cast("long").alias("at_us"), detail.alias("detail")))
+        for applies, at_us, detail in told
+    )
+    return F.coalesce(*stories)
 
 
 def _listed(values: str | Column) -> Column:
-    found = F.col(values) if isinstance(values, str) else values
-    return F.array_join(F.transform(found, lambda one: F.when(one == -1, "unset").otherwise(one.cast("string"))), ", ")
+    return F.array_join(F.transform(values, lambda one: F.when(one == -1, "unset").otherwise(one.cast("string"))), ", ")
 
 
 JUDGED = Judging(
-    NAME,
+    "lost-metadata",
     needs=ADMIN,
     evidence="described_changes",
     unit="changes of topics asked for, and described at the end",

@@ -8,63 +8,52 @@ may hold a record twice, since the promise is at least once; that is only counte
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.expressions import PARTITION
 from reports.jobs.intervals import merged, subtracted
 from reports.jobs.judging import Judging
+from reports.jobs.mirror import held_by_target
 from reports.read_tables import Tables
 
-NAME = "mirror-complete"
 WRITER_SUFFIX = "-writer"
 """A mirror's name followed by this is its other half, which writes."""
-_VALUE = (*PARTITION, "writer")
+_VALUE = [*PARTITION, "writer"]
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    source = tables.reads.where((F.col("f") == "final_read") & (F.col("type") == "ok") & (F.col("writer") != ""))
-    source = source.join(F.broadcast(_judged(tables)), list(PARTITION), "left_semi")
-    there = tables.target_runs.where(F.col("count") > 0).withColumn(
-        "last_sequence", F.col("first_sequence") + F.col("count") - 1
-    )
-    wanted, found = (merged(each, _VALUE, "first_sequence", "last_sequence") for each in (source, there))
+def transform(tables: Tables) -> DataFrame:
+    source = tables.reads.where("f = 'final_read' and type = 'ok' and writer != ''")
+    source = source.join(F.broadcast(_judged(tables)), PARTITION, "left_semi")
+    wanted = merged(source, _VALUE, "first_sequence", "last_sequence")
+    found = merged(held_by_target(tables), _VALUE, "first_sequence", "last_sequence")
     missing = subtracted(wanted, found, _VALUE)
-    runs = source.select(
-        *_VALUE,
-        "process",
-        "index",
-        "complete_us",
-        "shift",
-        F.col("first_sequence").alias("low"),
-        F.col("last_sequence").alias("high"),
+    lost = F.broadcast(missing).join(source, _VALUE).where("first_sequence <= last and last_sequence >= first")
+    lost = lost.withColumns(
+        {
+            "from": F.greatest("first", "first_sequence") - F.col("shift"),
+            "to": F.least("last", "last_sequence") - F.col("shift"),
+        }
     )
-    lost = (
-        F.broadcast(missing)
-        .join(runs, list(_VALUE))
-        .where((F.col("low") <= F.col("last")) & (F.col("high") >= F.col("first")))
-    )
-    first, last = F.greatest("first", "low"), F.least("last", "high")
-    lost = lost.withColumn("from", first - F.col("shift")).withColumn("to", last - F.col("shift"))
     detail = sentence(
         "The source holds offsets %s to %s, written by %s; the cluster that they were copied to does not.",
         "from",
         "to",
         "writer",
     )
-    return anomalies(lost, NAME, detail, offset=F.col("from"))
+    return anomalies(lost, detail, offset="from")
 
 
 def _judged(tables: Tables) -> DataFrame:
     """Partitions read to their end in both clusters, in which the mirror was never moved forward."""
     mirrors = tables.copies.select("run", F.regexp_replace("process", f"{WRITER_SUFFIX}$", "").alias("process"))
-    resets = tables.resets.where(F.col("to_offset") > F.greatest(F.col("from_offset"), F.lit(0)))
-    moved = resets.join(F.broadcast(mirrors.distinct()), ["run", "process"], "left_semi")
-    ends = tables.ends.select(*PARTITION)
-    read = tables.target_runs.where(F.col("count") == 0).join(F.broadcast(ends), list(PARTITION), "left_semi")
-    return read.select(*PARTITION).distinct().join(F.broadcast(moved.select(*PARTITION)), list(PARTITION), "left_anti")
+    resets = tables.resets.where("to_offset > greatest(from_offset, 0)")
+    moved = resets.join(F.broadcast(mirrors.distinct()), ["run", "process"], "left_semi").select(*PARTITION)
+    read = tables.target_runs.where("count = 0").select(*PARTITION).distinct()
+    read = read.join(F.broadcast(tables.ends), PARTITION, "left_semi")
+    return read.join(F.broadcast(moved), PARTITION, "left_anti")
 
 
 JUDGED = Judging(
-    NAME,
+    "mirror-complete",
     needs=("operations", "runs", "ends", "target_runs"),
     evidence="records_at_target",
     unit="records read at the target",

@@ -7,89 +7,55 @@ begins anew. A node begins anew with its process.
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, metadata_log_anomalies, sentence
+from reports.jobs.expressions import before, node_name
 from reports.jobs.judging import Judging
 from reports.jobs.notes import METADATA_EPOCH, UPDATE_METADATA_APPLIED, notes, number
 from reports.read_tables import Tables
 
-NAME = "nonmonotonic-metadata-epoch"
 _CLIENT = ("run", "process")
 _NODE = ("run", "node", "incarnation")
 LAST_INDEX = (1 << 63) - 1
 """News from the very moment in which a client left count as earlier, because they may have woken it up."""
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     return _at_clients(tables).unionByName(_at_nodes(tables)).unionByName(_in_the_log(tables))
 
 
 def _at_clients(tables: Tables) -> DataFrame:
     taken = tables.metadata_epochs.where("accepted").select(*_CLIENT, "index", "node", "metadata_epoch", "at_us")
-    left = tables.memberships.where(F.col("event") == "left").select(
-        *_CLIENT,
-        F.lit(LAST_INDEX).alias("index"),
-        F.lit(-1).alias("node"),
-        F.lit(None).cast("long").alias("metadata_epoch"),
-        "at_us",
-    )
+    left = tables.memberships.where("event = 'left'").select(*_CLIENT, F.lit(LAST_INDEX).alias("index"), "at_us")
     in_time = Window.partitionBy(*_CLIENT).orderBy("at_us", "index")
-    begins = F.col("metadata_epoch").isNull().cast("int")
-    lives = taken.unionByName(left).withColumn("life", F.sum(begins).over(in_time))
-    before = Window.partitionBy(*_CLIENT, "life").orderBy("at_us", "index").rowsBetween(Window.unboundedPreceding, -1)
-    known = lives.withColumn("known", F.max("metadata_epoch").over(before))
+    departures = F.count_if(F.col("metadata_epoch").isNull()).over(in_time)
+    lives = taken.unionByName(left, allowMissingColumns=True).withColumn("life", departures)
+    life = Window.partitionBy(*_CLIENT, "life").orderBy("at_us", "index")
+    known = lives.withColumn("known", F.max("metadata_epoch").over(before(life)))
     told = "%s had metadata epoch %s and took %s from node %s."
     detail = sentence(told, "process", "known", "metadata_epoch", "node")
-    return anomalies(
-        known.where(F.col("metadata_epoch") < F.col("known")),
-        NAME,
-        detail,
-        at_us="at_us",
-        topic=F.lit(""),
-        partition=-1,
-        offset=-1,
-    )
+    return anomalies(known.where("metadata_epoch < known"), detail)
 
 
 def _at_nodes(tables: Tables) -> DataFrame:
     applied = notes(tables, UPDATE_METADATA_APPLIED).select(*_NODE, "seq", "at_us", number("epoch"))
-    before = Window.partitionBy(*_NODE).orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
-    known = applied.withColumn("known", F.max("epoch").over(before)).where(F.col("epoch") < F.col("known"))
+    in_order = Window.partitionBy(*_NODE).orderBy("seq")
+    known = applied.withColumn("known", F.max("epoch").over(before(in_order))).where("epoch < known")
     detail = sentence("Node %s had metadata epoch %s and applied %s.", "node", "known", "epoch")
-    return anomalies(
-        known,
-        NAME,
-        detail,
-        at_us="at_us",
-        topic=F.lit(""),
-        partition=-1,
-        offset=-1,
-        process=F.format_string("node-%s", F.col("node").cast("string")),
-        index=-1,
-    )
+    return anomalies(known, detail, process=node_name("node"))
 
 
 def _in_the_log(tables: Tables) -> DataFrame:
     """All nodes that note where a committed epoch lies must say the same of it."""
     noted = notes(tables, METADATA_EPOCH).select("run", "node", "at_us", number("epoch"), number("offset"))
     places = noted.groupBy("run", "offset", "epoch").agg(F.min("at_us").alias("at_us"), F.min("node").alias("node"))
-    before = Window.partitionBy("run").orderBy("offset", "epoch").rowsBetween(Window.unboundedPreceding, -1)
-    known = places.withColumn("known", F.max("epoch").over(before)).where(F.col("epoch") <= F.col("known"))
+    in_order = Window.partitionBy("run").orderBy("offset", "epoch")
+    known = places.withColumn("known", F.max("epoch").over(before(in_order))).where("epoch <= known")
     detail = sentence("Metadata epoch %s was committed at offset %s, behind epoch %s.", "epoch", "offset", "known")
-    return anomalies(
-        known,
-        NAME,
-        detail,
-        at_us="at_us",
-        topic=F.lit("__cluster_metadata"),
-        partition=0,
-        process=F.format_string("node-%s", F.col("node").cast("string")),
-        index=-1,
-    )
+    return metadata_log_anomalies(known, detail, process=node_name("node"))
 
 
 JUDGED = Judging(
-    NAME,
+    "nonmonotonic-metadata-epoch",
     needs=("metadata_epochs",),
     evidence="metadata_epochs",
     unit="metadata answers taken",

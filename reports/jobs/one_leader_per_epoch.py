@@ -3,46 +3,33 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import metadata_log_anomalies, sentence
+from reports.jobs.expressions import node_name
 from reports.jobs.judging import Judging
 from reports.jobs.notes import CONTROLLER_ACTIVATED, LEADER_ELECTED, notes, number
 from reports.read_tables import Tables
 
-NAME = "one-leader-per-epoch"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     led = notes(tables, LEADER_ELECTED, CONTROLLER_ACTIVATED).select("run", "node", "at_us", number("epoch"))
     by_node = led.groupBy("run", "epoch", "node").agg(F.min("at_us").alias("at_us"))
-    number_to_text = F.transform(F.sort_array(F.collect_set("node")), lambda one: one.cast("string"))
-    leaders = (
-        by_node.groupBy("run", "epoch")
-        .agg(
-            F.count(F.lit(1)).alias("leaders"),
-            F.max("at_us").alias("at_us"),
-            F.array_join(number_to_text, ", ").alias("who"),
-            F.max_by("node", "at_us").alias("last"),
-        )
-        .where(F.col("leaders") > 1)
-    )
     detail = sentence("Nodes %s all led the quorum in epoch %s.", "who", "epoch")
-    named = F.format_string("node-%s", F.col("last").cast("string"))
-    return anomalies(
-        leaders,
-        NAME,
-        detail,
-        at_us="at_us",
-        topic=F.lit("__cluster_metadata"),
-        partition=0,
-        offset=-1,
-        process=named,
-        index=-1,
+    return metadata_log_anomalies(led_by_several(by_node, "epoch"), detail, process=node_name("last"))
+
+
+def led_by_several(led: DataFrame, *office: str) -> DataFrame:
+    """The offices that several nodes held. Columns: run, office, at_us (of the last claim), who (the nodes), last."""
+    claims = led.groupBy("run", *office).agg(
+        F.max("at_us").alias("at_us"),
+        F.sort_array(F.collect_set("node")).alias("nodes"),
+        F.max_by("node", "at_us").alias("last"),
     )
+    who = F.array_join(F.transform("nodes", lambda one: one.cast("string")), ", ")
+    return claims.where("size(nodes) > 1").withColumn("who", who)
 
 
 JUDGED = Judging(
-    NAME,
+    "one-leader-per-epoch",
     needs=("trace",),
     evidence="leader_elections",
     unit="elections won",

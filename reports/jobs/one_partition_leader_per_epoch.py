@@ -4,44 +4,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import node_name
 from reports.jobs.judging import REPLICATION, Judging
 from reports.jobs.leadership import changes
+from reports.jobs.one_leader_per_epoch import led_by_several
 from reports.read_tables import Tables
 
-NAME = "one-partition-leader-per-epoch"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    led = tables.once("leadership", changes).where(F.col("leader_epoch").isNotNull())
-    number_to_text = F.transform(F.sort_array(F.collect_set("node")), lambda one: one.cast("string"))
-    clashes = (
-        led.groupBy("run", "partition", "leader_epoch")
-        .agg(
-            F.count_distinct("node").alias("leaders"),
-            F.max("at_us").alias("at_us"),
-            F.array_join(number_to_text, ", ").alias("who"),
-            F.max_by("node", "at_us").alias("last"),
-        )
-        .where(F.col("leaders") > 1)
-    )
+def transform(tables: Tables) -> DataFrame:
+    led = tables.once(changes).where("leader_epoch is not null")
     detail = sentence("Nodes %s all led %s in leader epoch %s.", "who", "partition", "leader_epoch")
-    named = F.format_string("node-%s", F.col("last").cast("string"))
     return anomalies(
-        clashes,
-        NAME,
+        led_by_several(led, "partition", "leader_epoch"),
         detail,
-        at_us="at_us",
         topic=F.regexp_extract("partition", r"^(.*)-\d+$", 1),
-        partition=F.regexp_extract("partition", r"-(\d+)$", 1).cast("long"),
-        offset=-1,
-        process=named,
-        index=-1,
+        partition=F.regexp_extract("partition", r"-(\d+)$", 1),
+        process=node_name("last"),
     )
 
 
 JUDGED = Judging(
-    NAME,
+    "one-partition-leader-per-epoch",
     needs=("trace",),
     evidence="partition_leaderships",
     unit="leaderships of replicated partitions begun",

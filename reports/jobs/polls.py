@@ -7,36 +7,33 @@ Reads of operations that did not end ok are compared, but they do not move the c
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION
 from reports.jobs.evidence import occupied
+from reports.jobs.expressions import PARTITION, READER, before, so_far
 from reports.read_tables import Tables
 
-_READER = ("run", "process", "topic", "partition")
-_STEP = (*_READER, "index", "complete_us", "first_offset", "expected")
+_STEP = (*READER, "index", "complete_us", "first_offset", "expected")
 
 
 def steps_between_operations(tables: Tables) -> DataFrame:
-    polls = tables.reads.groupBy(*_READER, "index", "type", "invoke_us", "complete_us").agg(
+    polls = tables.reads.groupBy(*READER, "index", "type", F.col("invoke_us").alias("at_us"), "complete_us").agg(
         F.min_by("first_offset", "position").alias("first_offset"),
         F.max_by("last_offset", "position").alias("last_offset"),
     )
-    columns = [*_READER, "at_us", "is_poll", "index", "type", "complete_us", "first_offset", "last_offset"]
-    events = polls.select(
-        *_READER, F.col("invoke_us").alias("at_us"), F.lit(1).alias("is_poll"), *columns[6:]
-    ).unionByName(
-        tables.assignments.select(*_READER, F.col("from_us").alias("at_us"), F.lit(0).alias("is_poll")),
-        allowMissingColumns=True,
+    given = tables.assignments.select(*READER, F.col("from_us").alias("at_us"))
+    events = polls.withColumn("is_poll", F.lit(1)).unionByName(
+        given.withColumn("is_poll", F.lit(0)), allowMissingColumns=True
     )
-    in_time = Window.partitionBy(*_READER).orderBy("at_us", "is_poll", "index")
-    assigned = F.sum(1 - F.col("is_poll")).over(in_time.rowsBetween(Window.unboundedPreceding, 0))
-    sessions = events.select(*columns, assigned.alias("assignment")).where(F.col("is_poll") == 1)
-    before = Window.partitionBy(*_READER, "assignment").orderBy("index").rowsBetween(Window.unboundedPreceding, -1)
-    cursor = F.last(F.when(F.col("type") == "ok", F.col("last_offset")), ignorenulls=True).over(before)
-    return sessions.withColumn("expected", cursor + 1).select(*_STEP)
+    in_time = Window.partitionBy(*READER).orderBy("at_us", "is_poll", "index")
+    assignment = F.sum(1 - F.col("is_poll")).over(so_far(in_time))
+    in_order = Window.partitionBy(*READER, "assignment").orderBy("index")
+    ended_ok = F.when(F.col("type") == "ok", F.col("last_offset"))
+    cursor = F.last(ended_ok, ignorenulls=True).over(before(in_order))
+    mine = events.withColumn("assignment", assignment).where("is_poll = 1")
+    return mine.withColumn("expected", cursor + 1).select(*_STEP)
 
 
 def steps_inside_operations(tables: Tables) -> DataFrame:
-    inside = Window.partitionBy(*_READER, "index").orderBy("position")
+    inside = Window.partitionBy(*READER, "index").orderBy("position")
     return tables.reads.withColumn("expected", F.lag("last_offset").over(inside) + 1).select(*_STEP)
 
 
@@ -45,21 +42,11 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
 
     Offsets below the log start that this very answer named do not count.
     """
-    jumps = steps.where(F.col("first_offset") > F.col("expected"))
-    told = tables.positions.select(*_READER, "index", "log_start_offset")
-    jumps = jumps.join(told, [*_READER, "index"], "left").withColumn(
-        "low", F.greatest("expected", F.coalesce("log_start_offset", F.lit(0)))
-    )
-    known = tables.once("occupied", occupied)
-    over = jumps.join(known, list(PARTITION)).where(
-        (F.col("first") < F.col("first_offset"))
-        & (F.col("last") >= F.col("low"))
-        & (F.col("low") < F.col("first_offset"))
-    )
+    told = tables.positions.select(*READER, "index", "log_start_offset")
+    jumps = steps.where("first_offset > expected").join(told, [*READER, "index"], "left")
+    low = F.greatest("expected", "log_start_offset", F.lit(0))
+    known = jumps.withColumn("low", low).join(tables.once(occupied), PARTITION)
+    over = known.where("first < first_offset and last >= low and low < first_offset")
     from_offset = F.greatest("first", "low")
     missed = F.least("last", F.col("first_offset") - 1) - from_offset + 1
     return over.groupBy(*_STEP).agg(F.sum(missed).alias("skipped"), F.min(from_offset).alias("first_skipped"))
-
-
-def gone_back(steps: DataFrame) -> DataFrame:
-    return steps.where(F.col("first_offset") < F.col("expected"))

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from reports.jobs.expressions import so_far
+
 PER_100K: Mapping[str, int] = {
     "p50_us": 50_000,
     "p75_us": 75_000,
@@ -23,13 +25,13 @@ def quantiles(buckets: DataFrame, keys: Sequence[str], names: Sequence[str] = tu
     """Columns: keys, count, min_us, the named quantiles, max_us (the largest value of its bucket, so it is never too
     small)."""
     summed = buckets.groupBy(*keys, "low_us", "high_us").agg(F.sum("count").alias("count"))
-    rising = Window.partitionBy(*keys).orderBy("low_us").rowsBetween(Window.unboundedPreceding, 0)
     whole = Window.partitionBy(*keys)
-    ranked = summed.withColumn("rank", F.sum("count").over(rising)).withColumn("n", F.sum("count").over(whole))
-    value = F.col("high_us") - 1
+    rank = F.sum("count").over(so_far(whole.orderBy("low_us")))
+    ranked = summed.withColumn("rank", rank).withColumn("n", F.sum("count").over(whole))
+    largest = F.col("high_us") - 1
     chosen = [
-        F.min(F.when(F.col("rank") * 100_000 >= F.col("n") * PER_100K[name], value)).alias(name) for name in names
+        F.min(F.when(F.col("rank") * 100_000 >= F.col("n") * PER_100K[name], largest)).alias(name) for name in names
     ]
     return ranked.groupBy(*keys).agg(
-        F.sum("count").alias("count"), F.min("low_us").alias("min_us"), *chosen, F.max(value).alias("max_us")
+        F.sum("count").alias("count"), F.min("low_us").alias("min_us"), *chosen, F.max(largest).alias("max_us")
     )

@@ -5,77 +5,68 @@ between belongs to it. Full fetches beyond a fetcher's first at a node bring par
 does a request that is sent again with its number.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import before
 from reports.read_tables import Tables
 
 _PLACE = ("run", "process", "node")
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     """One row for each episode that ended: run, process, node, lost_us (the fetcher gave up waiting), recovered_us
     (from then to the good answer), asking_us (of that, between requests and their answers: without the fetcher's own
     pauses, new connections, and further answers that did not come), attempts, request_bytes, response_bytes,
     partitions_named, partitions_answered."""
     in_order = Window.partitionBy(*_PLACE).orderBy("index")
-    lost = F.col("type") == "info"
-    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    good = F.sum((F.col("type") == "ok").cast("int")).over(before)
-    fetches = _fetches(tables).withColumn("good_before", F.coalesce(good, F.lit(0)))
+    good = F.count_if(F.col("type") == "ok").over(before(in_order))
     episode = Window.partitionBy(*_PLACE, "good_before").orderBy("index")
-    so_far = episode.rowsBetween(Window.unboundedPreceding, -1)
-    given_up = F.min(F.when(lost, F.col("complete_us"))).over(so_far)
-    inside = fetches.withColumn("lost_us", given_up).where(F.col("lost_us").isNotNull())
-    ended = F.max(F.when(F.col("type") == "ok", F.col("complete_us")))
-    answered = F.when(~lost, F.col("complete_us") - F.col("invoke_us")).otherwise(0)
+    given_up = F.min(F.expr("if(type = 'info', complete_us, null)")).over(before(episode))
+    fetches = _fetches(tables).withColumn("good_before", good)
+    inside = fetches.withColumn("lost_us", given_up).where("lost_us is not null")
+    ended = F.max(F.expr("if(type = 'ok', complete_us, null)"))
     return (
         inside.groupBy(*_PLACE, "good_before")
         .agg(
             F.min("lost_us").alias("lost_us"),
             (ended - F.min("lost_us")).alias("recovered_us"),
-            F.sum(answered).alias("asking_us"),
-            F.count(F.lit(1)).alias("attempts"),
+            F.sum(F.expr("if(type = 'info', 0, complete_us - invoke_us)")).alias("asking_us"),
+            F.count("*").alias("attempts"),
             F.sum("request_bytes").alias("request_bytes"),
             F.sum("response_bytes").alias("response_bytes"),
             F.sum("partitions_sent").alias("partitions_named"),
             F.sum(F.greatest("partitions_answered", F.lit(0))).alias("partitions_answered"),
         )
-        .where(F.col("recovered_us").isNotNull())
+        .where("recovered_us is not null")
         .drop("good_before")
     )
 
 
-def sent_again(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def sent_again(tables: Tables) -> DataFrame:
     """Columns: run, fetches, named, answered, requests_again, named_again, answered_again, request_bytes,
     response_bytes. Only fetches of fetchers that ended ok count."""
     in_order = Window.partitionBy(*_PLACE).orderBy("index")
-    full = F.col("session_epoch") <= 0
-    earlier_full = F.sum(full.cast("int")).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
-    repeated = (
-        (F.lag("session_id").over(in_order) == F.col("session_id"))
-        & (F.lag("session_epoch").over(in_order) == F.col("session_epoch"))
-        & (F.col("session_epoch") > 0)
+    same = F.struct("session_id", "session_epoch")
+    marked = _fetches(tables).withColumns(
+        {
+            "earlier_full": F.count_if(F.col("session_epoch") <= 0).over(before(in_order)),
+            "repeats": same == F.lag(same).over(in_order),
+        }
     )
-    again = (full & (F.coalesce(earlier_full, F.lit(0)) > 0)) | F.coalesce(repeated, F.lit(False))
-    marked = _fetches(tables).withColumn("again", again).where(F.col("type") == "ok")
-    return marked.groupBy("run").agg(
-        F.count(F.lit(1)).alias("fetches"),
+    again = F.expr("if(session_epoch <= 0, earlier_full > 0, coalesce(repeats, false))")
+    answered = marked.where("type = 'ok'").withColumn("again", again)
+    return answered.groupBy("run").agg(
+        F.count("*").alias("fetches"),
         F.sum("partitions_sent").alias("named"),
         F.sum("partitions_answered").alias("answered"),
-        F.sum(F.col("again").cast("long")).alias("requests_again"),
-        _sum_again("partitions_sent", "named_again"),
-        _sum_again("partitions_answered", "answered_again"),
+        F.count_if(F.col("again")).alias("requests_again"),
+        F.sum(F.expr("if(again, partitions_sent, 0)")).alias("named_again"),
+        F.sum(F.expr("if(again, partitions_answered, 0)")).alias("answered_again"),
         F.sum("request_bytes").alias("request_bytes"),
         F.sum("response_bytes").alias("response_bytes"),
     )
 
 
-def _sum_again(name: str, alias: str) -> Column:
-    return F.sum(F.when(F.col("again"), F.col(name)).otherwise(0)).alias(alias)
-
-
 def _fetches(tables: Tables) -> DataFrame:
-    ended = F.col("error").isNull() | (F.col("error") != "unfinished")
-    return tables.operations.where((F.col("f") == "fetch") & ended)
+    return tables.operations.where("f = 'fetch' and (error is null or error != 'unfinished')")

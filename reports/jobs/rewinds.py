@@ -9,39 +9,28 @@ explain nothing either.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.evidence import log_starts
+from reports.jobs.expressions import PARTITION, with_operation, without_match
 from reports.jobs.judging import Judging
 from reports.jobs.notes import TRUNCATED, notes, number, text
 from reports.read_tables import Tables
 
-NAME = "rewinds"
-OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    moved = tables.resets.where(F.col("reason") == OUT_OF_RANGE)
-    cut = notes(tables, *TRUNCATED).select(
-        F.col("run").alias("c_run"),
-        text("partition").alias("c_name"),
-        number("offset").alias("cut"),
-        F.col("at_us").alias("cut_us"),
-    )
+def transform(tables: Tables) -> DataFrame:
+    moved = tables.resets.where("reason = 'OFFSET_OUT_OF_RANGE'")
     known = (
         moved.join(F.broadcast(_reached(moved, tables)), [*PARTITION, "from_offset"], "left")
-        .join(log_starts(tables), list(PARTITION), "left")
-        .join(tables.ends.select(*PARTITION, "high_watermark"), list(PARTITION), "left")
+        .join(log_starts(tables), PARTITION, "left")
+        .join(tables.ends.select(*PARTITION, "high_watermark"), PARTITION, "left")
         .withColumn("name", F.concat_ws("-", "topic", F.col("partition").cast("string")))
     )
-    at = F.col("from_offset")
-    held = (at >= F.coalesce("start_offset", F.lit(0))) & (at <= F.coalesce("high_watermark", at))
-    same = (F.col("run") == F.col("c_run")) & (F.col("name") == F.col("c_name"))
-    since = F.coalesce("reached_us", F.lit(0))
-    explained = same & (F.col("cut") < at) & (F.col("cut_us") >= since) & (F.col("cut_us") <= F.col("at_us"))
-    wrong = known.where(held).join(F.broadcast(cut), explained, "left_anti")
+    held = known.where("from_offset between coalesce(start_offset, 0) and coalesce(high_watermark, from_offset)")
+    truncations = notes(tables, *TRUNCATED).select("run", text("partition").alias("name"), number("offset"), "at_us")
+    explained = "other.offset < this.from_offset and other.at_us between coalesce(this.reached_us, 0) and this.at_us"
+    wrong = without_match(held, F.broadcast(truncations), ["run", "name"], explained)
     went = F.when(F.col("to_offset") < 0, "did not go on").otherwise(
-        sentence("went on at %s: %s offsets away", "to_offset", F.abs(F.col("to_offset") - at))
+        sentence("went on at %s: %s offsets away", "to_offset", F.abs(F.col("to_offset") - F.col("from_offset")))
     )
     detail = sentence(
         "%s stood at offset %s, was told that it is out of range, and %s; its metadata epoch was %s.",
@@ -50,24 +39,19 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         went,
         "metadata_epoch",
     )
-    return anomalies(wrong, NAME, detail, at_us="at_us", offset=at)
+    return anomalies(wrong, detail, offset="from_offset")
 
 
 def _reached(moved: DataFrame, tables: Tables) -> DataFrame:
     """When a fetch first came to each of these positions. Columns: PARTITION, from_offset, reached_us."""
     places = moved.select(*PARTITION, "from_offset").distinct()
-    came = tables.positions.where(F.col("error").isNull()).join(F.broadcast(places), list(PARTITION))
-    came = came.where(F.col("next_offset") >= F.col("from_offset"))
-    ended = tables.operations.select("run", "process", "index", "complete_us")
-    return (
-        came.join(ended, ["run", "process", "index"])
-        .groupBy(*PARTITION, "from_offset")
-        .agg(F.min("complete_us").alias("reached_us"))
-    )
+    came = tables.positions.where("error is null").join(F.broadcast(places), PARTITION)
+    ended = with_operation(came.where("next_offset >= from_offset"), tables, "complete_us")
+    return ended.groupBy(*PARTITION, "from_offset").agg(F.min("complete_us").alias("reached_us"))
 
 
 JUDGED = Judging(
-    NAME,
+    "rewinds",
     needs=("operations", "positions", "commits"),
     evidence="positions",
     unit="partition answers",

@@ -4,38 +4,33 @@ A session that is closed because a request came with a wrong epoch is lost, too.
 stands between that request and its refusal.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
 from reports.jobs.judging import Judging
-from reports.jobs.session_epoch_order import session_anomalies
 from reports.jobs.sessions import INVALID_SESSION_EPOCH, SESSION, answered_requests, session_rows
 from reports.read_tables import Tables
 
-NAME = "session-lost"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
-    requests = tables.once("answered_requests", answered_requests)
-    lost = requests.where((F.col("outcome") == "unknown_id") & (F.col("alive") == 1))
-    detail = sentence(
+def transform(tables: Tables) -> DataFrame:
+    lost = tables.once(answered_requests).where("outcome = 'unknown_id' and alive = 1")
+    unknown = sentence(
         "Node %s did not know session %s of %s (epoch %s), which it had neither closed nor evicted.",
         "node",
         "session",
         "client_id",
         "session_epoch",
     )
-    unknown = session_anomalies(lost, NAME, detail)
-    detail = sentence(
+    closed = sentence(
         "Node %s closed session %s of %s because of a request with the wrong epoch %s.",
         "node",
         "session",
         "client_id",
         "session_epoch",
     )
-    return unknown.unionByName(session_anomalies(_closed_for_an_epoch(tables), NAME, detail))
+    found = anomalies(lost, unknown, process="client_id")
+    return found.unionByName(anomalies(_closed_for_an_epoch(tables), closed, process="client_id"))
 
 
 def _closed_for_an_epoch(tables: Tables) -> DataFrame:
@@ -44,31 +39,20 @@ def _closed_for_an_epoch(tables: Tables) -> DataFrame:
     reply = F.struct("what", "connection", "error")
     rows = session_rows(tables).select(
         *SESSION,
-        "seq",
         "at_us",
         "what",
         F.lag("what").over(order).alias("asked"),
-        F.lag("connection").over(order).alias("connection"),
-        F.lag("client_id").over(order).alias("client_id"),
-        F.lag("session_epoch").over(order).alias("session_epoch"),
+        *(F.lag(name).over(order).alias(name) for name in ("connection", "client_id", "session_epoch")),
         F.lead(reply).over(order).alias("first"),
         F.lead(reply, 2).over(order).alias("second"),
     )
-    asked = (F.col("what") == "session_closed") & (F.col("asked") == "request") & (F.col("session_epoch") > 0)
-    return rows.where(asked & (_refused("first") | _refused("second")))
-
-
-def _refused(reply: str) -> Column:
-    refused = (
-        (F.col(f"{reply}.what") == "reply")
-        & (F.col(f"{reply}.connection") == F.col("connection"))
-        & (F.col(f"{reply}.error") == INVALID_SESSION_EPOCH)
-    )
-    return F.coalesce(refused, F.lit(False))
+    closed = rows.where("what = 'session_closed' and asked = 'request' and session_epoch > 0")
+    refusal = F.expr(f"struct('reply' as what, connection, {INVALID_SESSION_EPOCH}L as error)")
+    return closed.where(F.col("first").eqNullSafe(refusal) | F.col("second").eqNullSafe(refusal))
 
 
 JUDGED = Judging(
-    NAME,
+    "session-lost",
     needs=("trace",),
     evidence="session_requests",
     unit="incremental fetches",

@@ -5,9 +5,11 @@ request. A node refuses at once, so a refusal directly follows its request in th
 comes later ends a fetch that had been accepted and was waiting. It does not tell what became of the epoch.
 """
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from reports.jobs.expressions import so_far
+from reports.jobs.notes import number
 from reports.read_tables import Tables
 
 FETCH = 1
@@ -30,22 +32,26 @@ _ROW = (
     "client_id",
     "api_version",
     "session_epoch",
-    "answered_session_id",
     "error",
 )
+_FOLLOWS_ITS_REQUEST = (
+    "asked.what = 'request' and asked.session_epoch = session_epoch "
+    f"and (api_version != {FIRST_REVISION} or asked.connection = connection)"
+)
+"""In the first revision a request on the same connection ends the waiting request that it repeats. In the final
+revision only a refusal, or an epoch that is accepted twice, is answered so."""
+
+
+def session_notes(tables: Tables) -> DataFrame:
+    """TRACE's notes on sessions; ``session`` is the session's ID."""
+    return tables.trace.where(F.col("what").isin(*_NOTES)).withColumn("session", number("session_id"))
 
 
 def session_rows(tables: Tables) -> DataFrame:
     """Requests and replies of incremental fetches (epoch > 0), and notes; ``session`` is the session's ID."""
-    fetches = tables.trace.where(
-        (F.col("api_key") == FETCH) & (F.col("session_id") != 0) & F.col("what").isin("request", "reply")
-    ).withColumn("session", F.col("session_id"))
-    notes = tables.trace.where(F.col("what").isin(*_NOTES)).withColumn("session", noted("session_id"))
-    return fetches.select(*_ROW).unionByName(notes.select(*_ROW))
-
-
-def noted(field: str) -> Column:
-    return F.get_json_object("detail", f"$.{field}").cast("long")
+    fetches = tables.trace.where(f"api_key = {FETCH} and session_id != 0 and what in ('request', 'reply')")
+    requests = fetches.withColumn("session", F.col("session_id"))
+    return requests.select(*_ROW).unionByName(session_notes(tables).select(*_ROW))
 
 
 def answered_requests(tables: Tables) -> DataFrame:
@@ -53,37 +59,26 @@ def answered_requests(tables: Tables) -> DataFrame:
     (accepted, wrong_epoch, unknown_id, untold), ``alive`` (the session stood in the cache when it was asked),
     ``resends`` (of the first revision, in which the last number may be sent again)."""
     in_order = Window.partitionBy(*SESSION).orderBy("seq")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
-    life = F.when(F.col("what") == "session_created", 1).when(F.col("what").isin(*_NOTES[1:]), 0)
+    life = F.expr(
+        "case when what = 'session_created' then 1 when what in ('session_closed', 'session_evicted') then 0 end"
+    )
     same = Window.partitionBy(*SESSION, "connection", "session_epoch", "what").orderBy("seq")
+    asked = F.struct("what", "session_epoch", "connection")
     rows = (
         session_rows(tables)
-        .withColumn("alive", F.coalesce(F.last(life, ignorenulls=True).over(so_far), F.lit(0)))
-        .withColumn("at_once", _lagged_is_its_request(in_order))
+        .withColumn("alive", F.coalesce(F.last(life, ignorenulls=True).over(so_far(in_order)), F.lit(0)))
+        .withColumn("asked", F.lag(asked).over(in_order))
+        .withColumn("at_once", F.expr(_FOLLOWS_ITS_REQUEST))
         .withColumn("nth", F.row_number().over(same))
-        .where((F.col("session_epoch") > 0) & F.col("what").isin("request", "reply"))
+        .where("session_epoch > 0")
     )
     key = [*SESSION, "connection", "session_epoch", "nth"]
-    replies = rows.where(F.col("what") == "reply").select(*key, "error", "at_once", "answered_session_id")
-    requests = rows.where(F.col("what") == "request").drop("error", "at_once", "what", "answered_session_id")
-    at_once = F.coalesce("at_once", F.lit(False))
-    either = at_once & (F.col("error") == INVALID_FETCH_SESSION)
-    outcome = (
-        F.when(F.col("error") == 0, "accepted")
-        .when(either & (F.col("alive") == 1), "wrong_epoch")
-        .when(either, "unknown_id")
-        .when(at_once & (F.col("error") == INVALID_SESSION_EPOCH), "wrong_epoch")
-        .when(at_once & (F.col("error") == SESSION_ID_NOT_FOUND), "unknown_id")
-        .otherwise("untold")
+    replies = rows.where("what = 'reply'").select(*key, "error", "at_once")
+    requests = rows.where("what = 'request'").drop("error", "at_once", "what", "asked")
+    outcome = F.expr(
+        "case when error = 0 then 'accepted' when not coalesce(at_once, false) then 'untold' "
+        f"when error = {INVALID_SESSION_EPOCH} or error = {INVALID_FETCH_SESSION} and alive = 1 then 'wrong_epoch' "
+        f"when error in ({SESSION_ID_NOT_FOUND}, {INVALID_FETCH_SESSION}) then 'unknown_id' else 'untold' end"
     )
     found = requests.join(replies, key, "left").withColumn("outcome", outcome)
     return found.withColumn("resends", F.col("api_version") == FIRST_REVISION).drop("api_version")
-
-
-def _lagged_is_its_request(window: WindowSpec) -> Column:
-    """In the first revision a request on the same connection ends the waiting request that it repeats.
-
-    In the final revision only a refusal, or an epoch that is accepted twice, is answered so."""
-    lagged = [F.lag(name).over(window) == F.col(name) for name in ("session_epoch", "connection")]
-    same = lagged[0] & ((F.col("api_version") != FIRST_REVISION) | lagged[1])
-    return (F.lag("what").over(window) == "request") & same

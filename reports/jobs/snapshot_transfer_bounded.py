@@ -11,27 +11,24 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import metadata_log_anomalies, sentence
+from reports.jobs.expressions import node_name
 from reports.jobs.judging import Judging
-from reports.jobs.snapshot_transfers import CHUNK, DISCARDED, SOURCE, STARTED, steps
-from reports.jobs.snapshot_transfers import transform as transfers
+from reports.jobs.snapshot_transfers import CHUNK, DISCARDED, SOURCE, STARTED, downloads, steps
 from reports.read_tables import Tables
 
-NAME = "snapshot-transfer-bounded"
 MOST_TIMES = 3
 DAMAGE = r"\.checkpoint\.part at byte \d+"
 """The words by which a node tells what is wrong inside a file that it has fetched."""
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:
-    downloads = tables.once("transfers", lambda each: transfers(each, cfg))
-    found = tables.once("transfer steps", steps)
-    breaches = (_fetched_again(downloads), _elsewhere(found), _without_end(found), _damaged(found))
+def transform(tables: Tables) -> DataFrame:
+    found = tables.once(steps)
+    breaches = (_fetched_again(tables.once(downloads)), _elsewhere(found), _without_end(found), _damaged(found))
     return reduce(DataFrame.unionByName, breaches)
 
 
-def _fetched_again(downloads: DataFrame) -> DataFrame:
+def _fetched_again(found: DataFrame) -> DataFrame:
     """A size of -1 means that the download ended before its first answer."""
     most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
     detail = sentence(
@@ -44,13 +41,13 @@ def _fetched_again(downloads: DataFrame) -> DataFrame:
         "starts",
         most,
     )
-    return _breaches(downloads.where((F.col("size_bytes") >= 0) & (F.col("received_bytes") > most)), detail, "until_us")
+    wrong = found.where("size_bytes >= 0").where(F.col("received_bytes") > most)
+    return _breaches(wrong, detail, at_us="until_us")
 
 
 def _elsewhere(found: DataFrame) -> DataFrame:
     """A beginning may ask for less than is held. Of another snapshot, or from another leader, it must ask for all."""
-    allowed = F.when(F.col("begins"), F.lit(0)).otherwise(F.col("held"))
-    starts = found.where((F.col("what") == STARTED) & (F.col("position") > allowed))
+    started = found.where(F.col("what") == STARTED).withColumn("allowed", F.expr("if(begins, 0, held)"))
     asked = sentence(
         "Node %s asked for snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
         "node",
@@ -58,19 +55,19 @@ def _elsewhere(found: DataFrame) -> DataFrame:
         "epoch",
         "leader",
         "position",
-        allowed,
+        "allowed",
     )
-    chunks = found.where((F.col("what") == CHUNK) & (F.col("position") != F.col("held")))
+    chunks = found.where(F.col("what") == CHUNK).where("position != held")
     took = sentence(
         "Node %s took bytes of snapshot %s-%s at %s and held %s.", "node", "end_offset", "epoch", "position", "held"
     )
-    return _breaches(starts, asked, "at_us").unionByName(_breaches(chunks, took, "at_us"))
+    return _breaches(started.where("position > allowed"), asked).unionByName(_breaches(chunks, took))
 
 
 def _damaged(found: DataFrame) -> DataFrame:
     thrown_away = found.where((F.col("what") == DISCARDED) & F.col("why").rlike(DAMAGE))
     detail = sentence("Node %s put together a snapshot that is none: %s.", "node", "why")
-    return _breaches(thrown_away, detail, "at_us")
+    return _breaches(thrown_away, detail)
 
 
 def _without_end(found: DataFrame) -> DataFrame:
@@ -80,7 +77,7 @@ def _without_end(found: DataFrame) -> DataFrame:
         F.min_by(F.when(chunk, F.col("size")), F.when(chunk, in_order)).alias("first_bytes"),
         F.sum(F.when(chunk, F.col("bytes"))).alias("received_bytes"),
         F.max(F.when(chunk, F.col("bytes"))).alias("largest_chunk_bytes"),
-        F.sum((F.col("what") == STARTED).cast("long")).alias("starts"),
+        F.count_if(F.col("what") == STARTED).alias("starts"),
         *(F.max_by(each, in_order).alias(each) for each in (*SOURCE[1:], "at_us")),
     )
     most = MOST_TIMES * F.col("first_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
@@ -93,25 +90,15 @@ def _without_end(found: DataFrame) -> DataFrame:
         most,
         "starts",
     )
-    return _breaches(spent.where((F.col("first_bytes") > 0) & (F.col("received_bytes") > most)), detail, "at_us")
+    return _breaches(spent.where("first_bytes > 0").where(F.col("received_bytes") > most), detail)
 
 
-def _breaches(found: DataFrame, detail: Column, at_us: str) -> DataFrame:
-    return anomalies(
-        found,
-        NAME,
-        detail,
-        at_us=at_us,
-        topic=F.lit("__cluster_metadata"),
-        partition=0,
-        offset=F.col("end_offset"),
-        process=F.format_string("node-%s", F.col("node").cast("string")),
-        index=-1,
-    )
+def _breaches(found: DataFrame, detail: Column, **given: str) -> DataFrame:
+    return metadata_log_anomalies(found, detail, offset="end_offset", process=node_name("node"), **given)
 
 
 JUDGED = Judging(
-    NAME,
+    "snapshot-transfer-bounded",
     needs=("trace",),
     evidence="download_chunks",
     unit="chunks of snapshots received",

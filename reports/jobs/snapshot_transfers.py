@@ -8,7 +8,7 @@ or turns to another leader.
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.config import JobConfig
+from reports.jobs.expressions import before, so_far
 from reports.jobs.notes import notes, number, text
 from reports.read_tables import Tables
 
@@ -34,16 +34,14 @@ def steps(tables: Tables) -> DataFrame:
         *(F.when(F.col("what") == STARTED, number(each)).alias(each) for each in SOURCE),
     )
     in_order = Window.partitionBy("run", "node").orderBy("incarnation", "seq")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
-    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    started, chunk = F.col("what") == STARTED, F.col("what") == CHUNK
+    started, chunk, finished = (F.col("what") == each for each in (STARTED, CHUNK, FINISHED))
     keeps = F.when(started, F.col("position")).when(chunk, F.col("position") + F.col("bytes")).otherwise(0)
-    finished = (F.col("what") == FINISHED).cast("long")
-    known = rows.select(
-        *(each for each in rows.columns if each not in SOURCE),
-        *(F.last(each, ignorenulls=True).over(so_far).alias(each) for each in SOURCE),
-        F.coalesce(F.last(keeps).over(before), F.lit(0)).alias("held"),
-        F.coalesce(F.sum(finished).over(before), F.lit(0)).alias("round"),
+    known = rows.withColumns(
+        {
+            **{each: F.last(each, ignorenulls=True).over(so_far(in_order)) for each in SOURCE},
+            "held": F.coalesce(F.last(keeps).over(before(in_order)), F.lit(0)),
+            "round": F.count_if(finished).over(before(in_order)),
+        }
     )
     told = known.withColumns(
         {
@@ -51,40 +49,45 @@ def steps(tables: Tables) -> DataFrame:
             "moves": started & _another(("round", "leader"), in_order),
         }
     )
-    return told.where(F.col("leader").isNotNull()).withColumns(
+    return told.where("leader is not null").withColumns(
         {
-            "download": F.sum(F.col("begins").cast("long")).over(so_far),
-            "at_leader": F.sum(F.col("moves").cast("long")).over(so_far),
+            "download": F.count_if("begins").over(so_far(in_order)),
+            "at_leader": F.count_if("moves").over(so_far(in_order)),
         }
     )
 
 
 def _another(columns: tuple[str, ...], in_order: WindowSpec) -> Column:
     """True for the first row of all, too."""
-    here = F.struct(*(F.col(each) for each in columns))
+    here = F.struct(*columns)
     return ~here.eqNullSafe(F.lag(here).over(in_order))
 
 
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def downloads(tables: Tables) -> DataFrame:
     """Columns: run, node, leader, end_offset, epoch, size_bytes, received_bytes, starts, resumes (starts above position
     0), resumed_at (largest such position), discarded, largest_chunk_bytes, from_us, until_us, finished.
     """
     chunk, start = F.col("what") == CHUNK, F.col("what") == STARTED
+    chunk_bytes = F.when(chunk, F.col("bytes")).otherwise(0)
     resumed = start & (F.col("position") > 0)
     return (
-        tables.once("transfer steps", steps)
+        tables.once(steps)
         .groupBy("run", "node", "download", *SOURCE)
         .agg(
             F.max("size").alias("size_bytes"),
-            F.coalesce(F.sum(F.when(chunk, F.col("bytes"))), F.lit(0)).alias("received_bytes"),
-            F.sum(start.cast("long")).alias("starts"),
-            F.sum(resumed.cast("long")).alias("resumes"),
-            F.coalesce(F.max(F.when(resumed, F.col("position"))), F.lit(0)).alias("resumed_at"),
-            F.sum((F.col("what") == DISCARDED).cast("long")).alias("discarded"),
-            F.coalesce(F.max(F.when(chunk, F.col("bytes"))), F.lit(0)).alias("largest_chunk_bytes"),
+            F.sum(chunk_bytes).alias("received_bytes"),
+            F.count_if(start).alias("starts"),
+            F.count_if(resumed).alias("resumes"),
+            F.max(F.when(resumed, F.col("position")).otherwise(0)).alias("resumed_at"),
+            F.count_if(F.col("what") == DISCARDED).alias("discarded"),
+            F.max(chunk_bytes).alias("largest_chunk_bytes"),
             F.min("at_us").alias("from_us"),
             F.max("at_us").alias("until_us"),
-            F.max((F.col("what") == FINISHED).cast("long")).alias("finished"),
+            F.max(F.col("what") == FINISHED).alias("finished"),
         )
         .drop("download")
     )
+
+
+def transform(tables: Tables) -> DataFrame:
+    return tables.once(downloads)

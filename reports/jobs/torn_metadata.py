@@ -11,35 +11,30 @@ set,
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, metadata_log_anomalies, sentence
+from reports.jobs.expressions import node_name, with_operation
 from reports.jobs.judging import Judging
 from reports.jobs.notes import METADATA_IMAGE, notes, number, text
 from reports.read_tables import Tables
 
-NAME = "torn-metadata"
-_NOWHERE = -1
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     return _seen(tables).unionByName(_divided(tables)).unionByName(_half_there(tables))
 
 
 def _seen(tables: Tables) -> DataFrame:
     """The first torn answer of each reader, node and set: later ones only repeat it."""
-    short = F.col("present") & (F.col("partitions_seen") != F.col("partitions_wanted"))
+    short = F.expr("present and partitions_seen != partitions_wanted")
     answers = tables.metadata_reads.groupBy("run", "process", "node", "index", "topic_set", "topics_wanted").agg(
-        F.count(F.lit(1)).alias("topics"),
-        F.sum(F.col("present").cast("long")).alias("there"),
+        F.count("*").alias("topics"),
+        F.count_if("present").alias("there"),
         F.min(F.when(short, F.struct("topic", "partitions_seen", "partitions_wanted"))).alias("short"),
     )
-    whole = (F.col("topics") == F.col("topics_wanted")) & F.col("there").isin(0, F.col("topics"))
-    torn = answers.where(~whole | F.col("short").isNotNull())
+    torn = answers.where("topics != topics_wanted or there not in (0, topics) or short is not null")
     first = torn.groupBy("run", "process", "node", "topic_set").agg(
         F.min(F.struct("index", "topics", "topics_wanted", "there", "short")).alias("first")
     )
-    ended = tables.operations.select("run", "process", "index", "complete_us")
-    told = first.select("run", "process", "node", "topic_set", "first.*").join(ended, ["run", "process", "index"])
+    told = with_operation(first.select("run", "process", "node", "topic_set", "first.*"), tables, "complete_us")
     part = sentence(
         "Node %s showed %s of %s partitions of topic %s.",
         "node",
@@ -56,8 +51,7 @@ def _seen(tables: Tables) -> DataFrame:
         "there",
     )
     detail = F.when(F.col("short").isNotNull(), part).otherwise(some)
-    topic = F.coalesce(F.col("short.topic"), F.col("topic_set"))
-    return anomalies(told, NAME, detail, topic=topic, partition=_NOWHERE, offset=_NOWHERE)
+    return anomalies(told, detail, topic=F.coalesce("short.topic", "topic_set"))
 
 
 def _divided(tables: Tables) -> DataFrame:
@@ -65,15 +59,11 @@ def _divided(tables: Tables) -> DataFrame:
     shown = images.groupBy("run", "offset", "digest").agg(
         F.min("at_us").alias("at_us"), F.min_by("node", "at_us").alias("node")
     )
-    versions = (
-        shown.groupBy("run", "offset")
-        .agg(
-            F.count(F.lit(1)).alias("versions"),
-            F.max("at_us").alias("at_us"),
-            F.min_by("node", "at_us").alias("one"),
-            F.max_by("node", "at_us").alias("other"),
-        )
-        .where(F.col("versions") > 1)
+    versions = shown.groupBy("run", "offset").agg(
+        F.count("*").alias("versions"),
+        F.max("at_us").alias("at_us"),
+        F.min_by("node", "at_us").alias("one"),
+        F.max_by("node", "at_us").alias("other"),
     )
     detail = sentence(
         "Nodes %s and %s held different metadata at offset %s of the metadata log (%s versions in all).",
@@ -82,39 +72,27 @@ def _divided(tables: Tables) -> DataFrame:
         "offset",
         "versions",
     )
-    named = F.format_string("node-%s", F.col("other").cast("string"))
-    return anomalies(
-        versions,
-        NAME,
-        detail,
-        at_us="at_us",
-        topic=F.lit("__cluster_metadata"),
-        partition=0,
-        process=named,
-        index=_NOWHERE,
-    )
+    return metadata_log_anomalies(versions.where("versions > 1"), detail, process=node_name("other"))
 
 
 def _half_there(tables: Tables) -> DataFrame:
     """A creation was sent again, and found some of its topics but not all."""
-    created = tables.changes.where((F.col("change") == "create") & (F.col("type") == "ok"))
+    created = tables.changes.where("change = 'create' and type = 'ok'")
     found = created.groupBy("run", "process", "index", "topic_set", "topics_wanted").agg(
-        F.sum(F.col("error").isNotNull().cast("long")).alias("there")
+        F.count("error").alias("there")
     )
-    partly = found.where((F.col("there") > 0) & (F.col("there") < F.col("topics_wanted")))
-    ended = tables.operations.select("run", "process", "index", "complete_us")
+    partly = with_operation(found.where("there > 0 and there < topics_wanted"), tables, "complete_us")
     detail = sentence(
         "A request sent again found %s of its %s topics: an earlier attempt had created a part of %s.",
         "there",
         "topics_wanted",
         "topic_set",
     )
-    told = partly.join(ended, ["run", "process", "index"])
-    return anomalies(told, NAME, detail, topic=F.col("topic_set"), partition=_NOWHERE, offset=_NOWHERE)
+    return anomalies(partly, detail, topic="topic_set")
 
 
 JUDGED = Judging(
-    NAME,
+    "torn-metadata",
     needs=("operations",),
     evidence="metadata_looks",
     unit="metadata answers and published images",

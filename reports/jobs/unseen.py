@@ -6,18 +6,16 @@ Records that reads overtook belong to lost-write.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.anomaly import PARTITION, anomalies, sentence
-from reports.jobs.config import JobConfig
+from reports.jobs.anomaly import anomalies, sentence
+from reports.jobs.expressions import PARTITION
 from reports.jobs.judging import LOG, Judging
 from reports.jobs.unread import unread
 from reports.read_tables import Tables
 
-NAME = "unseen"
 
-
-def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
+def transform(tables: Tables) -> DataFrame:
     ends = tables.ends.select(*PARTITION, "high_watermark")
-    tail = tables.once("unread", unread).where(F.col("last_offset") > F.col("reach")).join(ends, list(PARTITION))
+    tail = tables.once(unread).where("last_offset > reach").join(ends, PARTITION)
     tail = tail.withColumn("from", F.greatest("first_offset", F.col("reach") + 1))
     detail = sentence(
         "Acknowledged at offset %s by %s, not read by the end (high watermark then %s); %s records unseen.",
@@ -26,11 +24,11 @@ def transform(tables: Tables, cfg: JobConfig) -> DataFrame:  # noqa: ARG001
         "high_watermark",
         F.col("last_offset") - F.col("from") + 1,
     )
-    return anomalies(tail, NAME, detail, offset=F.col("from"))
+    return anomalies(tail, detail, offset="from")
 
 
 JUDGED = Judging(
-    NAME,
+    "unseen",
     needs=(*LOG, "ends"),
     evidence="records_acked",
     unit="records acknowledged",

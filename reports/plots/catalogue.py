@@ -1,8 +1,9 @@
 """Lists the figures of a report in the page's order. A figure without enough samples is not drawn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
@@ -23,10 +24,11 @@ from reports.plots import (
     throughput,
 )
 
+Makers: TypeAlias = Mapping[str, Callable[[], Figure | None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    name: str
     svg: str
     caption: str
 
@@ -55,7 +57,7 @@ _CAPTIONS = {
 def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder: Path) -> dict[str, Drawing]:
     """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/fault_log.py`` kept."""
     hits = list(findings.fault_hits)
-    makers: dict[str, Callable[[], Figure | None]] = {
+    makers: Makers = {
         "load": lambda: load.draw(findings.load, hits, seconds),
         "percentiles": lambda: percentiles.draw(findings.distribution, baseline.distribution if baseline else ()),
         "latency": lambda: latency_over_time.draw(findings.latency, hits, seconds),
@@ -68,11 +70,16 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "mirror": lambda: mirror.draw(tracks(findings), rewinds(findings), hits, seconds),
         "broker": lambda: broker.draw(findings.broker, hits, seconds),
     }
+    return drawn(makers, _CAPTIONS, folder)
+
+
+def drawn(makers: Makers, captions: Mapping[str, str], folder: Path, prefix: str = "") -> dict[str, Drawing]:
+    """The figures that have enough samples, in the order of ``makers``. PNG copies go to ``folder``."""
     drawings = {}
     with style.styled():
         for name, make in makers.items():
             figure = make()
             if figure is not None:
-                style.png(figure, folder / f"{name}.png")
-                drawings[name] = Drawing(name, style.svg(figure, name, _CAPTIONS[name]), _CAPTIONS[name])
+                style.png(figure, folder / f"{prefix}{name}.png")
+                drawings[name] = Drawing(style.svg(figure, name, captions[name]), captions[name])
     return drawings

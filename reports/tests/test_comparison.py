@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reports.comparison import compare_runs, measure
-from reports.page.comparison import table
+from reports.page.comparison import _LINES, table
 from reports.tests.history import History, generate
 from reports.tests.test_verdict import findings
 
@@ -69,7 +69,7 @@ def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
         )
         for name in ("final", "none")
     ]
-    groups = dict(table(runs))
+    groups = dict(table(_LINES, runs))
     assert "The node's time" not in groups
     assert "Followers" not in groups
     lines = {line.title: line.cells for line in groups["Fetchers"]}
