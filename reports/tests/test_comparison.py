@@ -8,7 +8,8 @@ import pytest
 
 from reports.comparison import compare_runs, measure
 from reports.page.comparison import _LINES, table
-from reports.tests.history import History, generate
+from reports.tests.history import History
+from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -11,7 +11,8 @@ from reports.manifest import read_manifest
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import groups
 from reports.tests.groups import EVERY_US, GROUP
-from reports.tests.history import History, Row, generate
+from reports.tests.history import History, Row
+from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

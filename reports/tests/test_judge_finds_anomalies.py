@@ -8,10 +8,12 @@ import pytest
 
 from reports.judge import verdicts_of
 from reports.manifest import Expectations
-from reports.tests.history import END, TOPIC, History, Row, generate
+from reports.rows import END_OF_RUN_US
+from reports.tests.history import TOPIC, History, Row
 from reports.tests.planted_groups import PLANTED_GROUPS
 from reports.tests.planted_metadata import PLANTED_METADATA
 from reports.tests.planted_replicas import planted_replicas
+from reports.tests.played import generate
 from reports.verdict import Outcome, Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -268,7 +270,7 @@ def legal_seek(history: History) -> None:
     old = history.rows("assignments", process="fetcher-0", partition=1)[0]
     old["until_us"] = 6_399_999
     history.tables["assignments"].append(
-        {**old, "from_us": 6_399_999, "until_us": END, "from_offset": again["first_offset"]}
+        {**old, "from_us": 6_399_999, "until_us": END_OF_RUN_US, "from_offset": again["first_offset"]}
     )
     answer = history.rows("positions", process="fetcher-0", partition=1)[-1]
     history.tables["positions"].append({**answer, "index": 10**6, "fetch_offset": again["first_offset"]})

@@ -14,7 +14,8 @@ from reports.judge import _findings, _report, _silent
 from reports.manifest import Manifest, read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
-from reports.tests.history import History, Row, Shape, generate
+from reports.tests.history import History, Row, Shape
+from reports.tests.played import generate
 from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
