@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from reports.judge import Judged, Progress, judge_whole
+from reports.judge import Judged, Progress, judge_whole, silent
 from reports.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Compared:
 
 
 def compare_runs(
-    run_dirs: Sequence[Path], out: Path, spark: "SparkSession | None" = None, progress: Progress | None = None
+    run_dirs: Sequence[Path], out: Path, spark: "SparkSession | None" = None, progress: Progress = silent
 ) -> Compared:
     """Judges the runs (each report goes to its RUN_DIR/report) and writes the comparison to ``out``.
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from reports.collect import Findings
 
 Progress = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """No progress wanted."""
+
+
 CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
 MIN_EVICTION = "min.incremental.fetch.session.eviction.ms"
 
@@ -39,7 +45,7 @@ def judge_many(
     out: Path | None = None,
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> list[Verdict]:
     """Judges all runs in one Spark session with the same few jobs.
 
@@ -57,7 +63,7 @@ def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -
 
     folders = [Path(one).resolve() for one in run_dirs]
     manifests = [read_manifest(one) for one in folders]
-    findings = _findings(folders, manifests, spark, _silent)
+    findings = _findings(folders, manifests, spark, silent)
     return [decide(*each) for each in zip(manifests, findings, folders, strict=True)]
 
 
@@ -66,27 +72,26 @@ def judge_whole(
     out: Path | None = None,
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> "list[Judged]":
     """Judges as ``judge_many`` does, and also returns what each verdict came from."""
-    tell = progress or _silent
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
     manifests = [read_manifest(one) for one in folders]
-    findings = _findings(folders, manifests, spark, tell)
+    findings = _findings(folders, manifests, spark, progress)
     compared = (manifests[-1], findings[-1]) if baseline else None
     judged = []
     for number, run_dir in enumerate(folders[: len(run_dirs)]):
         target = _target(run_dir, number, len(run_dirs), out)
         verdict = _report(manifests[number], findings[number], run_dir, target, compared)
         judged.append(Judged(manifests[number], findings[number], verdict))
-        tell(f"wrote {target / 'index.html'}")
-    tell(f"judged {len(judged)} run{'s' * (len(judged) != 1)} in {time.monotonic() - started:.1f} s")
+        progress(f"wrote {target / 'index.html'}")
+    progress(f"judged {len(judged)} run{'s' * (len(judged) != 1)} in {time.monotonic() - started:.1f} s")
     return judged
 
 
 def _findings(
-    folders: Sequence[Path], manifests: Sequence[Manifest], spark: "SparkSession | None", tell: Progress
+    folders: Sequence[Path], manifests: Sequence[Manifest], spark: "SparkSession | None", progress: Progress
 ) -> "list[Findings]":
     from reports.schema import history_bytes
     from reports.spark import (
@@ -95,7 +100,7 @@ def _findings(
         spark_session,
     )  # imported here: the command line must start without Spark
 
-    tell("starting Spark" if spark is None else "reading the history")
+    progress("starting Spark" if spark is None else "reading the history")
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
         from reports.collect import JOBS_AT_ONCE, collect
@@ -112,7 +117,7 @@ def _findings(
         }
         at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
         with sized_for(session, size), reading(session, folders, JobConfig(runs=settings)) as tables:
-            found = collect(tables, len(folders), tell, at_once)
+            found = collect(tables, len(folders), progress, at_once)
         # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
         # for each judging.
         gc.collect()
@@ -141,10 +146,6 @@ def _target(run_dir: Path, number: int, runs: int, out: Path | None) -> Path:
     if out is None:
         return run_dir / "report"
     return Path(out).resolve() if runs == 1 else Path(out).resolve() / f"{number:02d}-{run_dir.name}"
-
-
-def _silent(text: str) -> None:
-    """No progress wanted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ def transform(tables: Tables) -> DataFrame:
     clashes = overlaps(agreed, keys, ["shift"])
     seen = with_witness(clashes, values, "first_sequence", "last_sequence", ["writer", "producer_id", "shift"])
     detail = sentence(
-        "Value %s of %s is at offset %s and at offset %s under producer ID %s; %s values are there twice.",
+        "Value %s of %s is at offset %s and at offset %s under producer ID %s. %s values are there twice.",
         "first",
         "writer",
         F.col("first") - F.col("other_shift"),

@@ -28,7 +28,7 @@ def transform(tables: Tables) -> DataFrame:
         .fillna(-1, ["index"])
     )
     detail = sentence(
-        "%s stands at offset %s, the high watermark at %s: %s offsets never reached it.",
+        "%s stands at offset %s, and the high watermark at %s. %s offsets never reached it.",
         "process",
         "stands_at",
         "high_watermark",

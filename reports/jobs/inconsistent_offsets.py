@@ -21,7 +21,7 @@ def transform(tables: Tables) -> DataFrame:
     clashes = overlaps(agreed, PARTITION, ["writer", "shift"])
     seen = with_witness(clashes, values, "first_offset", "last_offset", ["writer", "shift"])
     detail = sentence(
-        "Offset %s holds value %s of %s and value %s of %s; %s offsets are told in two ways.",
+        "Offset %s holds value %s of %s and value %s of %s. %s offsets hold two values.",
         "first",
         F.col("first") + F.col("other_shift"),
         "other_writer",

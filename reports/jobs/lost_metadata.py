@@ -81,7 +81,11 @@ def _story() -> Column:
     foreign = F.array_except("values", F.array_append("values_possible", acked_or_unset))
     final, shown = F.col("nodes").isNotNull(), F.size("at_nodes") > 0
     told = [
-        (F.size("ids") > 1, "null", sentence("It was created more than once: it has had %s IDs.", F.size("ids"))),
+        (
+            F.size("ids") > 1,
+            "null",
+            sentence("It was created more than once, because it has had %s IDs.", F.size("ids")),
+        ),
         (
             F.col("back").isNotNull(),
             "back.there_us",
@@ -116,7 +120,7 @@ def _story() -> Column:
             final & shown & F.expr("created is not null") & (F.size(foreign) > 0),
             "null",
             sentence(
-                "Its retention.ms is %s at the end; acknowledged last: %s.",
+                "Its retention.ms is %s at the end. The last acknowledged value is %s.",
                 _listed(foreign),
                 F.coalesce(F.col("value_acked").cast("string"), F.lit("none")),
             ),

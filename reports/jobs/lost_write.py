@@ -16,7 +16,8 @@ from reports.read_tables import Tables
 def transform(tables: Tables) -> DataFrame:
     lost = tables.once(unread).where("first_offset <= reach")
     detail = sentence(
-        "Acknowledged at offset %s (value %s of %s), never read, though reads went on to offset %s; %s records lost.",
+        "Offset %s (value %s of %s) was acknowledged and never read, though reads went on to offset %s. "
+        "%s records are lost.",
         "first_offset",
         "first_sequence",
         "writer",

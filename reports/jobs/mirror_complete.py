@@ -34,7 +34,7 @@ def transform(tables: Tables) -> DataFrame:
         }
     )
     detail = sentence(
-        "The source holds offsets %s to %s, written by %s; the cluster that they were copied to does not.",
+        "The source holds offsets %s to %s, written by %s. The cluster that they were copied to does not.",
         "from",
         "to",
         "writer",

@@ -32,7 +32,7 @@ def transform(tables: Tables) -> DataFrame:
     )
     early = firsts.where(f"step = {_FETCH} and previous = {_LEARNT} and had < learnt")
     detail = sentence(
-        "%s fetched the partition with metadata epoch %s; the offset that it had learnt has epoch %s.",
+        "%s fetched the partition with metadata epoch %s, but the offset that it had learnt has epoch %s.",
         "process",
         "had",
         "learnt",

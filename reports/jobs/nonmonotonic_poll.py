@@ -10,11 +10,11 @@ from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    return _gone_back(tables.once(steps_between_operations), "Read to offset %s, then from %s again.")
+    return _gone_back(tables.once(steps_between_operations), "It read to offset %s, and then from %s again.")
 
 
 def transform_inside(tables: Tables) -> DataFrame:
-    return _gone_back(tables.once(steps_inside_operations), "One read holds offset %s, then %s again.")
+    return _gone_back(tables.once(steps_inside_operations), "One read holds offset %s, and then %s again.")
 
 
 def _gone_back(steps: DataFrame, told: str) -> DataFrame:

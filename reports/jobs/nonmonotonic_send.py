@@ -17,7 +17,7 @@ def transform(tables: Tables) -> DataFrame:
     placed = without_leaders_word(tables.sends.where("type in ('ok', 'info') and first_offset >= 0"), tables)
     in_order = Window.partitionBy(*READER).orderBy("index", "position")
     back = placed.withColumn("previous", F.lag("last_offset").over(in_order)).where("first_offset <= previous")
-    detail = sentence("Acknowledged at offset %s after one at offset %s.", "first_offset", "previous")
+    detail = sentence("A send was acknowledged at offset %s after one at offset %s.", "first_offset", "previous")
     return anomalies(back, detail, offset="first_offset")
 
 

@@ -22,7 +22,7 @@ def transform(tables: Tables) -> DataFrame:
     steps = seen.withColumn("last", F.lag(F.struct("kind", "offset")).over(in_order))
     wrong = steps.where("last.offset <=> offset or (kind = 'begin') = (last.kind <=> 'begin')")
     last = F.when(F.col("last").isNull(), "none").otherwise(sentence("%s at %s", "last.kind", "last.offset"))
-    detail = sentence("A committed %s at offset %s follows this marker: %s.", "kind", "offset", last)
+    detail = sentence("A committed %s marker at offset %s follows this marker: %s.", "kind", "offset", last)
     return metadata_log_anomalies(wrong, detail)
 
 

@@ -12,17 +12,17 @@ from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    return _jumped(tables, steps_between_operations, "Read to offset %s, then from %s")
+    return _jumped(tables, steps_between_operations, "It read to offset %s, and then from %s")
 
 
 def transform_inside(tables: Tables) -> DataFrame:
-    return _jumped(tables, steps_inside_operations, "One read holds offset %s, then %s")
+    return _jumped(tables, steps_inside_operations, "One read holds offset %s, and then %s")
 
 
 def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], told: str) -> DataFrame:
     jumps = skipped(tables, tables.once(steps))
     detail = sentence(
-        told + ": %s records are left out, from offset %s.",
+        told + ". %s records are left out, from offset %s.",
         F.col("expected") - 1,
         "first_offset",
         "skipped",

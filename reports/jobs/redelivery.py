@@ -46,7 +46,8 @@ def transform(tables: Tables) -> DataFrame:
     by_move = "other.at_us between this.given_us and this.at_us"
     left = without_match(without_match(back, commits, STORED, by_commit), moves, READER, by_move)
     detail = sentence(
-        "%s was given the partition in generation %s and read from offset %s; the group had committed %s: %s records.",
+        "%s was given the partition in generation %s and read from offset %s, though the group had committed %s. "
+        "That is %s records.",
         "process",
         "generation",
         "first_offset",

@@ -30,10 +30,10 @@ def transform(tables: Tables) -> DataFrame:
     explained = "other.offset < this.from_offset and other.at_us between coalesce(this.reached_us, 0) and this.at_us"
     wrong = without_match(held, F.broadcast(truncations), ["run", "name"], explained)
     went = F.when(F.col("to_offset") < 0, "did not go on").otherwise(
-        sentence("went on at %s: %s offsets away", "to_offset", F.abs(F.col("to_offset") - F.col("from_offset")))
+        sentence("went on at %s, %s offsets away", "to_offset", F.abs(F.col("to_offset") - F.col("from_offset")))
     )
     detail = sentence(
-        "%s stood at offset %s, was told that it is out of range, and %s; its metadata epoch was %s.",
+        "%s stood at offset %s, was told that it is out of range, and %s. Its metadata epoch was %s.",
         "process",
         "from_offset",
         went,

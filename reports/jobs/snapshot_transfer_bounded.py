@@ -32,13 +32,13 @@ def _fetched_again(found: DataFrame) -> DataFrame:
     """A size of -1 means that the download ended before its first answer."""
     most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
     detail = sentence(
-        "Node %s received %s bytes of snapshot %s-%s, which has %s, in %s starts: %s are enough.",
+        "Node %s received %s bytes of snapshot %s-%s in %s starts. The snapshot has %s, and %s are enough.",
         "node",
         "received_bytes",
         "end_offset",
         "epoch",
-        "size_bytes",
         "starts",
+        "size_bytes",
         most,
     )
     wrong = found.where("size_bytes >= 0").where(F.col("received_bytes") > most)
@@ -66,7 +66,7 @@ def _elsewhere(found: DataFrame) -> DataFrame:
 
 def _damaged(found: DataFrame) -> DataFrame:
     thrown_away = found.where((F.col("what") == DISCARDED) & F.col("why").rlike(DAMAGE))
-    detail = sentence("Node %s put together a snapshot that is none: %s.", "node", "why")
+    detail = sentence("Node %s put together a damaged snapshot: %s.", "node", "why")
     return _breaches(thrown_away, detail)
 
 
@@ -82,7 +82,8 @@ def _without_end(found: DataFrame) -> DataFrame:
     )
     most = MOST_TIMES * F.col("first_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
     detail = sentence(
-        "Node %s received %s bytes from node %s until it had a snapshot; the first had %s, %s are enough in %s starts.",
+        "Node %s received %s bytes from node %s until it had a snapshot. The first had %s, and %s are "
+        "enough in %s starts.",
         "node",
         "received_bytes",
         "leader",

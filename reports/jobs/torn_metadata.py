@@ -43,7 +43,8 @@ def _seen(tables: Tables) -> DataFrame:
         "short.topic",
     )
     some = sentence(
-        "Node %s showed a change of %s of the %s topics of %s, %s of them as present: they are written together.",
+        "Node %s showed a change of %s of the %s topics of %s, %s of them as present, though they "
+        "are written together.",
         "node",
         "topics",
         "topics_wanted",
@@ -83,7 +84,7 @@ def _half_there(tables: Tables) -> DataFrame:
     )
     partly = with_operation(found.where("there > 0 and there < topics_wanted"), tables, "complete_us")
     detail = sentence(
-        "A request sent again found %s of its %s topics: an earlier attempt had created a part of %s.",
+        "A request sent again found %s of its %s topics, so an earlier attempt had created a part of %s.",
         "there",
         "topics_wanted",
         "topic_set",

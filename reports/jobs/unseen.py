@@ -18,7 +18,8 @@ def transform(tables: Tables) -> DataFrame:
     tail = tables.once(unread).where("last_offset > reach").join(ends, PARTITION)
     tail = tail.withColumn("from", F.greatest("first_offset", F.col("reach") + 1))
     detail = sentence(
-        "Acknowledged at offset %s by %s, not read by the end (high watermark then %s); %s records unseen.",
+        "Offset %s, written by %s, was acknowledged and not read by the end. The high watermark was %s then. "
+        "%s records are unseen.",
         "from",
         "writer",
         "high_watermark",

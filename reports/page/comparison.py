@@ -21,14 +21,17 @@ MEANINGS = {
     "none": "no sessions: each fetch names and is answered all its partitions",
 }
 _CAPTIONS = {
-    "overview": "Lengths are ratios: each bar begins at zero. Means, full fetches among them, unless said otherwise.",
-    "bytes": "What a fetch costs on the wire, without the records, which are the same for all. Logarithmic.",
-    "partitions": "Partitions that a fetch names and that its answer holds; below, those that came again after a lost "
-    "answer or a new session. Logarithmic.",
-    "service": "Processor time of the node for one fetch: decoding, looking up, encoding, without the wait for data.",
-    "recovery": "Each dot is a fetch whose answer did not come: the time of the requests that followed until a good "
-    "answer. The wait for the lost one, the fetcher's pause and its new connection, the same for all, are not in it. "
-    "Where the lost answer was empty, the next request waits for data, too.",
+    "overview": "Each bar begins at zero, so lengths are ratios. Figures are means that include full fetches, unless "
+    "the title says otherwise.",
+    "bytes": "What a fetch costs on the wire, without the records, which are the same for all. The axis is "
+    "logarithmic.",
+    "partitions": "How many partitions a fetch names, and how many its answer holds. Below are those that came again "
+    "after a lost answer or in a new session. The axis is logarithmic.",
+    "service": "The node's processor time for one fetch: it decodes the request, looks up the records and encodes the "
+    "answer. The wait for data does not count.",
+    "recovery": "Each dot is a fetch whose answer did not come. It shows the time of the requests that followed, until "
+    "a good answer. The wait for the lost answer, the fetcher's pause and its new connection are not in it, because "
+    "they are the same for all. If the lost answer was empty, the next request waits for data, too.",
     "growth": "The node's time grows with what the answer holds, not with what the session holds.",
 }
 
@@ -140,17 +143,17 @@ def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, l
 
 def notes(judged: Sequence[Judged], runs: Sequence[Measured]) -> list[str]:
     found = [
-        "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: who "
-        "is answered faster asks more often, so compare what one fetch costs, not sums of bytes."
+        "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: one "
+        "that is answered faster asks more often. So compare what one fetch costs, and not sums of bytes."
     ]
     if judged[0].manifest.world == "sim":
-        found.append("The runs were simulated: partitions are exact, times are virtual, bytes are not counted.")
+        found.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")
     if not any(one.clients.fetches for one in runs):
         found.append("The nodes left no costs of single fetches (table fetch_costs).")
     seconds = [one.manifest.duration_us / 1e6 for one in judged]
     if max(seconds) > 1.1 * min(seconds):
         told = ", ".join(f"{each:.0f} s" for each in seconds)
-        found.append(f"The runs were not equally long ({told}): compare per fetch only.")
+        found.append(f"The runs were not equally long ({told}), so compare only what one fetch costs.")
     found += [
         f"The run of {run.revision} did not pass: {one.verdict.summary}"
         for one, run in zip(judged, runs, strict=True)

@@ -18,8 +18,8 @@ from reports.plots import mirror_comparison as pictures
 from reports.plots.catalogue import Makers, drawn
 
 _CAPTIONS = {
-    "positions": "The partition that was rewound most. Where the line falls, the mirror began anew and copied again "
-    "what it had copied.",
+    "positions": "The partition that was rewound most. Where the line falls, the mirror began anew and copied records "
+    "again.",
     "lag": "How old the oldest record was that the mirror had not reached, in the worst partition.",
 }
 
@@ -111,12 +111,14 @@ def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequen
 
 def notes(judged: Sequence[Judged]) -> list[str]:
     found = [
-        "The runs were played one after the other with the same load, faults and seed; a run without the mechanism is "
+        "The runs were played one after the other with the same load, faults and seed. A run without the mechanism is "
         "expected to rewind, and what only the mechanism gives is not asked of it."
     ]
     if judged[0].manifest.world == "sim":
-        found.append("The runs were simulated: their times are virtual.")
-    found.append("Positions and lags are told in steps of a quarter of a second: a line does not show shorter rewinds.")
+        found.append("The runs were simulated. Their times are virtual.")
+    found.append(
+        "Positions and lags are shown in steps of a quarter of a second, so a line does not show shorter rewinds."
+    )
     found.append("In the pictures the runs are moved so that the first fault strikes at the same time in all of them.")
     return found
 

@@ -33,9 +33,8 @@ def seconds(value_us: float | None) -> str:
 
 
 def median_and_worst(times_us: Sequence[int]) -> str:
-    return (
-        f"Of {len(times_us)}, the median is {median(times_us) / 1e6:.3f} s and the worst {max(times_us) / 1e6:.3f} s."
-    )
+    middle, worst = median(times_us) / 1e6, max(times_us) / 1e6
+    return f"The median of {len(times_us)} is {middle:.3f} s, and the worst is {worst:.3f} s."
 
 
 def size(value: float) -> str:

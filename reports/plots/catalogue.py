@@ -34,22 +34,23 @@ class Drawing:
 
 
 _CAPTIONS = {
-    "load": "Offered load is what the schedule wanted; the distance between offered and completed is what the "
-    "system owed.",
-    "percentiles": "Latency by percentile; every step to the right is ten times rarer. Solid: service time (from the "
-    "send); dashed: response time (from the intended send). A curve ends where fewer than ten samples lie beyond.",
-    "latency": "Response time per second of completion. Shaded bands and the lane below are the faults.",
-    "heatmap": "Every operation, by second and service time; darker is more. Two bands are two modes.",
+    "load": "Offered load is what the schedule wanted. The distance between the offered and the completed load is what "
+    "the system owed.",
+    "percentiles": "Latency by percentile. Every step to the right is ten times rarer. Solid lines are service time "
+    "(from the send), and dashed lines are response time (from the intended send). A curve ends where fewer than ten "
+    "samples lie beyond.",
+    "latency": "Response time by the second of completion. The shaded bands and the lane below are the faults.",
+    "heatmap": "Every operation by second and service time. Darker means more operations. Two bands are two modes.",
     "throughput": "Operations by the second in which they completed, so that a stall shows as a hole.",
-    "availability": "Whether operations of a kind succeeded in each second.",
-    "controller": "Which node was the active controller, and the time without one; below, the snapshots that nodes "
+    "availability": "Whether operations of each kind succeeded in each second.",
+    "controller": "Which node was the active controller, and when there was none. Below are the snapshots that nodes "
     "fetched from each other.",
     "leadership": "Who led the replicated partitions that changed most, and where replicas were missing in the in-sync "
-    "set; below, how many partitions changed in each second.",
+    "set. Below is how many partitions changed in each second.",
     "groups": "Each group's generations, and the time from the first member that asked to join until the last knew its "
-    "part; how many partitions nobody owned between two owners; how long commits took.",
-    "mirror": "What the source held, and how far the mirror was; where the line falls, the mirror began anew and "
-    "copied again what it had copied. Below, how old the oldest record was that it had not reached.",
+    "part. Below are how many partitions had no owner between two owners, and how long commits took.",
+    "mirror": "What the source held, and how far the mirror was. Where the line falls, the mirror began anew and "
+    "copied records again. Below is the age of the oldest record that it had not reached.",
     "broker": "The broker's own metrics on the same time axis.",
 }
 

@@ -51,7 +51,7 @@ def _generations(axes: Axes, rebalances: Sequence[Row], names: Sequence[str], se
                 axes.text(done + seconds * 0.004, place, text, va="center", fontsize=8.5, color=style.INK)
                 free = done + seconds * 0.02
     style.rows(axes, names, 0.45)
-    axes.set_title("generations: members in each; orange: rebalancing")
+    axes.set_title("members of each generation (orange: rebalancing)")
     style.no_lines(axes)
 
 

@@ -28,7 +28,7 @@ def draw(
     for place, name in enumerate(partitions):
         _partition(panels[0], place, [row for row in leadership if row["partition"] == name], nodes, seconds)
     style.rows(panels[0], partitions, 0.4)
-    panels[0].set_title("leader by partition; the red strip: replicas missing in the in-sync set")
+    panels[0].set_title("leader of each partition (red strip: replicas missing in the in-sync set)")
     style.no_lines(panels[0])
     handles = [Patch(color=colour_of(node, nodes), label=f"node {node}") for node in nodes]
     style.legend(panels[0], 6, handles)
