@@ -26,7 +26,7 @@ def anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> 
 
 
 def metadata_log_anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> DataFrame:
-    """Anomalies of the quorum and its log."""
+    """Anomalies of the quorum and of the metadata log."""
     return anomalies(frame, detail, topic=F.lit("__cluster_metadata"), partition=0, **given)
 
 

@@ -1,4 +1,4 @@
-"""Broker metrics on the run's time axis: per node, metric and second, the last sample's value."""
+"""The broker's metrics over time: the last sample of each metric at each node in each second."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812

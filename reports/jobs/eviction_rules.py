@@ -2,8 +2,8 @@
 
 The reasons are: (a) a follower's session replaces a consumer's; (b) the session was idle longer than the minimum;
 (c) it was older than the minimum and smaller than the newcomer. The node names a reason and the values behind it, and
-the reason must be true of those values. The minimum is that of the
-evicted session's revision: a constant in the final one, the run's setting in the first.
+the reason must be true of those values. The minimum is a constant for sessions of the final revision, and the run's
+setting for those of the first.
 """
 
 from pyspark.sql import DataFrame, Window

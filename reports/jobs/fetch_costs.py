@@ -12,8 +12,11 @@ _SUMS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "se
 
 def transform(tables: Tables) -> DataFrame:
     """Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time),
-    first_us, last_us. Only the time in which fetchers were at work counts, because followers
-    meet new partitions before it and leaders move away from ending nodes after it. The warm-up is left out, too."""
+    first_us, last_us.
+
+    Only the time in which fetchers were at work counts, without the warm-up. Before it followers meet new partitions,
+    and after it leaders move away from nodes that end.
+    """
     follower = F.startswith("client_id", F.lit(FOLLOWER))
     costs = _under_load(tables).where(follower | _fetcher())
     return costs.groupBy("run", follower.alias("follower"), "revision", "full").agg(

@@ -1,8 +1,8 @@
 """How hard each load worker worked, and for how long it was itself the limit.
 
 A second counts as limited when the worker's loop wanted a processor nearly all the time, had one for at least half of
-it, and its own timer came late. Then it was the worker's own fault that it sent late. A worker that only waits for the
-broker sleeps. A worker that others keep from the processor wants it and hardly has it.
+it, and its own timer came late. Then it was the worker's own fault that it sent late. A worker that waits for the
+broker sleeps. A worker that others keep from the processor wants one and hardly has it.
 """
 
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Latency as bucket counts. They come from the recorded histograms, or else as exact values from operations.
+"""Latency as counts of buckets. Runs without recorded histograms have exact values from their operations instead.
 
 Columns: run, operation, measure, second, low_us, high_us (exclusive), count. Whatever is computed from these counts is
 exact to the bucket.
@@ -14,8 +14,7 @@ _KEYS = ("run", "operation", "measure", "second", "low_us", "high_us")
 
 
 def transform(tables: Tables) -> DataFrame:
-    """The workers are merged. Operations count however they ended: a fetch that timed out after 30 s was a 30 s
-    fetch."""
+    """All workers together. Operations count however they ended: a fetch that timed out after 30 s took 30 s."""
     recorded = tables.latency.select(*_KEYS, "count")
     return recorded.unionByName(_from_operations(tables)).groupBy(*_KEYS).agg(F.sum("count").alias("count"))
 

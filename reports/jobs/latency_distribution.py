@@ -1,6 +1,6 @@
 """The whole latency distribution of each operation and measure, for the percentile plot.
 
-It is merged to at most some hundred points.
+Neighbouring buckets are merged, so that at most some hundred points are left.
 """
 
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Who led replicated partitions, with which in-sync replicas, and when that changed. The leaders' own notes tell it."""
+"""Who led replicated partitions, with which in-sync replicas, and when that changed. The leaders' own notes say so."""
 
 from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812

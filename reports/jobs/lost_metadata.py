@@ -54,7 +54,7 @@ def _asked(tables: Tables) -> DataFrame:
 
 
 def _seen(tables: Tables) -> DataFrame:
-    """What the readers saw of each topic: when it was gone, whether it came back, and what each node has at the end."""
+    """What readers saw of each topic: when it was gone, whether it came back, and what each node has at the end."""
     reads = with_operation(tables.metadata_reads, tables, "complete_us")
     there = F.col("present")
     by_reader = reads.groupBy(*_TOPIC, "process", "node").agg(

@@ -68,7 +68,7 @@ def held_by_target(tables: Tables) -> DataFrame:
 
 
 def targets(tables: Tables) -> DataFrame:
-    """Columns: run, topic, held (records in the target at the end), twice (how many of them it holds already)."""
+    """Columns: run, topic, held (records in the target at the end), twice (how many it holds a second time)."""
     held = held_by_target(tables)
     values = merged(held, [*PARTITION, "writer"], "first_sequence", "last_sequence").groupBy("run", "topic")
     different = values.agg(F.sum(F.col("last") - F.col("first") + 1).alias("different"))

@@ -1,7 +1,7 @@
 """Offered, sent and completed operations per second, and how late the generator was.
 
-The workers' own counts (LOAD) say it. In a run without them the operations of the schedule are counted; the final read
-after the load is not one of them.
+The workers count them (LOAD). In a run without their counts, this job counts the operations of the schedule. The final
+read, which follows the load, is not one of them.
 """
 
 from pyspark.sql import DataFrame

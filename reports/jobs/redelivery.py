@@ -1,7 +1,7 @@
 """redelivery: a member that was given a partition begins to read below the group's committed offset.
 
-The next owner reads again what was read but not committed. That is as promised, and is only counted. ``rewinds`` judges
-positions that were out of range or truncated.
+The next owner reads again what was read but not committed. Groups promise no more, so ``groups.py`` only counts it.
+``rewinds`` judges positions that were out of range or truncated.
 """
 
 from pyspark.sql import DataFrame, Window

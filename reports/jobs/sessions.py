@@ -39,7 +39,7 @@ _FOLLOWS_ITS_REQUEST = (
     f"and (api_version != {FIRST_REVISION} or asked.connection = connection)"
 )
 """In the first revision a request on the same connection ends the waiting request that it repeats. In the final
-revision only a refusal, or an epoch that is accepted twice, is answered so."""
+revision only a refusal, or an epoch that is accepted twice, follows its request."""
 
 
 def session_notes(tables: Tables) -> DataFrame:

@@ -1,9 +1,9 @@
 """snapshot-transfer-bounded: a download goes on where it stood, and costs little more than its snapshot (S-11, S-15).
 
-A download fetches again at most one chunk for each time that it began. It asks for and takes bytes only at the end of
-the bytes that it holds, of the same snapshot from the same leader. Until a node has one snapshot it fetches from one
-leader at most three times the bytes of the first snapshot that it asked for, and a chunk for each beginning, whatever
-appears meanwhile. The file that it has put together is whole.
+A download fetches again at most one chunk for each time that it began. It asks for bytes, and takes them, only at the
+end of the bytes that it holds of the same snapshot from the same leader. Newer snapshots may appear meanwhile. Until a
+node has one of them whole, it fetches from one leader at most three times the bytes of the first snapshot that it asked
+for, and one chunk for each beginning. The file that it has put together is whole.
 """
 
 from functools import reduce

@@ -17,9 +17,12 @@ SOURCE = ("leader", "end_offset", "epoch")
 
 
 def steps(tables: Tables) -> DataFrame:
-    """Each note of a download with its ``SOURCE`` and numbers that tell downloads apart: ``round`` (up to a whole
-    snapshot), ``at_leader`` (spent with one leader) and ``download``. ``held`` is the number of bytes kept
-    before it, by the notes. ``begins`` is true if the note before has another source."""
+    """Each note of a download with its ``SOURCE`` and with numbers that tell downloads apart.
+
+    ``round`` lasts until the node has a whole snapshot, ``at_leader`` until it turns to another leader, and
+    ``download`` until it turns to another source. ``held`` is how many bytes the node held before the note. ``begins``
+    is true if the note before has another source.
+    """
     rows = notes(tables, STARTED, CHUNK, FINISHED, DISCARDED).select(
         "run",
         "node",
@@ -58,7 +61,7 @@ def steps(tables: Tables) -> DataFrame:
 
 
 def _another(columns: tuple[str, ...], in_order: WindowSpec) -> Column:
-    """True for the first row of all, too."""
+    """Whether the row before has other values. True for the first row of all, too."""
     here = F.struct(*columns)
     return ~here.eqNullSafe(F.lag(here).over(in_order))
 

@@ -1,9 +1,8 @@
 """torn-metadata: somebody saw only a part of what is written whole.
 
 - A reader saw some topics of a set, or some partitions of a topic. One request creates, or deletes, the topics of a
-set,
-  and a reader records all that changed since its last answer from that node. Whatever changes of a set in one answer
-  must therefore be all of it.
+  set. A reader records all that changed since its last answer from that node. If a part of a set changes in one answer,
+  all of it must.
 - Two nodes had different content at one offset of the metadata log.
 - An admin sent a request again, and it found a part of its topics.
 """

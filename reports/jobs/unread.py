@@ -1,9 +1,9 @@
 """Acknowledged values that no ok operation ever read: the common part of lost-write and unseen.
 
 Jepsen's ``unseen`` is both together. Here lost-write holds the values that reads overtook and unseen holds the rest, so
-each breach is told once. Values of an operation with unknown end count if a part of their run was read, because a batch
-is written whole or not at all. What only the leader of a replicated partition acknowledged (acks=1) may be lost with
-it.
+each breach is reported once. Values of an operation with unknown end count if a part of their run was read, because a
+batch is written whole or not at all. A record that only the leader of a replicated partition acknowledged (acks=1) may
+be lost with that leader, so it does not count.
 """
 
 from pyspark.sql import DataFrame
@@ -21,9 +21,7 @@ _OVERLAP = "first_sequence <= last and last_sequence >= first"
 
 def unread(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
-
-    reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown).
-    """
+    reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown)."""
     seen = merged(ours(ok_reads(tables)), _KEYS, "first_sequence", "last_sequence")
     sends = tables.once(written)
     missing = subtracted(merged(sends, _KEYS, "first_sequence", "last_sequence"), seen, _KEYS)
