@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.evidence import acknowledged
 from reports.jobs.expressions import PARTITION
-from reports.jobs.notes import ISR_CHANGED, LEADER_ELECTED, LEADS, METADATA_COMMITTED, METADATA_IMAGE
+from reports.jobs.notes import LEADER_ELECTED, LEADS, METADATA_COMMITTED, METADATA_IMAGE
 from reports.jobs.sessions import FETCH
 from reports.jobs.snapshot_transfers import CHUNK
 from reports.read_tables import Tables
@@ -18,19 +18,16 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
     "operations": {
         "operations": "true",
         "ok_operations": "type = 'ok'",
-        "failed_operations": "type = 'fail'",
         "unknown_operations": "type = 'info'",
         "fetches": "type = 'ok' and f = 'fetch'",
-        "final_reads": "type = 'ok' and f = 'final_read'",
         "metadata_polls": "type = 'ok' and f = 'metadata_read'",
         "final_descriptions": "type = 'ok' and f = 'final_describe'",
     },
-    "changes": {"changes": "true", "acked_changes": "type = 'ok'"},
+    "changes": {"changes": "true"},
     "notes": {
         "leader_elections": f"what = '{LEADER_ELECTED}'",
         "metadata_images": f"what = '{METADATA_IMAGE}'",
         "partition_leaderships": f"what = '{LEADS}'",
-        "isr_changes": f"what = '{ISR_CHANGED}'",
         "download_chunks": f"what = '{CHUNK}'",
         "metadata_markers": f"what = '{METADATA_COMMITTED}' "
         "and get_json_object(detail, '$.kind') in ('begin', 'end', 'abort')",
@@ -40,28 +37,23 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "records_read": "count",
         "idempotent_records_read": "if(producer_id >= 0, count, 0)",
     },
-    "sends": {"records_sent": "count", "records_acked": f"if({_ACKED}, count, 0)", "acked_sends": _ACKED},
+    "sends": {"records_acked": f"if({_ACKED}, count, 0)", "acked_sends": _ACKED},
     "positions": {"positions": "true"},
     "assignments": {"assignments": "true"},
-    "ends": {"ended_partitions": "true"},
-    "faults": {"fault_hits": "true"},
     "trace": {
         "session_requests": f"what = 'request' and api_key = {FETCH} and session_id != 0 and session_epoch > 0",
         "sessions_created": "what = 'session_created'",
-        "evictions": "what = 'session_evicted'",
     },
     "commits": {
         "offsets_committed": "kind = 'commit' and error is null",
         "epochs_learnt": "kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0",
-        "offsets_fetched": "kind = 'fetched' and error is null",
     },
     "memberships": {"partitions_given": "event = 'assigned'"},
     "metadata_epochs": {"metadata_epochs": "accepted", "metadata_dropped": "not accepted"},
-    "copies": {"records_copied": "count"},
     "target_runs": {"records_at_target": "count"},
 }
 """The facts that each table holds: a condition whose rows are counted, or a number that is summed."""
-_SELDOM = ("commits", "memberships", "metadata_epochs", "copies", "target_runs")
+_SELDOM = ("commits", "memberships", "metadata_epochs", "target_runs")
 """Many runs lack these tables. Even a query over nothing costs its planning."""
 
 

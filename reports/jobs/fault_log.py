@@ -23,21 +23,10 @@ def transform(tables: Tables) -> DataFrame:
 def hits(tables: Tables) -> DataFrame:
     """Up to MOST_HITS hits of each name, spread evenly over all of them. The first one is always there.
 
-    Columns: run, name, kind, hit, at_us, until_us, target, client_id, session_epoch, detail.
+    Columns: run, name, kind, hit, at_us, until_us.
     """
     of_name = Window.partitionBy("run", "name")
     numbered = tables.faults.withColumn("n", F.row_number().over(of_name.orderBy("at_us", "hit")))
     counted = numbered.withColumn("total", F.count("*").over(of_name))
     chosen = counted.where(f"(n - 1) * {MOST_HITS} % total < {MOST_HITS}")
-    return chosen.select(
-        "run",
-        "name",
-        "kind",
-        "hit",
-        "at_us",
-        F.greatest("at_us", "until_us").alias("until_us"),
-        "target",
-        "client_id",
-        "session_epoch",
-        "detail",
-    )
+    return chosen.select("run", "name", "kind", "hit", "at_us", F.greatest("at_us", "until_us").alias("until_us"))

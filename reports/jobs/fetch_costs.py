@@ -11,8 +11,7 @@ _SUMS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "se
 
 
 def transform(tables: Tables) -> DataFrame:
-    """Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time),
-    first_us, last_us.
+    """Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time).
 
     Only the time in which fetchers were at work counts, without the warm-up. Before it followers meet new partitions,
     and after it leaders move away from nodes that end.
@@ -24,8 +23,6 @@ def transform(tables: Tables) -> DataFrame:
         *(F.sum(name).alias(name) for name in _SUMS),
         F.percentile_approx("service_us", 0.5, 1_000).alias("p50_us"),
         F.percentile_approx("service_us", 0.99, 1_000).alias("p99_us"),
-        F.min("at_us").alias("first_us"),
-        F.max("at_us").alias("last_us"),
     )
 
 

@@ -36,10 +36,10 @@ def transform(tables: Tables) -> DataFrame:
 
 
 def positions(tables: Tables) -> DataFrame:
-    """Columns: run, topic, partition, slot (of SLOT_US), position (offset behind the last copy), again (records)."""
+    """Columns: run, topic, partition, slot (of SLOT_US), position (offset behind the last copy)."""
     rows = tables.once(steps).withColumn("slot", _slot("at_us"))
     order = F.struct("at_us", "process", "index", "source_offset")
-    return rows.groupBy(*PARTITION, "slot").agg(F.max_by("end", order).alias("position"), F.sum("again").alias("again"))
+    return rows.groupBy(*PARTITION, "slot").agg(F.max_by("end", order).alias("position"))
 
 
 def rewinds(tables: Tables) -> DataFrame:

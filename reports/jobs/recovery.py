@@ -17,8 +17,7 @@ _PLACE = ("run", "process", "node")
 def transform(tables: Tables) -> DataFrame:
     """One row for each episode that ended: run, process, node, lost_us (the fetcher gave up waiting), recovered_us
     (from then to the good answer), asking_us (of that, between requests and their answers: without the fetcher's own
-    pauses, new connections, and further answers that did not come), attempts, request_bytes, response_bytes,
-    partitions_named, partitions_answered."""
+    pauses, new connections, and further answers that did not come), request_bytes, response_bytes."""
     in_order = Window.partitionBy(*_PLACE).orderBy("index")
     good = F.count_if(F.col("type") == "ok").over(before(in_order))
     episode = Window.partitionBy(*_PLACE, "good_before").orderBy("index")
@@ -32,11 +31,8 @@ def transform(tables: Tables) -> DataFrame:
             F.min("lost_us").alias("lost_us"),
             (ended - F.min("lost_us")).alias("recovered_us"),
             F.sum(F.expr("if(type = 'info', 0, complete_us - invoke_us)")).alias("asking_us"),
-            F.count("*").alias("attempts"),
             F.sum("request_bytes").alias("request_bytes"),
             F.sum("response_bytes").alias("response_bytes"),
-            F.sum("partitions_sent").alias("partitions_named"),
-            F.sum(F.greatest("partitions_answered", F.lit(0))).alias("partitions_answered"),
         )
         .where("recovered_us is not null")
         .drop("good_before")
@@ -44,8 +40,8 @@ def transform(tables: Tables) -> DataFrame:
 
 
 def sent_again(tables: Tables) -> DataFrame:
-    """Columns: run, fetches, named, answered, requests_again, named_again, answered_again, request_bytes,
-    response_bytes. Only fetches of fetchers that ended ok count."""
+    """Columns: run, fetches, named, answered, requests_again, named_again, answered_again. Only fetches that ended ok
+    count."""
     in_order = Window.partitionBy(*_PLACE).orderBy("index")
     same = F.struct("session_id", "session_epoch")
     marked = _fetches(tables).withColumns(
@@ -63,8 +59,6 @@ def sent_again(tables: Tables) -> DataFrame:
         F.count_if(F.col("again")).alias("requests_again"),
         F.sum(F.expr("if(again, partitions_sent, 0)")).alias("named_again"),
         F.sum(F.expr("if(again, partitions_answered, 0)")).alias("answered_again"),
-        F.sum("request_bytes").alias("request_bytes"),
-        F.sum("response_bytes").alias("response_bytes"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Operations and bytes by the second of their completion, by kind, end and error."""
+"""Operations by the second of their completion, by kind, end and error."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,10 +8,7 @@ from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    """Columns: run, second, f, type, error ("" none), operations, request_bytes, response_bytes."""
+    """Columns: run, second, f, type, error ("" none), operations."""
     error = F.coalesce("error", F.lit("")).alias("error")
-    return tables.operations.groupBy("run", second_of("complete_us").alias("second"), "f", "type", error).agg(
-        F.count("*").alias("operations"),
-        F.sum("request_bytes").alias("request_bytes"),
-        F.sum("response_bytes").alias("response_bytes"),
-    )
+    grouped = tables.operations.groupBy("run", second_of("complete_us").alias("second"), "f", "type", error)
+    return grouped.agg(F.count("*").alias("operations"))

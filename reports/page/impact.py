@@ -33,11 +33,7 @@ class Impact:
     """One fault and one kind of operation. Times are microseconds; None means "does not apply" or "never"."""
 
     fault: str
-    kind: str
     operation: str
-    hits: int
-    from_us: int
-    until_us: int
     before: Window
     during: Window
     after: Window
@@ -63,11 +59,7 @@ def _impact(findings: Findings, fault: dict[str, Any], kind: str) -> Impact:
     after = range(last + 1, min(last + _WINDOWS.window_s, _last_second(findings)) + 1)
     return Impact(
         fault=name,
-        kind=fault["kind"],
         operation=kind,
-        hits=fault["hits"],
-        from_us=fault["from_us"],
-        until_us=fault["until_us"],
         before=_window(findings, name, kind, "before", before),
         during=_window(findings, name, kind, "during", inside),
         after=_window(findings, name, kind, "after", after),

@@ -61,7 +61,8 @@ def _members(count: int, wide: bool) -> str:
 
 def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
     """How many partitions of all groups had no owner, counted only between two owners."""
-    begun, ended = ([(row[name] / 1e6, step) for row in ownerless] for name, step in (("from_us", 1), ("until_us", -1)))
+    begun = [(row["from_us"] / 1e6, 1) for row in ownerless]
+    ended = [(row["until_us"] / 1e6, -1) for row in ownerless]
     moves = sorted(begun + ended)
     x = [0.0, *(at for at, _ in moves), float(seconds)]
     y = [0, *accumulate(step for _, step in moves)]

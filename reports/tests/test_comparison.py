@@ -62,8 +62,6 @@ def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
                         "requests_again": 1,
                         "named_again": 4,
                         "answered_again": 4,
-                        "request_bytes": 0,
-                        "response_bytes": 0,
                     }
                 ]
             ),
