@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs import (
+from reports.jobs.measurements import (
     availability,
     broker_internals,
     controller_failover,
@@ -27,11 +27,11 @@ from reports.jobs import (
     snapshot_transfers,
     throughput,
 )
-from reports.jobs import groups as group_jobs
-from reports.jobs import leadership as leadership_jobs
-from reports.jobs.anomaly import with_active_fault
-from reports.jobs.expressions import first_rows
-from reports.jobs.judging import Judging, all_judgings
+from reports.jobs.measurements import groups as group_jobs
+from reports.jobs.measurements import leadership as leadership_jobs
+from reports.jobs.shared.anomaly import with_active_fault
+from reports.jobs.shared.expressions import first_rows
+from reports.jobs.shared.judging import Judging, all_judgings
 from reports.read_tables import Tables
 from reports.verdict import Anomaly
 

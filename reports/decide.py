@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reports.collect import Findings, without_presets
 from reports.guarantees import GUARANTEES
-from reports.jobs.judging import Judging, all_judgings
+from reports.jobs.shared.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 

@@ -104,7 +104,7 @@ def _findings(
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
         from reports.collect import JOBS_AT_ONCE, collect
-        from reports.jobs.config import MIN_EVICTION_MS, JobConfig, RunConfig
+        from reports.jobs.shared.config import MIN_EVICTION_MS, JobConfig, RunConfig
         from reports.read_tables import reading
 
         settings = {

@@ -17,7 +17,7 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from reports import schema
 from reports.columns import Table
-from reports.jobs.config import JobConfig
+from reports.jobs.shared.config import JobConfig
 
 _TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "bool": BooleanType()}
 

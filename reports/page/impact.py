@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from reports.collect import Findings, without_presets
-from reports.jobs.config import JobConfig
+from reports.jobs.shared.config import JobConfig
 from reports.page.latency_table import quantile
 
 KINDS = ("fetch", "produce")

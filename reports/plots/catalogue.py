@@ -56,7 +56,7 @@ _CAPTIONS = {
 
 
 def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder: Path) -> dict[str, Drawing]:
-    """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/fault_log.py`` kept."""
+    """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/measurements/fault_log.py`` kept."""
     hits = list(findings.fault_hits)
     makers: Makers = {
         "load": lambda: load.draw(findings.load, hits, seconds),

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from reports.jobs import fault_log
+from reports.jobs.measurements import fault_log
 from reports.read_tables import Tables
 
 COLUMNS = "run int, name string, kind string, hit long, at_us long, until_us long, target string, client_id string, \

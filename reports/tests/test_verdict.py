@@ -11,7 +11,7 @@ import pytest
 from reports.collect import Findings, Found
 from reports.decide import decide
 from reports.errors import SetupError
-from reports.jobs.judging import all_judgings
+from reports.jobs.shared.judging import all_judgings
 from reports.manifest import Check, Expectations, Manifest, ManifestError, manifest_from, read_manifest, write_manifest
 from reports.schema import TABLES
 from reports.spark import java_major, require_java
