@@ -27,7 +27,7 @@ from reports.jobs.measurements import (
     snapshot_transfers,
     throughput,
 )
-from reports.jobs.measurements import groups as group_jobs
+from reports.jobs.measurements import groups as group_jobs  # a field of Findings would hide the name "groups"
 from reports.jobs.measurements import leadership as leadership_jobs
 from reports.jobs.shared.anomaly import with_active_fault
 from reports.jobs.shared.expressions import first_rows
