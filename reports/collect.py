@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs import (
+from reports.jobs.measurements import (
     availability,
     broker_internals,
     controller_failover,
@@ -17,25 +17,26 @@ from reports.jobs import (
     fault_log,
     fetch_costs,
     generator,
-    groups,
     latency_distribution,
     latency_heatmap,
     latency_over_time,
     latency_percentiles,
-    leadership,
     mirror,
     offered_load,
     recovery,
     snapshot_transfers,
     throughput,
 )
-from reports.jobs.anomaly import with_active_fault
-from reports.jobs.config import JobConfig
-from reports.jobs.judging import Judging, all_judgings
+from reports.jobs.measurements import groups as group_jobs  # a field of Findings would hide the name "groups"
+from reports.jobs.measurements import leadership as leadership_jobs
+from reports.jobs.shared.anomaly import with_active_fault
+from reports.jobs.shared.expressions import first_rows
+from reports.jobs.shared.judging import Judging, all_judgings
 from reports.read_tables import Tables
 from reports.verdict import Anomaly
 
 Row: TypeAlias = dict[str, Any]
+Job: TypeAlias = Callable[[Tables], DataFrame]
 Progress: TypeAlias = Callable[[str], None]
 
 MOST_EXAMPLES = 100
@@ -48,58 +49,6 @@ _EXAMPLE = (
     "run long, guarantee string, topic string, partition long, offset long, process string, index long, at_us long, "
     "detail string, total long, n long"
 )
-_EXAMPLE_COLUMNS = tuple(part.split()[0] for part in _EXAMPLE.split(", "))
-
-_SERIES: Mapping[str, Callable[[Tables, JobConfig], DataFrame]] = {
-    "facts": facts.transform,
-    "faults": fault_log.transform,
-    "fault_hits": fault_log.hits,
-    "percentiles": latency_percentiles.transform,
-    "distribution": latency_distribution.transform,
-    "latency": latency_over_time.transform,
-    "heatmap": latency_heatmap.transform,
-    "throughput": throughput.transform,
-    "load": offered_load.transform,
-    "gaps": availability.transform,
-    "first_ok": availability.first_ok_after_faults,
-    "broker": broker_internals.transform,
-    "transfers": lambda tables, cfg: tables.once("transfers", lambda each: snapshot_transfers.transform(each, cfg)),
-    "failovers": controller_failover.transform,
-    "generator": generator.transform,
-    "leadership": leadership.transform,
-    "leaderships": leadership.by_second,
-    "costs": fetch_costs.transform,
-    "costs_by_size": fetch_costs.by_partitions_sent,
-    "recoveries": recovery.transform,
-    "sent_again": recovery.sent_again,
-    "groups": groups.transform,
-    "rebalances": groups.rebalances,
-    "ownerless": groups.ownerless,
-    "coordinators": coordinators.transform,
-    "mirrors": mirror.transform,
-    "mirrored": mirror.positions,
-    "mirror_rewinds": mirror.rewinds,
-    "mirror_source": mirror.source_ends,
-    "mirror_targets": mirror.targets,
-}
-
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "generator": ("load",),
-    "leadership": ("trace",),
-    "leaderships": ("trace",),
-    "costs": ("fetch_costs",),
-    "costs_by_size": ("fetch_costs",),
-    "groups": ("memberships",),
-    "rebalances": ("memberships",),
-    "ownerless": ("memberships",),
-    "coordinators": ("commits",),
-    "mirrors": ("copies",),
-    "mirrored": ("copies",),
-    "mirror_rewinds": ("copies",),
-    "mirror_source": ("copies",),
-    "mirror_targets": ("target_runs",),
-}
-"""The tables without which a series has nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +57,11 @@ class Found:
 
     total: int
     examples: tuple[Anomaly, ...]
+
+
+def _rows_of(job: Job, *needs: str) -> Any:
+    """Declares a list of a job's rows. Where no run has the tables ``needs``, there is nothing to measure."""
+    return field(default=(), metadata={"job": job, "needs": needs})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,68 +74,72 @@ class Findings:
     facts: Mapping[str, int]
     found: Mapping[str, Found]
     present: frozenset[str]
-    faults: Sequence[Row]
-    fault_hits: Sequence[Row]
-    percentiles: Sequence[Row]
-    distribution: Sequence[Row]
-    latency: Sequence[Row]
-    heatmap: Sequence[Row]
-    throughput: Sequence[Row]
-    load: Sequence[Row]
-    gaps: Sequence[Row]
-    first_ok: Sequence[Row]
-    broker: Sequence[Row]
-    transfers: Sequence[Row]
-    failovers: Sequence[Row]
-    generator: Sequence[Row] = ()
-    leadership: Sequence[Row] = ()
-    leaderships: Sequence[Row] = ()
-    costs: Sequence[Row] = ()
-    costs_by_size: Sequence[Row] = ()
-    recoveries: Sequence[Row] = ()
-    sent_again: Sequence[Row] = ()
-    groups: Sequence[Row] = ()
-    rebalances: Sequence[Row] = ()
-    ownerless: Sequence[Row] = ()
-    coordinators: Sequence[Row] = ()
-    mirrors: Sequence[Row] = ()
-    mirrored: Sequence[Row] = ()
-    mirror_rewinds: Sequence[Row] = ()
-    mirror_source: Sequence[Row] = ()
-    mirror_targets: Sequence[Row] = ()
+    faults: Sequence[Row] = _rows_of(fault_log.transform)
+    fault_hits: Sequence[Row] = _rows_of(fault_log.hits)
+    percentiles: Sequence[Row] = _rows_of(latency_percentiles.transform)
+    distribution: Sequence[Row] = _rows_of(latency_distribution.transform)
+    latency: Sequence[Row] = _rows_of(latency_over_time.transform)
+    heatmap: Sequence[Row] = _rows_of(latency_heatmap.transform)
+    throughput: Sequence[Row] = _rows_of(throughput.transform)
+    load: Sequence[Row] = _rows_of(offered_load.transform)
+    gaps: Sequence[Row] = _rows_of(availability.transform)
+    first_ok: Sequence[Row] = _rows_of(availability.first_ok_after_faults)
+    broker: Sequence[Row] = _rows_of(broker_internals.transform)
+    transfers: Sequence[Row] = _rows_of(snapshot_transfers.transform)
+    failovers: Sequence[Row] = _rows_of(controller_failover.transform)
+    generator: Sequence[Row] = _rows_of(generator.transform, "load")
+    leadership: Sequence[Row] = _rows_of(leadership_jobs.transform, "trace")
+    leaderships: Sequence[Row] = _rows_of(leadership_jobs.by_second, "trace")
+    costs: Sequence[Row] = _rows_of(fetch_costs.transform, "fetch_costs")
+    costs_by_size: Sequence[Row] = _rows_of(fetch_costs.by_partitions_sent, "fetch_costs")
+    recoveries: Sequence[Row] = _rows_of(recovery.transform)
+    sent_again: Sequence[Row] = _rows_of(recovery.sent_again)
+    groups: Sequence[Row] = _rows_of(group_jobs.transform, "memberships")
+    rebalances: Sequence[Row] = _rows_of(group_jobs.rebalances, "memberships")
+    ownerless: Sequence[Row] = _rows_of(group_jobs.ownerless, "memberships")
+    coordinators: Sequence[Row] = _rows_of(coordinators.transform, "commits")
+    mirrors: Sequence[Row] = _rows_of(mirror.transform, "copies")
+    mirrored: Sequence[Row] = _rows_of(mirror.positions, "copies")
+    mirror_rewinds: Sequence[Row] = _rows_of(mirror.rewinds, "copies")
+    mirror_source: Sequence[Row] = _rows_of(mirror.source_ends, "copies")
+    mirror_targets: Sequence[Row] = _rows_of(mirror.targets, "target_runs")
 
 
-def collect(
-    tables: Tables, cfg: JobConfig, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE
-) -> list[Findings]:
+def without_presets(faults: Sequence[Row]) -> list[Row]:
+    """Rows of faults or their hits. Presets are no faults but the state in which a run begins."""
+    return [row for row in faults if not row["kind"].startswith("preset")]
+
+
+def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE) -> list[Findings]:
     """``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own."""
+
+    def some_run_has(*names: str) -> bool:
+        """False if no run has the tables, since even a query over nothing costs its planning."""
+        return any(tables.has(run, *names) for run in range(runs))
+
     with ThreadPoolExecutor(jobs_at_once) as pool:
-        judged = [one for one in all_judgings() if _can_be_judged(one, tables, runs)]
-        breaches = [pool.submit(_breaches, one, tables, cfg, progress) for one in judged]
-        measured = {name: job for name, job in _SERIES.items() if _can_be_measured(name, tables, runs)}
-        series = {name: pool.submit(_rows, name, job, tables, cfg, progress) for name, job in measured.items()}
+        breaches = [
+            pool.submit(_breaches, one, tables, progress)
+            for one in all_judgings()
+            if some_run_has(*one.needs, *([one.found_in] if one.found_in else []))
+        ]
+        declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
+        measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
+        series = {
+            name: pool.submit(_rows, name, job, tables, progress)
+            for name, job in {"facts": facts.transform, **measured}.items()
+        }
         examples = _with_faults([row for one in breaches for row in one.result()], tables)
         found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
         rows = {name: future.result() for name, future in series.items()}
     return [_of_run(run, tables, found, rows) for run in range(runs)]
 
 
-def _can_be_judged(one: Judging, tables: Tables, runs: int) -> bool:
-    """False if no run has the tables, since even a query over nothing costs its planning."""
-    needs = (*one.needs, one.found_in) if one.found_in else one.needs
-    return any(tables.has(run, *needs) for run in range(runs))
-
-
-def _can_be_measured(name: str, tables: Tables, runs: int) -> bool:
-    return name not in _NEEDS or any(tables.has(run, *_NEEDS[name]) for run in range(runs))
-
-
-def _breaches(one: Judging, tables: Tables, cfg: JobConfig, progress: Progress) -> list[Row]:
-    found = one.find(tables, cfg)
-    each = Window.partitionBy("run")
-    ordered = each.orderBy("at_us", "topic", "partition", "offset", "process", "index")
-    counted = found.withColumn("total", F.count(F.lit(1)).over(each)).withColumn("n", F.row_number().over(ordered))
-    rows = [row.asDict() for row in counted.where(F.col("n") <= MOST_EXAMPLES).collect()]
+def _breaches(one: Judging, tables: Tables, progress: Progress) -> list[Row]:
+    of_run = Window.partitionBy("run")
+    found = one.find(tables).withColumn("total", F.count("*").over(of_run))
+    in_order = of_run.orderBy("at_us", "topic", "partition", "offset", "process", "index")
+    rows = [{"guarantee": one.name, **row.asDict()} for row in first_rows(found, MOST_EXAMPLES, in_order).collect()]
     progress(f"judged {one.name}")
     return rows
 
@@ -190,16 +148,13 @@ def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
     """Names the fault of each example, all in one query. A clean run has no examples and pays nothing."""
     if not rows:
         return []
-    session = tables.faults.sparkSession
-    examples = session.createDataFrame([tuple(row[name] for name in _EXAMPLE_COLUMNS) for row in rows], _EXAMPLE)
+    examples = tables.faults.sparkSession.createDataFrame(rows, _EXAMPLE)
     named = [row.asDict() for row in with_active_fault(examples, tables.faults).collect()]
     return sorted(named, key=lambda row: (row["run"], row["guarantee"], row["n"]))
 
 
-def _rows(
-    name: str, job: Callable[[Tables, JobConfig], DataFrame], tables: Tables, cfg: JobConfig, progress: Progress
-) -> list[Row]:
-    rows = [row.asDict() for row in job(tables, cfg).collect()]
+def _rows(name: str, job: Job, tables: Tables, progress: Progress) -> list[Row]:
+    rows = [row.asDict() for row in job(tables).collect()]
     rows.sort(key=lambda row: tuple((value is None, value) for value in row.values()))
     progress(f"measured {name.replace('_', ' ')}")
     return rows

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from reports.judge import Judged, Progress, judge_whole
+from reports.judge import Judged, Progress, judge_whole, silent
 from reports.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ NUMBERS_NAME = "comparison.json"
 class Served:
     """What fetches of one kind cost the nodes. Means are of one fetch; None means that there were no fetches."""
 
-    fetches: int
-    request_bytes: float | None
-    response_bytes: float | None
-    overhead_bytes: float | None  # of the response, without its records
-    named: float | None
-    sent: float | None
-    mean_us: float | None
-    p50_us: float | None  # of the kind that is most frequent, full or incremental
-    p99_us: float | None
-    total_us: int
-    full: int  # fetches that named all partitions
+    fetches: int = 0
+    request_bytes: float | None = None
+    response_bytes: float | None = None
+    overhead_bytes: float | None = None  # of the response, without its records
+    named: float | None = None
+    sent: float | None = None
+    mean_us: float | None = None
+    p50_us: float | None = None  # of the kind that is most frequent, full or incremental
+    p99_us: float | None = None
+    total_us: int = 0
+    full: int = 0  # fetches that named all partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Compared:
 
 
 def compare_runs(
-    run_dirs: Sequence[Path], out: Path, spark: "SparkSession | None" = None, progress: Progress | None = None
+    run_dirs: Sequence[Path], out: Path, spark: "SparkSession | None" = None, progress: Progress = silent
 ) -> Compared:
     """Judges the runs (each report goes to its RUN_DIR/report) and writes the comparison to ``out``.
 
@@ -139,7 +139,7 @@ def measure(revision: str, findings: "Findings") -> Measured:
 def _served(rows: "Sequence[Row]") -> Served:
     fetches = sum(row["fetches"] for row in rows)
     if not fetches:
-        return Served(0, None, None, None, None, None, None, None, None, 0, 0)
+        return Served()
     total: Mapping[str, int] = {
         name: sum(row[name] for row in rows)
         for name in ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "service_us")

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.collect import Findings
+from reports.collect import Findings, without_presets
 from reports.guarantees import GUARANTEES
-from reports.jobs.judging import Judging, all_judgings
+from reports.jobs.shared.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
@@ -27,7 +27,7 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
         outcome, reasons = Outcome.CRASHED, [manifest.crash]
     elif broken:
         outcome = Outcome.FAILED
-        reasons = [f"{one.name}: {_times(one.anomalies)}. {one.meaning}" for one in broken]
+        reasons = [f"{one.name} was broken {_times(one.anomalies)}. {one.meaning}" for one in broken]
     elif invalid:
         outcome, reasons = Outcome.INVALID, []
     else:
@@ -49,7 +49,7 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
 def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
     """The reasons why the run shows nothing, one sentence each. There are none if the run counts."""
     expected = manifest.expectations
-    fired: Counter[str] = Counter()
+    fired = Counter[str]()
     for row in findings.faults:
         fired[row["name"]] += row["hits"]
     reasons = []
@@ -61,14 +61,18 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
         reasons.append(f"The code that mutant {manifest.mutant!r} replaces was never called.")
     fetches, acked = findings.facts.get("fetches", 0), findings.facts.get("records_acked", 0)
     if fetches < expected.min_fetches:
-        reasons.append(f"Traffic too thin: {fetches:,} successful fetches, {expected.min_fetches:,} are needed.")
+        reasons.append(
+            f"The traffic was too thin: {fetches:,} successful fetches of {expected.min_fetches:,} that are needed."
+        )
     if acked < expected.min_acked:
-        reasons.append(f"Traffic too thin: {acked:,} acknowledged records, {expected.min_acked:,} are needed.")
+        reasons.append(
+            f"The traffic was too thin: {acked:,} acknowledged records of {expected.min_acked:,} that are needed."
+        )
     slip_us = max((row["max_slip_us"] or 0 for row in findings.load), default=0)
     if expected.max_schedule_slip_ms and slip_us > expected.max_schedule_slip_ms * 1_000:
         reasons.append(
-            f"The load generator fell {slip_us / 1e3:,.0f} ms behind its schedule; "
-            f"{expected.max_schedule_slip_ms:,} ms are allowed."
+            f"The load generator fell {slip_us / 1e3:,.0f} ms behind its schedule, "
+            f"and {expected.max_schedule_slip_ms:,} ms are allowed."
         )
     if not expected.faults:
         reasons += generator_limits(findings)
@@ -90,14 +94,14 @@ def generator_limits(findings: Findings) -> list[str]:
         if limited >= LEAST_LIMITED_SECONDS and limited > seconds * LIMITED_SHARE:
             reasons.append(
                 f"The load generator was the limit, not the broker: {row['worker']} had no processor time left and ran "
-                f"late in {limited} of {seconds} seconds (by up to {row['worst_lag_us'] / 1e3:,.0f} ms); "
-                "use more workers, or less load."
+                f"late in {limited} of {seconds} seconds (by up to {row['worst_lag_us'] / 1e3:,.0f} ms). "
+                "Use more workers or less load."
             )
     return reasons
 
 
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
-    asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
+    asked = manifest.promised()
     checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
     results = [_by_history(one, asked, findings, manifest.clauses) for one in all_judgings()]
     known = {one.name for one in results}
@@ -184,7 +188,7 @@ def _joined(result: GuaranteeResult, check: Check | None, world: str) -> Guarant
 
 def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list[str]:
     """Only a guarantee that the scenario names can be missed."""
-    asked = {canonical_guarantee(name) for name in manifest.expectations.guarantees}
+    asked = manifest.promised()
     return [
         f"{one.name} is promised but could not be judged: {one.reason}"
         for one in guarantees
@@ -200,7 +204,7 @@ def _summary(
     invalid: Sequence[str],
 ) -> str:
     numbers = findings.facts
-    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
+    faults = without_presets(findings.faults)
     hits = sum(row["hits"] for row in faults)
     did = (
         f"{numbers.get('operations', 0):,} client operations, {numbers.get('records_acked', 0):,} acknowledged and "
@@ -209,7 +213,7 @@ def _summary(
     faced = (
         f"{len(faults)} fault{'s' * (len(faults) != 1)} with {hits:,} hit{'s' * (hits != 1)}" if faults else "no fault"
     )
-    planted = f" Mutant {manifest.mutant} was planted: a red verdict is what it should get." if manifest.mutant else ""
+    planted = f" Mutant {manifest.mutant} was planted, so a red verdict is right." if manifest.mutant else ""
     holding = sum(one.status == "holds" for one in guarantees)
     if outcome is Outcome.PASSED:
         return f"Every guarantee that could be judged held ({holding} of them) over {did}, under {faced}.{planted}"
@@ -218,9 +222,8 @@ def _summary(
         total = sum(one.anomalies for one in broken)
         first = min((e for one in broken for e in one.examples), key=lambda one: one.at_us, default=None)
         cause = f" The first was at {first.at_us / 1e6:.3f} s{_during(first.fault)}: {first.detail}" if first else ""
-        return (
-            f"{_listed([one.name for one in broken])} broken, {_times(total)} in {did}, under {faced}.{cause}{planted}"
-        )
+        names = _listed([one.name for one in broken]) + (" was" if len(broken) == 1 else " were")
+        return f"{names} broken, {_times(total)} in {did}, under {faced}.{cause}{planted}"
     if outcome is Outcome.INVALID:
         return f"This run proves nothing either way. {invalid[0]}{planted}"
     return f"The run did not come to its end. {manifest.crash}{planted}"

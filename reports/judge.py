@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings
-    from reports.jobs.config import JobConfig
 
 Progress = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """No progress wanted."""
+
+
 CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
 MIN_EVICTION = "min.incremental.fetch.session.eviction.ms"
 
@@ -35,30 +40,19 @@ class Judged:
     verdict: Verdict
 
 
-def judge(
-    run_dir: Path,
-    out: Path | None = None,
-    baseline: Path | None = None,
-    spark: "SparkSession | None" = None,
-    progress: Progress | None = None,
-) -> Verdict:
-    """Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report).
-
-    Raises ManifestError (not a run) and SetupError (no Java), each one sentence for the person at the terminal.
-    """
-    return judge_many([run_dir], out=out, baseline=baseline, spark=spark, progress=progress)[0]
-
-
 def judge_many(
     run_dirs: Sequence[Path],
     out: Path | None = None,
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> list[Verdict]:
-    """Judges all runs in one Spark session with the same few jobs. With several runs ``out`` gets a folder for each.
+    """Judges all runs in one Spark session with the same few jobs.
 
-    ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets short texts, from several threads.
+    Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report). With several runs
+    ``out`` gets a folder for each. ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets
+    short texts, from several threads. Raises ManifestError (not a run) and SetupError (no Java), each one sentence for
+    the person at the terminal.
     """
     return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress)]
 
@@ -69,7 +63,7 @@ def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -
 
     folders = [Path(one).resolve() for one in run_dirs]
     manifests = [read_manifest(one) for one in folders]
-    findings = _findings(folders, manifests, spark, _silent)
+    findings = _findings(folders, manifests, spark, silent)
     return [decide(*each) for each in zip(manifests, findings, folders, strict=True)]
 
 
@@ -78,27 +72,26 @@ def judge_whole(
     out: Path | None = None,
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> "list[Judged]":
     """Judges as ``judge_many`` does, and also returns what each verdict came from."""
-    tell = progress or _silent
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
     manifests = [read_manifest(one) for one in folders]
-    findings = _findings(folders, manifests, spark, tell)
+    findings = _findings(folders, manifests, spark, progress)
     compared = (manifests[-1], findings[-1]) if baseline else None
     judged = []
     for number, run_dir in enumerate(folders[: len(run_dirs)]):
         target = _target(run_dir, number, len(run_dirs), out)
         verdict = _report(manifests[number], findings[number], run_dir, target, compared)
         judged.append(Judged(manifests[number], findings[number], verdict))
-        tell(f"wrote {target / 'index.html'}")
-    tell(f"judged {len(judged)} run{'s' * (len(judged) != 1)} in {time.monotonic() - started:.1f} s")
+        progress(f"wrote {target / 'index.html'}")
+    progress(f"judged {len(judged)} run{'s' * (len(judged) != 1)} in {time.monotonic() - started:.1f} s")
     return judged
 
 
 def _findings(
-    folders: Sequence[Path], manifests: Sequence[Manifest], spark: "SparkSession | None", tell: Progress
+    folders: Sequence[Path], manifests: Sequence[Manifest], spark: "SparkSession | None", progress: Progress
 ) -> "list[Findings]":
     from reports.schema import history_bytes
     from reports.spark import (
@@ -107,11 +100,12 @@ def _findings(
         spark_session,
     )  # imported here: the command line must start without Spark
 
-    tell("starting Spark" if spark is None else "reading the history")
+    progress("starting Spark" if spark is None else "reading the history")
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
-        from reports.collect import JOBS_AT_ONCE
-        from reports.jobs.config import MIN_EVICTION_MS, JobConfig, RunConfig
+        from reports.collect import JOBS_AT_ONCE, collect
+        from reports.jobs.shared.config import MIN_EVICTION_MS, JobConfig, RunConfig
+        from reports.read_tables import reading
 
         settings = {
             run: RunConfig(
@@ -121,26 +115,13 @@ def _findings(
             )
             for run, one in enumerate(manifests)
         }
-        with sized_for(session, size):
-            at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
-            found = _collected(session, folders, JobConfig(runs=settings), tell, at_once)
+        at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
+        with sized_for(session, size), reading(session, folders, JobConfig(runs=settings)) as tables:
+            found = collect(tables, len(folders), progress, at_once)
         # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
         # for each judging.
         gc.collect()
         return found
-
-
-def _collected(
-    session: "SparkSession", folders: Sequence[Path], config: "JobConfig", tell: Progress, jobs_at_once: int
-) -> "list[Findings]":
-    from reports.collect import collect
-    from reports.read_tables import read_tables, release
-
-    tables = read_tables(session, folders)
-    try:
-        return collect(tables, config, len(folders), tell, jobs_at_once)
-    finally:
-        release(tables)
 
 
 def _report(
@@ -165,10 +146,6 @@ def _target(run_dir: Path, number: int, runs: int, out: Path | None) -> Path:
     if out is None:
         return run_dir / "report"
     return Path(out).resolve() if runs == 1 else Path(out).resolve() / f"{number:02d}-{run_dir.name}"
-
-
-def _silent(text: str) -> None:
-    """No progress wanted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -80,6 +80,10 @@ class Manifest:
     checks: tuple[Check, ...] = ()
     version: int = MANIFEST_VERSION
 
+    def promised(self) -> set[str]:
+        """The guarantees that the scenario names."""
+        return {canonical_guarantee(name) for name in self.expectations.guarantees}
+
 
 def canonical_guarantee(name: str) -> str:
     """``lost_write`` and ``lost-write`` are the same guarantee."""

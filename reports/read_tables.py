@@ -3,7 +3,8 @@
 Schemas are stated, never inferred. A table without files is an empty frame and is missing from ``present``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
@@ -16,6 +17,7 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from reports import schema
 from reports.columns import Table
+from reports.jobs.shared.config import JobConfig
 
 _TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "bool": BooleanType()}
 
@@ -29,7 +31,7 @@ class Tables:
     ``shift`` = first_sequence - first_offset. Two runs of a writer agree where they overlap if their shifts are equal.
     ``notes`` is TRACE without requests and replies, and without the notes on fetch sessions.
     All three are kept in memory once they are used, and so is what jobs ask for by ``once``.
-    ``present`` holds (run, table name) for each table that has files.
+    ``present`` holds (run, table name) for each table that has files. ``config`` is what the tables do not say.
     """
 
     operations: DataFrame
@@ -54,57 +56,59 @@ class Tables:
     reads: DataFrame
     sends: DataFrame
     notes: DataFrame
+    config: JobConfig
     present: frozenset[tuple[int, str]]
-    kept: dict[str, DataFrame] = field(default_factory=dict)
+    kept: dict[object, DataFrame] = field(default_factory=dict)
     _lock: Any = field(default_factory=RLock)
 
-    def once(self, name: str, make: "Callable[[Tables], DataFrame]") -> DataFrame:
+    def once(self, make: "Callable[[Tables], DataFrame]") -> DataFrame:
         """A frame that several jobs begin with. The first of them plans and computes it; the others read it from
         memory."""
         with self._lock:
-            if name not in self.kept:
-                self.kept[name] = make(self).persist(StorageLevel.MEMORY_AND_DISK)
-            return self.kept[name]
+            if make not in self.kept:
+                self.kept[make] = make(self).persist(StorageLevel.MEMORY_AND_DISK)
+            return self.kept[make]
 
     def has(self, run: int, *names: str) -> bool:
         return all((run, name) in self.present for name in names)
+
+    def runs_with(self, name: str) -> list[int]:
+        """The runs that left this table."""
+        return sorted(run for run, table in self.present if table == name)
 
 
 def struct_type(table: Table) -> StructType:
     return StructType([StructField(one.name, _TYPES[one.kind], True) for one in table.columns])
 
 
-def read_tables(spark: SparkSession, run_dirs: Sequence[Path]) -> Tables:
+@contextmanager
+def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) -> Iterator[Tables]:
+    """The runs' tables. What was kept in memory for the jobs is freed at the end of the block."""
+    frames = {table.name: _read(spark, run_dirs, table) for table in schema.TABLES}
+    runs = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
+    noted = frames["trace"].where("what not in ('request', 'reply') and not startswith(what, 'session_')")
+    notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
+    notes = notes.persist(StorageLevel.MEMORY_AND_DISK)
     present = frozenset(
         (run, table.name)
         for run, folder in enumerate(run_dirs)
         for table in schema.TABLES
         if schema.files_of(folder, table)
     )
-    frames = {table.name: _read(spark, run_dirs, table) for table in schema.TABLES}
-    return tables_from(frames, present)
-
-
-def tables_from(frames: Mapping[str, DataFrame], present: frozenset[tuple[int, str]]) -> Tables:
-    """``frames`` holds every table by name, with its ``run`` column."""
-    joined = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
-    noted = frames["trace"].where(~F.col("what").isin("request", "reply") & ~F.startswith("what", F.lit("session_")))
-    notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
-    notes = notes.persist(StorageLevel.MEMORY_AND_DISK)
-    return Tables(
-        **{table.name: frames[table.name] for table in schema.TABLES},
-        reads=joined.where(F.col("kind") == "read"),
-        sends=joined.where(F.col("kind") == "send"),
+    tables = Tables(
+        **frames,
+        reads=runs.where("kind = 'read'"),
+        sends=runs.where("kind = 'send'"),
         notes=notes,
+        config=config,
         present=present,
-        kept={"joined": joined, "notes": notes},
+        kept={"runs": runs, "notes": notes},
     )
-
-
-def release(tables: Tables) -> None:
-    """Frees what was kept in memory for the jobs."""
-    for frame in tables.kept.values():
-        frame.unpersist()
+    try:
+        yield tables
+    finally:
+        for frame in tables.kept.values():
+            frame.unpersist()
 
 
 def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table) -> DataFrame:
@@ -133,10 +137,7 @@ def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:
     ends = operations.select("run", "process", "index", "f", "type", "invoke_us", "complete_us")
     return (
         runs.join(ends, ["run", "process", "index"], "left")
-        .withColumn("type", F.coalesce("type", F.lit("info")))
-        .withColumn("f", F.coalesce("f", F.lit("")))
-        .withColumn("complete_us", F.coalesce("complete_us", F.lit(-1)))
-        .withColumn("invoke_us", F.coalesce("invoke_us", F.lit(-1)))
+        .fillna({"f": "", "type": "info", "invoke_us": -1, "complete_us": -1})
         .withColumn("last_offset", F.col("first_offset") + F.col("count") - 1)
         .withColumn("last_sequence", F.col("first_sequence") + F.col("count") - 1)
         .withColumn("shift", F.col("first_sequence") - F.col("first_offset"))

@@ -13,6 +13,12 @@ from reports.columns import Later, Moment, Row, table
 END_OF_RUN_US = 2**63 - 1
 """``AssignmentRow.until_us`` of an assignment that lasted to the end. It is never shifted."""
 
+Process: TypeAlias = Annotated[str, "as in operations"]
+OperationIndex: TypeAlias = Annotated[int, "the operation it belongs to"]
+Group: TypeAlias = Annotated[str, "the group's ID"]
+Writer: TypeAlias = Annotated[str, "who made the values, as in runs"]
+FirstSequence: TypeAlias = Annotated[int, "that writer's number of the first value"]
+
 
 @table("operations", "history/operations*.parquet")
 @dataclass(slots=True)
@@ -44,8 +50,8 @@ class RunRow(Row):
 
     A record value is (writer, sequence, CRC); see bench/fleet/values.py."""
 
-    process: Annotated[str, "as in operations"]
-    index: Annotated[int, "the operation it belongs to"]
+    process: Process
+    index: OperationIndex
     position: Annotated[int, "order of the run within its operation, from 0"]
     kind: Annotated[str, "send or read"]
     topic: str
@@ -64,8 +70,8 @@ class RunRow(Row):
 class PositionRow(Row):
     """What a fetch response said of one partition (only partitions in the response)."""
 
-    process: Annotated[str, "as in operations"]
-    index: Annotated[int, "the operation it belongs to"]
+    process: Process
+    index: OperationIndex
     topic: str
     partition: int
     fetch_offset: Annotated[int, "the fetcher's position when the response came"]
@@ -80,7 +86,7 @@ class PositionRow(Row):
 class AssignmentRow(Row):
     """What a fetcher was asked to read, from when to when. A seek ends one assignment and begins another."""
 
-    process: Annotated[str, "as in operations"]
+    process: Process
     topic: str
     partition: int
     from_us: Annotated[int, Moment("assigned from")]
@@ -106,7 +112,7 @@ class ChangeRow(Row):
     """What admin requests asked, and what came of it, with one row for each topic. The topics of one create request are
     a set: they are changed and deleted together, and no name is used twice."""
 
-    process: Annotated[str, "as in operations"]
+    process: Process
     index: Annotated[int, "the operation it belongs to: create_topics, delete_topics or alter_configs"]
     change: Annotated[str, "create, delete or configure"]
     topic: str
@@ -125,7 +131,7 @@ class MetadataReadRow(Row):
     """What Metadata answers said of the admins' topics. There is a row where a topic differs from the reader's last
     answer from that node, and at the end one for each topic at each node."""
 
-    process: Annotated[str, "as in operations"]
+    process: Process
     index: Annotated[int, "the operation it belongs to: metadata_read or final_describe"]
     node: Annotated[int, "who answered"]
     topic: str
@@ -145,10 +151,10 @@ class CommitRow(Row):
     """Committed offsets as a group's members wrote and read them, with one row for each partition of each OffsetCommit
     and OffsetFetch answer. Without the group protocol the generation is -1 and the member ID empty."""
 
-    process: Annotated[str, "as in operations"]
-    index: Annotated[int, "the operation it belongs to"]
+    process: Process
+    index: OperationIndex
     kind: Annotated[str, "commit, fetched: to and from the coordinator; stored, loaded: kept outside"]
-    group: Annotated[str, "the group's ID"]
+    group: Group
     generation: Annotated[int, "commit: in the request; fetched: the member's own; -1 none"]
     member_id: Annotated[str, "as generation; empty: none"]
     topic: str
@@ -166,8 +172,8 @@ class CommitRow(Row):
 class MembershipRow(Row):
     """What happened to members of groups: a row for each join, and for each partition that was given or taken away."""
 
-    process: Annotated[str, "as in operations"]
-    group: Annotated[str, "the group's ID"]
+    process: Process
+    group: Group
     member_id: Annotated[str, "as the coordinator gave it"]
     generation: Annotated[int, "joined, assigned: the new one; others: the one that it was in"]
     event: Annotated[
@@ -188,8 +194,8 @@ class MembershipRow(Row):
 class MetadataEpochRow(Row):
     """The metadata epochs that Metadata answers of draft versions carried, and whether the client took the answer."""
 
-    process: Annotated[str, "as in operations"]
-    index: Annotated[int, "the operation it belongs to"]
+    process: Process
+    index: OperationIndex
     node: Annotated[int, "who answered"]
     metadata_epoch: Annotated[int, "as answered; -1: the node has had no update yet"]
     accepted: Annotated[bool, "false: dropped whole, since an answer before it had a greater one"]
@@ -201,7 +207,7 @@ class MetadataEpochRow(Row):
 class ResetRow(Row):
     """Positions that moved without a record read: where a fetcher was and where it went on."""
 
-    process: Annotated[str, "as in operations"]
+    process: Process
     index: Annotated[int, "the operation whose answer led to it"]
     topic: str
     partition: int
@@ -222,15 +228,15 @@ class CopyRow(Row):
     """What a mirror wrote to the target cluster: runs of consecutive source offsets and of one writer's sequences,
     acknowledged by the target at consecutive offsets."""
 
-    process: Annotated[str, "as in operations"]
+    process: Process
     index: Annotated[int, "the operation that wrote it"]
     topic: Annotated[str, "of the source"]
     partition: Annotated[int, "of the source, and of the target"]
     source_offset: Annotated[int, "of the run's first record"]
     count: Annotated[int, "records in the run, >= 1"]
     target_offset: Annotated[int, "where the first was written; -1 if not acknowledged"]
-    writer: Annotated[str, "who made the values, as in runs"]
-    first_sequence: Annotated[int, "that writer's number of the first value"]
+    writer: Writer
+    first_sequence: FirstSequence
     at_us: Annotated[int, Moment("when it was acknowledged")]
 
 
@@ -244,8 +250,8 @@ class TargetRunRow(Row):
     partition: Annotated[int, "of both clusters"]
     first_offset: Annotated[int, "of the run, in the target"]
     count: Annotated[int, "records in the run; 0: the partition was read to its end, which is first_offset"]
-    writer: Annotated[str, "who made the values, as in runs"]
-    first_sequence: Annotated[int, "that writer's number of the first value"]
+    writer: Writer
+    first_sequence: FirstSequence
 
 
 @table("faults", "faults.parquet")

@@ -1,6 +1,7 @@
 """The Spark session that judges. It is local, small and quiet, but a master given by spark-submit wins."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -45,12 +46,8 @@ def require_java() -> Path:
 
 def java_major(version_text: str) -> int:
     """The major version in the output of ``java -version``; 0 if it shows none."""
-    quoted = version_text.split('"')
-    if len(quoted) < 2:
-        return 0
-    numbers = quoted[1].replace("-", ".").split(".")
-    major = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
-    return int(major) if major.isdigit() else 0
+    found = re.search(r'"(?:1\.)?(\d+)', version_text)
+    return int(found[1]) if found else 0
 
 
 @contextmanager

@@ -91,14 +91,8 @@ def worst_exit_code(verdicts: Sequence[Verdict]) -> int:
 
 def write_verdict(path: Path, verdict: Verdict) -> None:
     raw = asdict(verdict)
-    raw.update(
-        version=VERDICT_VERSION,
-        outcome=verdict.outcome.name,
-        exit_code=verdict.exit_code,
-        run_dir=str(verdict.run_dir),
-        report=None if verdict.report is None else str(verdict.report),
-    )
-    path.write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    raw.update(version=VERDICT_VERSION, outcome=verdict.outcome.name, exit_code=verdict.exit_code)
+    path.write_text(json.dumps(raw, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
 
 
 def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
@@ -109,13 +103,13 @@ def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
     counts = {"tests": len(verdict.guarantees) + 1, "failures": len(broken), "errors": errors, "skipped": len(skipped)}
     name = f"{verdict.scenario} seed {verdict.seed}" + (f" mutant {verdict.mutant}" if verdict.mutant else "")
     attributes = {"name": name, "time": f"{duration_s:.3f}", **{key: str(value) for key, value in counts.items()}}
-    suite = ElementTree.Element("testsuite", attributes)
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(suites, "testsuite", attributes)
     run_case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name="run")
     if errors:
         message = _xml_text("; ".join(verdict.reasons))
-        ElementTree.SubElement(
-            run_case, "error", type=verdict.outcome.name, message=message
-        ).text = f"repeat with: {verdict.repeat_command}"
+        error = ElementTree.SubElement(run_case, "error", type=verdict.outcome.name, message=message)
+        error.text = f"repeat with: {verdict.repeat_command}"
     for one in verdict.guarantees:
         case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name=one.name)
         if one.status == "broken":
@@ -123,11 +117,7 @@ def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
             failure.text = _xml_text("\n".join(_line(example) for example in one.examples[:20]))
         elif one.status != "holds":
             ElementTree.SubElement(case, "skipped", message=_xml_text(f"{one.status}: {one.reason}"))
-    tree = ElementTree.ElementTree(ElementTree.Element("testsuites"))
-    root = tree.getroot()
-    assert root is not None
-    root.append(suite)
-    tree.write(path, encoding="utf-8", xml_declaration=True)
+    ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
 
 
 def _line(one: Anomaly) -> str:

@@ -10,7 +10,7 @@ from chaos.checks.lost_metadata import LostMetadata
 from chaos.checks.torn_metadata import TornMetadata
 from chaos.tests.surroundings import around
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
-from reports.tests import history as recorded
+from reports.tests import played as recorded
 from reports.tests.planted_metadata import PLANTED_METADATA
 
 MINE = ("torn-metadata", "lost-metadata")

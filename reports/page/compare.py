@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import median
-from typing import Any
 
-from reports.collect import Findings
-from reports.jobs.config import JobConfig
+from reports.collect import Findings, without_presets
+from reports.page import words
+from reports.page.impact import disturbed_seconds
 
 NOISE = 0.05
 RESAMPLES = 1_000
@@ -40,9 +40,9 @@ def comparisons(new: Findings, old: Findings) -> list[Comparison]:
     for kind in ("fetch", "produce"):
         for column, title in (("p50_us", "p50"), ("p99_us", "p99")):
             pair = [_quiet(one, _latencies(one, kind, column)) for one in (new, old)]
-            found += _compare(f"{kind} {title}, response time", pair[0], pair[1], is_time=True)
+            found += _compare(f"{kind} {title}, response time", *pair, is_time=True)
         pair = [_quiet(one, _rates(one, kind)) for one in (new, old)]
-        found += _compare(f"{kind}, operations per second", pair[0], pair[1], is_time=False)
+        found += _compare(f"{kind}, operations per second", *pair, is_time=False)
     return found
 
 
@@ -58,13 +58,7 @@ def _rates(one: Findings, kind: str) -> dict[int, float]:
 
 
 def _quiet(one: Findings, values: dict[int, float]) -> list[float]:
-    settle = JobConfig().settle_s
-    disturbed = {
-        second
-        for hit in one.fault_hits
-        if not hit["kind"].startswith("preset")
-        for second in range(hit["at_us"] // 10**6, hit["until_us"] // 10**6 + settle + 1)
-    }
+    disturbed = disturbed_seconds(without_presets(one.fault_hits))
     return [value for second, value in sorted(values.items()) if second not in disturbed]
 
 
@@ -91,15 +85,18 @@ def word(low: float, high: float, is_time: bool) -> str:
     return "same" if low >= 1 - NOISE and high <= 1 + NOISE else "undecided"
 
 
-def rows_for_page(found: Sequence[Comparison], micros: Any, count: Any) -> list[dict[str, str]]:
-    return [
-        {
-            "figure": one.figure,
-            "old": micros(one.old) if one.is_time else count(one.old),
-            "new": micros(one.new) if one.is_time else count(one.new),
-            "ratio": f"× {one.ratio:.2f}",
-            "interval": f"{one.low:.2f} … {one.high:.2f}",
-            "word": one.word,
-        }
-        for one in found
-    ]
+def rows_for_page(found: Sequence[Comparison]) -> list[dict[str, str]]:
+    rows = []
+    for one in found:
+        text = words.micros if one.is_time else words.count
+        rows.append(
+            {
+                "figure": one.figure,
+                "old": text(one.old),
+                "new": text(one.new),
+                "ratio": f"× {one.ratio:.2f}",
+                "interval": f"{one.low:.2f} … {one.high:.2f}",
+                "word": one.word,
+            }
+        )
+    return rows

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from os.path import relpath
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import Any, TypeAlias
 
 from reports.comparison import PAGE_NAME, Measured
 from reports.judge import Judged
 from reports.page import words
-from reports.page.render import FOLDER, environment
+from reports.page.render import environment
 from reports.plots import comparison as pictures
-from reports.plots import style
-from reports.plots.catalogue import Drawing
+from reports.plots.catalogue import Makers, drawn
 from reports.plots.overview import overview
 
 MEANINGS = {
@@ -23,16 +21,27 @@ MEANINGS = {
     "none": "no sessions: each fetch names and is answered all its partitions",
 }
 _CAPTIONS = {
-    "overview": "Lengths are ratios: each bar begins at zero. Means, full fetches among them, unless said otherwise.",
-    "bytes": "What a fetch costs on the wire, without the records, which are the same for all. Logarithmic.",
-    "partitions": "Partitions that a fetch names and that its answer holds; below, those that came again after a lost "
-    "answer or a new session. Logarithmic.",
-    "service": "Processor time of the node for one fetch: decoding, looking up, encoding, without the wait for data.",
-    "recovery": "Each dot is a fetch whose answer did not come: the time of the requests that followed until a good "
-    "answer. The wait for the lost one, the fetcher's pause and its new connection, the same for all, are not in it. "
-    "Where the lost answer was empty, the next request waits for data, too.",
+    "overview": "Each bar begins at zero, so lengths are ratios. Figures are means that include full fetches, unless "
+    "the title says otherwise.",
+    "bytes": "What a fetch costs on the wire, without the records, which are the same for all. The axis is "
+    "logarithmic.",
+    "partitions": "How many partitions a fetch names, and how many its answer holds. Below are those that came again "
+    "after a lost answer or in a new session. The axis is logarithmic.",
+    "service": "The node's processor time for one fetch: it decodes the request, looks up the records and encodes the "
+    "answer. The wait for data does not count.",
+    "recovery": "Each dot is a fetch whose answer did not come. It shows the time of the requests that followed, until "
+    "a good answer. The wait for the lost answer, the fetcher's pause and its new connection are not in it, because "
+    "they are the same for all. If the lost answer was empty, the next request waits for data, too.",
     "growth": "The node's time grows with what the answer holds, not with what the session holds.",
 }
+
+
+def _share(count: int, of: int) -> float | None:
+    return count / of if of else None
+
+
+def _two(value: float) -> str:
+    return f"{value:,.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +52,68 @@ class Line:
     cells: tuple[str, ...]
 
 
+Lines: TypeAlias = Sequence[tuple[str, Callable[[Any], float | None], Callable[[Any], str]]]
+"""The lines of one group of the table: a title, a run's value, and how that is written."""
+
+_LINES: Mapping[str, Lines] = {
+    "Fetchers": (
+        ("fetches answered", attrgetter("fetches"), words.count),
+        ("request bytes a fetch", attrgetter("clients.request_bytes"), words.size),
+        ("response bytes a fetch", attrgetter("clients.response_bytes"), words.size),
+        ("of these without records", attrgetter("clients.overhead_bytes"), words.size),
+        ("partitions named a fetch", lambda one: _share(one.named, one.fetches), _two),
+        ("partitions answered a fetch", lambda one: _share(one.answered, one.fetches), _two),
+    ),
+    "The node's time": (
+        ("a fetch, mean", attrgetter("clients.mean_us"), words.micros),
+        ("a fetch, median of the usual kind", attrgetter("clients.p50_us"), words.micros),
+        ("a fetch, 99 % of the usual kind", attrgetter("clients.p99_us"), words.micros),
+        ("all fetches", lambda one: one.clients.total_us or None, words.micros),
+    ),
+    "Lost answers": (
+        ("fetches whose answer did not come", attrgetter("losses"), words.count),
+        ("asking until the next good answer, median", attrgetter("asking_median_us"), words.micros),
+        ("with pauses and connecting, median", attrgetter("recovery_median_us"), words.micros),
+        ("bytes until then, mean", attrgetter("recovery_bytes"), words.size),
+        ("requests in full or sent again", attrgetter("full_again"), words.count),
+        ("partitions named again", attrgetter("named_again"), words.count),
+        ("partitions sent again", attrgetter("sent_again"), words.count),
+    ),
+    "Followers": (
+        ("fetches answered", lambda one: one.followers.fetches or None, words.count),
+        ("of these in full", lambda one: one.followers.full if one.followers.fetches else None, words.count),
+        ("request bytes a fetch", attrgetter("followers.request_bytes"), words.size),
+        ("response bytes a fetch without records", attrgetter("followers.overhead_bytes"), words.size),
+        ("partitions named a fetch", attrgetter("followers.named"), _two),
+        ("the node's time a fetch, mean", attrgetter("followers.mean_us"), words.micros),
+    ),
+}
+
+
 def write_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) -> Path:
     """``folder`` must exist. Figures are copied there as PNG."""
+    return write_page(
+        folder,
+        judged,
+        [run.revision for run in runs],
+        compared="fetch sessions compared",
+        differs="sessions",
+        groups=table(_LINES, runs),
+        notes=notes(judged, runs),
+        drawings=drawn(_makers(judged, runs), _CAPTIONS, folder, "comparison-"),
+    )
+
+
+def write_page(folder: Path, judged: Sequence[Judged], names: Sequence[str], **context: Any) -> Path:
+    """``names`` tell the runs apart. ``context`` is what else the template shows."""
+    runs = [_head(one, name, folder) for one, name in zip(judged, names, strict=True)]
+    template = environment().get_template("comparison.html.j2")
     page = folder / PAGE_NAME
-    first = judged[0].manifest
-    context = {
-        "manifest": first,
-        "compared": "fetch sessions compared",
-        "differs": "sessions",
-        "runs": [head(one, run.revision, folder) for one, run in zip(judged, runs, strict=True)],
-        "groups": table(runs),
-        "notes": notes(judged, runs),
-        "drawings": _drawings(folder, judged, runs),
-        "style": (FOLDER / "style.css").read_text(encoding="utf-8"),
-        "script": (FOLDER / "script.js").read_text(encoding="utf-8"),
-    }
-    page.write_text(environment().get_template("comparison.html.j2").render(**context), encoding="utf-8")
+    page.write_text(template.render(manifest=judged[0].manifest, runs=runs, **context), encoding="utf-8")
     return page
 
 
-def head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
+def _head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
     report = one.verdict.report
     return {
         "revision": name,
@@ -75,87 +126,34 @@ def head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def table(runs: Sequence[Measured]) -> list[tuple[str, list[Line]]]:
-    """The table as groups of lines. It leaves out a line that no run has."""
-    client, follower = [one.clients for one in runs], [one.followers for one in runs]
-    groups = [
-        (
-            "Fetchers",
-            [
-                line_of("fetches answered", [one.fetches for one in runs], words.count),
-                line_of("request bytes a fetch", [one.request_bytes for one in client], words.size),
-                line_of("response bytes a fetch", [one.response_bytes for one in client], words.size),
-                line_of("of these without records", [one.overhead_bytes for one in client], words.size),
-                line_of("partitions named a fetch", [_share(one.named, one.fetches) for one in runs], _two),
-                line_of("partitions answered a fetch", [_share(one.answered, one.fetches) for one in runs], _two),
-            ],
-        ),
-        (
-            "The node's time",
-            [
-                line_of("a fetch, mean", [one.mean_us for one in client], words.micros),
-                line_of("a fetch, median of the usual kind", [one.p50_us for one in client], words.micros),
-                line_of("a fetch, 99 % of the usual kind", [one.p99_us for one in client], words.micros),
-                line_of("all fetches", [one.total_us or None for one in client], words.micros),
-            ],
-        ),
-        (
-            "Lost answers",
-            [
-                line_of("fetches whose answer did not come", [one.losses for one in runs], words.count),
-                line_of(
-                    "asking until the next good answer, median", [one.asking_median_us for one in runs], words.micros
-                ),
-                line_of("with pauses and connecting, median", [one.recovery_median_us for one in runs], words.micros),
-                line_of("bytes until then, mean", [one.recovery_bytes for one in runs], words.size),
-                line_of("requests in full or sent again", [one.full_again for one in runs], words.count),
-                line_of("partitions named again", [one.named_again for one in runs], words.count),
-                line_of("partitions sent again", [one.sent_again for one in runs], words.count),
-            ],
-        ),
-        (
-            "Followers",
-            [
-                line_of("fetches answered", [one.fetches or None for one in follower], words.count),
-                line_of("of these in full", [one.full if one.fetches else None for one in follower], words.count),
-                line_of("request bytes a fetch", [one.request_bytes for one in follower], words.size),
-                line_of("response bytes a fetch without records", [one.overhead_bytes for one in follower], words.size),
-                line_of("partitions named a fetch", [one.named for one in follower], _two),
-                line_of("the node's time a fetch, mean", [one.mean_us for one in follower], words.micros),
-            ],
-        ),
-    ]
-    shown = [(title, [line for line in lines if line is not None]) for title, lines in groups]
-    return [(title, lines) for title, lines in shown if lines]
-
-
-def line_of(title: str, values: Sequence[float | None], text: Callable[[Any], str]) -> Line | None:
-    if all(value is None for value in values):
-        return None
-    return Line(title, tuple(words.NONE if value is None else text(value) for value in values))
-
-
-def _share(count: int, of: int) -> float | None:
-    return count / of if of else None
-
-
-def _two(value: float) -> str:
-    return f"{value:,.2f}"
+def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, list[Line]]]:
+    """The table as groups of lines. It leaves out a line that no run has, and a group without lines."""
+    shown = []
+    for group, lines in groups.items():
+        found = []
+        for title, value_of, text in lines:
+            values = [value_of(one) for one in runs]
+            if any(value is not None for value in values):
+                cells = (words.NONE if value is None else text(value) for value in values)
+                found.append(Line(title, tuple(cells)))
+        if found:
+            shown.append((group, found))
+    return shown
 
 
 def notes(judged: Sequence[Judged], runs: Sequence[Measured]) -> list[str]:
     found = [
-        "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: who "
-        "is answered faster asks more often, so compare what one fetch costs, not sums of bytes."
+        "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: one "
+        "that is answered faster asks more often. So compare what one fetch costs, and not sums of bytes."
     ]
     if judged[0].manifest.world == "sim":
-        found.append("The runs were simulated: partitions are exact, times are virtual, bytes are not counted.")
+        found.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")
     if not any(one.clients.fetches for one in runs):
         found.append("The nodes left no costs of single fetches (table fetch_costs).")
     seconds = [one.manifest.duration_us / 1e6 for one in judged]
     if max(seconds) > 1.1 * min(seconds):
         told = ", ".join(f"{each:.0f} s" for each in seconds)
-        found.append(f"The runs were not equally long ({told}): compare per fetch only.")
+        found.append(f"The runs were not equally long ({told}), so compare only what one fetch costs.")
     found += [
         f"The run of {run.revision} did not pass: {one.verdict.summary}"
         for one, run in zip(judged, runs, strict=True)
@@ -164,9 +162,9 @@ def notes(judged: Sequence[Judged], runs: Sequence[Measured]) -> list[str]:
     return found
 
 
-def _drawings(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) -> dict[str, Drawing]:
+def _makers(judged: Sequence[Judged], runs: Sequence[Measured]) -> Makers:
     curves = {run.revision: one.findings.costs_by_size for one, run in zip(judged, runs, strict=True)}
-    makers: dict[str, Callable[[], Figure | None]] = {
+    return {
         "overview": lambda: overview(runs),
         "bytes": lambda: pictures.bytes_per_fetch(runs),
         "partitions": lambda: pictures.partitions(runs),
@@ -174,18 +172,3 @@ def _drawings(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) 
         "growth": lambda: pictures.growth(curves),
         "recovery": lambda: pictures.recovery(runs),
     }
-    return drawn(folder, makers, _CAPTIONS)
-
-
-def drawn(
-    folder: Path, makers: Mapping[str, Callable[[], Figure | None]], captions: Mapping[str, str]
-) -> dict[str, Drawing]:
-    """The figures that have enough samples, in the order of ``makers``."""
-    drawings = {}
-    with style.styled():
-        for name, make in makers.items():
-            figure = make()
-            if figure is not None:
-                style.png(figure, folder / f"comparison-{name}.png")
-                drawings[name] = Drawing(name, style.svg(figure, name, captions[name]), captions[name])
-    return drawings

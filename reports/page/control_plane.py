@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from reports.collect import Findings
-
-LEAST_FOR_A_MEDIAN = 5
+from reports.page import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,8 @@ def _transfer(row: dict[str, Any]) -> Transfer:
 
 
 def summary(found: Sequence[Failover]) -> str:
-    """A median needs several values; the table tells fewer one by one."""
     if not found:
         return ""
-    if len(found) < LEAST_FOR_A_MEDIAN:
-        return f"{len(found)} of them: too few for a median, so each is told."
-    times = [each.without_us for each in found]
-    return f"Of {len(found)}, the median is {median(times) / 1e6:.3f} s and the worst {max(times) / 1e6:.3f} s."
+    if len(found) < words.LEAST_FOR_A_MEDIAN:
+        return f"There were {len(found)}, which are too few for a median."
+    return words.median_and_worst([each.without_us for each in found])

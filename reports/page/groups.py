@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from reports.collect import Findings
+from reports.collect import Findings, without_presets
+from reports.page import words
 
-LEAST_FOR_A_MEDIAN = 5
 _SLACK_US = 1_000_000
 """A fault that ended no longer ago than this still explains what began then."""
 
@@ -92,16 +91,14 @@ def cause(findings: Findings, from_us: int, until_us: int) -> str:
     """The latest fault that was in force, or had just ended, at some moment between the two times."""
     struck = [
         row
-        for row in findings.fault_hits
-        if not row["kind"].startswith("preset") and row["at_us"] <= until_us and row["until_us"] >= from_us - _SLACK_US
+        for row in without_presets(findings.fault_hits)
+        if row["at_us"] <= until_us and row["until_us"] >= from_us - _SLACK_US
     ]
     last = max(struck, key=lambda row: (row["at_us"], row["name"]), default=None)
     return "" if last is None else str(last["name"])
 
 
 def summary(found: Sequence[Rebalance]) -> str:
-    """A median needs several values; the table tells fewer one by one."""
-    if len(found) < LEAST_FOR_A_MEDIAN:
+    if len(found) < words.LEAST_FOR_A_MEDIAN:
         return ""
-    times = [each.took_us for each in found]
-    return f"Of {len(found)}, the median is {median(times) / 1e6:.3f} s and the worst {max(times) / 1e6:.3f} s."
+    return words.median_and_worst([each.took_us for each in found])

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports.collect import Findings
-from reports.jobs.config import JobConfig
+from reports.collect import Findings, without_presets
+from reports.jobs.shared.config import JobConfig
 from reports.page.latency_table import quantile
 
 KINDS = ("fetch", "produce")
@@ -33,11 +33,7 @@ class Impact:
     """One fault and one kind of operation. Times are microseconds; None means "does not apply" or "never"."""
 
     fault: str
-    kind: str
     operation: str
-    hits: int
-    from_us: int
-    until_us: int
     before: Window
     during: Window
     after: Window
@@ -48,8 +44,7 @@ class Impact:
 
 
 def impacts(findings: Findings) -> list[Impact]:
-    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
-    faults.sort(key=lambda row: (row["from_us"], row["name"]))
+    faults = sorted(without_presets(findings.faults), key=lambda row: (row["from_us"], row["name"]))
     known = {row["f"] for row in findings.throughput}
     kinds = [kind for kind in (KINDS if known & set(KINDS) else WITHOUT_RECORDS) if kind in known]
     return [_impact(findings, fault, kind) for fault in faults for kind in kinds]
@@ -59,18 +54,12 @@ def _impact(findings: Findings, fault: dict[str, Any], kind: str) -> Impact:
     name = fault["name"]
     first, last = fault["from_us"] // 1_000_000, fault["until_us"] // 1_000_000 + _WINDOWS.settle_s
     hits = [row for row in findings.fault_hits if row["name"] == name]
-    inside = sorted(
-        {s for h in hits for s in range(h["at_us"] // 10**6, h["until_us"] // 10**6 + _WINDOWS.settle_s + 1)}
-    )
+    inside = sorted(disturbed_seconds(hits))
     before = range(max(0, first - _WINDOWS.window_s), first)
     after = range(last + 1, min(last + _WINDOWS.window_s, _last_second(findings)) + 1)
     return Impact(
         fault=name,
-        kind=fault["kind"],
         operation=kind,
-        hits=fault["hits"],
-        from_us=fault["from_us"],
-        until_us=fault["until_us"],
         before=_window(findings, name, kind, "before", before),
         during=_window(findings, name, kind, "during", inside),
         after=_window(findings, name, kind, "after", after),
@@ -79,6 +68,15 @@ def _impact(findings: Findings, fault: dict[str, Any], kind: str) -> Impact:
         first_ok_us=_first_ok(findings, name, kind),
         recovery_us=_recovery(findings, kind, before, fault["until_us"]),
     )
+
+
+def disturbed_seconds(hits: Sequence[dict[str, Any]]) -> set[int]:
+    """The seconds in which a hit lasted or had just ended."""
+    return {
+        second
+        for hit in hits
+        for second in range(hit["at_us"] // 10**6, hit["until_us"] // 10**6 + _WINDOWS.settle_s + 1)
+    }
 
 
 def _window(findings: Findings, fault: str, kind: str, window: str, seconds: Sequence[int]) -> Window:

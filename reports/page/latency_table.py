@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.page.words import NONE, count, micros
+from reports.page.words import count, micros
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in so many lies beyond
     ("p50_us", "p50", 2),
@@ -33,10 +33,6 @@ class LatencyRow:
     cells: tuple[Cell, ...]  # count, min, the percentiles, max
 
 
-def is_shown(samples: int, one_in: int) -> bool:
-    return samples >= TAIL_SAMPLES * one_in
-
-
 def latency_rows(percentiles: Sequence[dict[str, Any]]) -> list[LatencyRow]:
     """The rows of the whole run, service time before response time."""
     whole = [row for row in percentiles if row["fault"] == ""]
@@ -51,7 +47,5 @@ def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
 
 
 def quantile(row: dict[str, Any] | None, column: str, one_in: int) -> int | None:
-    return int(row[column]) if row is not None and is_shown(row["count"], one_in) else None
-
-
-__all__ = ["COLUMNS", "NONE", "Cell", "LatencyRow", "is_shown", "latency_rows", "quantile"]
+    """None if there are too few samples; ``one_in`` so many lies beyond this quantile."""
+    return int(row[column]) if row is not None and row["count"] >= TAIL_SAMPLES * one_in else None

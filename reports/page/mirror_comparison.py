@@ -3,24 +3,23 @@
 It shows what the mirror copied twice and how far it was behind, with the mechanism and without.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from reports.comparison import PAGE_NAME
-from reports.jobs.mirror import SLOT_US
+from reports.jobs.measurements.mirror import SLOT_US
 from reports.judge import Judged
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import words
-from reports.page.comparison import Line, drawn, head, line_of
-from reports.page.render import FOLDER, environment, run_seconds
+from reports.page.comparison import Lines, table, write_page
+from reports.page.render import run_seconds
 from reports.plots import mirror_comparison as pictures
+from reports.plots.catalogue import Makers, drawn
 
 _CAPTIONS = {
-    "positions": "The partition that was rewound most. Where the line falls, the mirror began anew and copied again "
-    "what it had copied.",
+    "positions": "The partition that was rewound most. Where the line falls, the mirror began anew and copied records "
+    "again.",
     "lag": "How old the oldest record was that the mirror had not reached, in the worst partition.",
 }
 
@@ -73,74 +72,58 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
+_LINES: Mapping[str, Lines] = {
+    "The mirror": (
+        ("records copied", attrgetter("records"), words.count),
+        ("of these twice", attrgetter("again"), words.count),
+        ("records in the other cluster at the end", attrgetter("held"), words.count),
+        ("of these held twice", attrgetter("held_twice"), words.count),
+        ("times it went back", attrgetter("rewinds"), words.count),
+        ("farthest back, offsets", attrgetter("farthest"), words.count),
+    ),
+    "Lag behind the source": (
+        ("usual", attrgetter("median_lag_us"), words.micros),
+        ("worst", attrgetter("worst_lag_us"), words.micros),
+        ("added by a rewind, at most", attrgetter("added_us"), words.micros),
+    ),
+    "Why": (
+        ("positions called out of range without reason", attrgetter("out_of_range"), words.count),
+        ("metadata answers with an epoch, taken", attrgetter("taken"), words.count),
+        ("dropped, since they were older", attrgetter("dropped"), words.count),
+    ),
+}
+
+
 def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Numbers]) -> Path:
     """``folder`` must exist. Figures are copied there as PNG. Each of the ``runs`` had a mirror."""
     with_mirror = [one for one in judged if one.manifest.variant and one.findings.mirrors]
-    page = folder / PAGE_NAME
-    context = {
-        "manifest": judged[0].manifest,
-        "compared": "a mirror compared",
-        "differs": "mechanism",
-        "runs": [head(one, run.name, folder) for one, run in zip(with_mirror, runs, strict=True)],
-        "groups": table(runs),
-        "notes": notes(with_mirror),
-        "drawings": drawn(folder, _makers(with_mirror, runs), _CAPTIONS),
-        "style": (FOLDER / "style.css").read_text(encoding="utf-8"),
-        "script": (FOLDER / "script.js").read_text(encoding="utf-8"),
-    }
-    page.write_text(environment().get_template("comparison.html.j2").render(**context), encoding="utf-8")
-    return page
-
-
-def table(runs: Sequence[Numbers]) -> list[tuple[str, list[Line]]]:
-    """The table as groups of lines. It leaves out a line that no run has."""
-    groups = [
-        (
-            "The mirror",
-            [
-                line_of("records copied", [one.records for one in runs], words.count),
-                line_of("of these twice", [one.again for one in runs], words.count),
-                line_of("records in the other cluster at the end", [one.held for one in runs], words.count),
-                line_of("of these held twice", [one.held_twice for one in runs], words.count),
-                line_of("times it went back", [one.rewinds for one in runs], words.count),
-                line_of("farthest back, offsets", [one.farthest for one in runs], words.count),
-            ],
-        ),
-        (
-            "Lag behind the source",
-            [
-                line_of("usual", [one.median_lag_us for one in runs], words.micros),
-                line_of("worst", [one.worst_lag_us for one in runs], words.micros),
-                line_of("added by a rewind, at most", [one.added_us for one in runs], words.micros),
-            ],
-        ),
-        (
-            "Why",
-            [
-                line_of(
-                    "positions called out of range without reason", [one.out_of_range for one in runs], words.count
-                ),
-                line_of("metadata answers with an epoch, taken", [one.taken for one in runs], words.count),
-                line_of("dropped, since they were older", [one.dropped for one in runs], words.count),
-            ],
-        ),
-    ]
-    return [(title, [line for line in lines if line is not None]) for title, lines in groups]
+    return write_page(
+        folder,
+        with_mirror,
+        [run.name for run in runs],
+        compared="a mirror compared",
+        differs="mechanism",
+        groups=table(_LINES, runs),
+        notes=notes(with_mirror),
+        drawings=drawn(_makers(with_mirror, runs), _CAPTIONS, folder, "comparison-"),
+    )
 
 
 def notes(judged: Sequence[Judged]) -> list[str]:
     found = [
-        "The runs were played one after the other with the same load, faults and seed; a run without the mechanism is "
+        "The runs were played one after the other with the same load, faults and seed. A run without the mechanism is "
         "expected to rewind, and what only the mechanism gives is not asked of it."
     ]
     if judged[0].manifest.world == "sim":
-        found.append("The runs were simulated: their times are virtual.")
-    found.append("Positions and lags are told in steps of a quarter of a second: a line does not show shorter rewinds.")
+        found.append("The runs were simulated. Their times are virtual.")
+    found.append(
+        "Positions and lags are shown in steps of a quarter of a second, so a line does not show shorter rewinds."
+    )
     found.append("In the pictures the runs are moved so that the first fault strikes at the same time in all of them.")
     return found
 
 
-def _makers(judged: Sequence[Judged], runs: Sequence[Numbers]) -> dict[str, Callable[[], Figure | None]]:
+def _makers(judged: Sequence[Judged], runs: Sequence[Numbers]) -> Makers:
     shown = [
         _moved(pictures.Run(run.name, tracks(one.findings), rewinds(one.findings), one.findings.fault_hits), judged[0])
         for one, run in zip(judged, runs, strict=True)

@@ -1,5 +1,6 @@
 """Writes index.html: one self-contained page, from findings and verdict alone."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reports.collect import Findings
+from reports.collect import Findings, without_presets
 from reports.decide import generator_limits
 from reports.manifest import Manifest
 from reports.mirrored import mirrored, rewinds
@@ -17,15 +18,9 @@ from reports.page.impact import Impact, impacts
 from reports.page.latency_table import COLUMNS, latency_rows
 from reports.page.notes import notes
 from reports.plots.catalogue import draw_all
-from reports.verdict import Outcome, Verdict
+from reports.verdict import Verdict
 
 FOLDER = Path(__file__).parent
-_SAYS = {
-    Outcome.PASSED: "Passed",
-    Outcome.FAILED: "Failed",
-    Outcome.INVALID: "Invalid",
-    Outcome.CRASHED: "Crashed",
-}
 MOST_ANOMALIES = 500
 MOST_REWINDS = 50
 
@@ -63,6 +58,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(micros=words.micros, count=words.count, seconds=words.seconds, size=words.size)
+    made.globals.update(
+        style=(FOLDER / "style.css").read_text(encoding="utf-8"),
+        script=(FOLDER / "script.js").read_text(encoding="utf-8"),
+    )
     return made
 
 
@@ -76,8 +75,7 @@ def _context(
     return {
         "manifest": manifest,
         "verdict": verdict,
-        "facts": findings.facts,
-        "says": _SAYS[verdict.outcome],
+        "says": verdict.outcome.name.title(),
         "tone": verdict.outcome.name.lower(),
         "tiles": _tiles(findings, costs),
         "identity": _identity(manifest),
@@ -88,15 +86,12 @@ def _context(
         "latency": latency_rows(findings.percentiles),
         "faults": sorted(findings.faults, key=lambda row: (row["from_us"], row["name"])),
         "impacts": costs,
-        "ratio": words.ratio,
         "outcomes": _outcomes(findings),
         "anomalies": every[:MOST_ANOMALIES],
         "anomaly_total": sum(one.anomalies for one in verdict.guarantees),
         "baseline": baseline[0] if baseline else None,
-        "comparisons": rows_for_page(comparisons(findings, baseline[1]), words.micros, words.count) if baseline else [],
+        "comparisons": rows_for_page(comparisons(findings, baseline[1])) if baseline else [],
         "notes": notes(manifest, findings, verdict.guarantees),
-        "style": (FOLDER / "style.css").read_text(encoding="utf-8"),
-        "script": (FOLDER / "script.js").read_text(encoding="utf-8"),
         "broker_table": _broker_table(findings),
         "failovers": failovers,
         "failover_summary": control_plane.summary(failovers),
@@ -112,24 +107,16 @@ def _context(
 
 def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, str]]:
     """The few figures that one looks for first: value, title, what it is."""
-    numbers = findings.facts
-    tiles = [
-        (words.count(numbers.get("operations", 0)), "operations", f"{words.count(numbers.get('ok_operations', 0))} ok")
-    ]
-    tiles.append(
-        (
-            words.count(numbers.get("records_acked", 0)),
-            "records acked",
-            f"{words.count(numbers.get('records_read', 0))} read",
-        )
-    )
+    facts = ("operations", "ok_operations", "records_acked", "records_read")
+    operations, ok, acked, read = (words.count(findings.facts.get(name, 0)) for name in facts)
+    tiles = [(operations, "operations", f"{ok} ok"), (acked, "records acked", f"{read} read")]
     shown = [one for one in latency_rows(findings.percentiles) if one.measure == "response"]
     tiles += [
         (one.cells[6].text, f"{one.operation} p99", f"p50 {one.cells[2].text}")
         for one in shown
         if one.operation in ("fetch", "produce")
     ]
-    faults = [row for row in findings.faults if not row["kind"].startswith("preset")]
+    faults = without_presets(findings.faults)
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
     worst = max((one for one in costs if one.outage_us), key=lambda one: one.outage_us or 0, default=None)
     if worst is not None:
@@ -195,20 +182,19 @@ def _load(findings: Findings) -> dict[str, Any]:
 
 def _outcomes(findings: Findings) -> list[dict[str, Any]]:
     """Operations by kind and end, with the errors that were named. Those that did not end well come first."""
-    table: dict[tuple[str, str, str], int] = {}
+    table = Counter[tuple[str, str, str]]()
     for row in findings.throughput:
-        key = (row["f"], row["type"], row["error"])
-        table[key] = table.get(key, 0) + row["operations"]
+        table[row["f"], row["type"], row["error"]] += row["operations"]
     in_order = sorted(table.items(), key=lambda one: (one[0][1] == "ok", one[0]))
     return [{"f": f, "type": end, "error": error, "operations": n} for (f, end, error), n in in_order]
 
 
 def _broker_table(findings: Findings) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, int], list[int]] = {}
+    values: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row in findings.broker:
-        groups.setdefault((row["metric"], row["node"]), []).append(row["value"])
+        values[row["metric"], row["node"]].append(row["value"])
     return [
         {"metric": metric, "node": node, "low": min(v), "high": max(v), "last": v[-1], "samples": len(v)}
-        for (metric, node), v in sorted(groups.items())
+        for (metric, node), v in sorted(values.items())
         if any(v)
     ]

@@ -1,6 +1,11 @@
 """Formats numbers for people. A missing number is an en dash, never a zero."""
 
+from collections.abc import Sequence
+from statistics import median
+
 NONE = "–"
+LEAST_FOR_A_MEDIAN = 5
+"""A median needs several values. A table tells fewer one by one."""
 
 
 def micros(value_us: float | None) -> str:
@@ -27,9 +32,9 @@ def seconds(value_us: float | None) -> str:
     return NONE if value_us is None else f"{value_us / 1e6:,.3f} s"
 
 
-def ratio(new: float | None, old: float | None) -> str:
-    """``x 1.35``; a dash if there is nothing to compare with."""
-    return NONE if not new or not old else f"× {new / old:.2f}"
+def median_and_worst(times_us: Sequence[int]) -> str:
+    middle, worst = median(times_us) / 1e6, max(times_us) / 1e6
+    return f"The median of {len(times_us)} is {middle:.3f} s, and the worst is {worst:.3f} s."
 
 
 def size(value: float) -> str:

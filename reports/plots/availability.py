@@ -1,6 +1,7 @@
 """For each kind of operation, second by second: did one succeed, did all fail, or did none end?"""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -21,23 +22,23 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
         states = [_state(throughput, kind, second) for second in range(seconds)]
         for state, colour in enumerate(colour for _, colour in _STATES):
             axes.broken_barh(_spans(states, state), (row - 0.34, 0.68), color=colour, linewidth=0)
-    axes.set_yticks(range(len(kinds)), kinds)
-    axes.set_ylim(len(kinds) - 0.5, -0.5)
+    style.rows(axes, kinds)
     style.no_lines(axes)
     axes.tick_params(axis="x", length=0)
     handles = [Patch(color=colour, label=name) for name, colour in _STATES]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=4, borderaxespad=0.1)
+    style.legend(axes, 4, handles)
     return figure
 
 
 def _spans(states: Sequence[int], wanted: int) -> list[tuple[float, float]]:
     """The start and the length of each stretch of seconds in this state."""
     spans: list[tuple[float, float]] = []
-    for second, state in enumerate(states):
-        if state == wanted and spans and spans[-1][0] + spans[-1][1] == second:
-            spans[-1] = (spans[-1][0], spans[-1][1] + 1.0)
-        elif state == wanted:
-            spans.append((float(second), 1.0))
+    start = 0
+    for state, seconds in groupby(states):
+        length = len(list(seconds))
+        if state == wanted:
+            spans.append((start, length))
+        start += length
     return spans
 
 

@@ -1,5 +1,6 @@
 """The broker's own metrics, one small panel each, on the same time axis as everything else."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ _FIRST = (
     "NumIncrementalFetchPartitionsCached",
     "IncrementalFetchSessionEvictions",
 )
-_NODES = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
 
 
 def draw(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
@@ -28,25 +28,23 @@ def draw(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], secon
     for metric, axes in zip(metrics, panels, strict=True):
         for place, node in enumerate(nodes):
             points = {row["second"]: row["value"] for row in broker if row["metric"] == metric and row["node"] == node}
-            axes.plot(*timeline.dense(points, seconds), color=_NODES[place % len(_NODES)], label=f"node {node}")
+            axes.plot(*timeline.dense(points, seconds), color=style.series(place), label=f"node {node}")
         axes.set_title(metric, fontweight="normal")
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if len(nodes) > 1:
-        panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(nodes), borderaxespad=0.1)
+        style.legend(panels[0], len(nodes))
     return figure
 
 
 def shown_metrics(broker: Sequence[dict[str, Any]]) -> list[str]:
     """Known metrics come first, then those that moved. A line that stays at 0 tells nothing."""
-    values: dict[str, set[int]] = {}
-    samples: dict[str, int] = {}
+    values: dict[str, list[int]] = defaultdict(list)
     for row in broker:
-        values.setdefault(row["metric"], set()).add(row["value"])
-        samples[row["metric"]] = samples.get(row["metric"], 0) + 1
-    enough = [name for name in sorted(values) if samples[name] >= timeline.LEAST_SECONDS and values[name] != {0}]
+        values[row["metric"]].append(row["value"])
+    enough = [name for name in sorted(values) if len(values[name]) >= timeline.LEAST_SECONDS and any(values[name])]
     known = [name for name in _FIRST if name in enough]
-    moving = [name for name in enough if name not in known and len(values[name]) > 1]
+    moving = [name for name in enough if name not in known and len(set(values[name])) > 1]
     return [*known, *moving][:MOST_PANELS]
 
 

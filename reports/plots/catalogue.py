@@ -1,8 +1,9 @@
 """Lists the figures of a report in the page's order. A figure without enough samples is not drawn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
@@ -23,39 +24,41 @@ from reports.plots import (
     throughput,
 )
 
+Makers: TypeAlias = Mapping[str, Callable[[], Figure | None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    name: str
     svg: str
     caption: str
 
 
 _CAPTIONS = {
-    "load": "Offered load is what the schedule wanted; the distance between offered and completed is what the "
-    "system owed.",
-    "percentiles": "Latency by percentile; every step to the right is ten times rarer. Solid: service time (from the "
-    "send); dashed: response time (from the intended send). A curve ends where fewer than ten samples lie beyond.",
-    "latency": "Response time per second of completion. Shaded bands and the lane below are the faults.",
-    "heatmap": "Every operation, by second and service time; darker is more. Two bands are two modes.",
+    "load": "Offered load is what the schedule wanted. The distance between the offered and the completed load is what "
+    "the system owed.",
+    "percentiles": "Latency by percentile. Every step to the right is ten times rarer. Solid lines are service time "
+    "(from the send), and dashed lines are response time (from the intended send). A curve ends where fewer than ten "
+    "samples lie beyond.",
+    "latency": "Response time by the second of completion. The shaded bands and the lane below are the faults.",
+    "heatmap": "Every operation by second and service time. Darker means more operations. Two bands are two modes.",
     "throughput": "Operations by the second in which they completed, so that a stall shows as a hole.",
-    "availability": "Whether operations of a kind succeeded in each second.",
-    "controller": "Which node was the active controller, and the time without one; below, the snapshots that nodes "
+    "availability": "Whether operations of each kind succeeded in each second.",
+    "controller": "Which node was the active controller, and when there was none. Below are the snapshots that nodes "
     "fetched from each other.",
     "leadership": "Who led the replicated partitions that changed most, and where replicas were missing in the in-sync "
-    "set; below, how many partitions changed in each second.",
+    "set. Below is how many partitions changed in each second.",
     "groups": "Each group's generations, and the time from the first member that asked to join until the last knew its "
-    "part; how many partitions nobody owned between two owners; how long commits took.",
-    "mirror": "What the source held, and how far the mirror was; where the line falls, the mirror began anew and "
-    "copied again what it had copied. Below, how old the oldest record was that it had not reached.",
+    "part. Below are how many partitions had no owner between two owners, and how long commits took.",
+    "mirror": "What the source held, and how far the mirror was. Where the line falls, the mirror began anew and "
+    "copied records again. Below is the age of the oldest record that it had not reached.",
     "broker": "The broker's own metrics on the same time axis.",
 }
 
 
 def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder: Path) -> dict[str, Drawing]:
-    """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/fault_log.py`` kept."""
+    """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/measurements/fault_log.py`` kept."""
     hits = list(findings.fault_hits)
-    makers: dict[str, Callable[[], Figure | None]] = {
+    makers: Makers = {
         "load": lambda: load.draw(findings.load, hits, seconds),
         "percentiles": lambda: percentiles.draw(findings.distribution, baseline.distribution if baseline else ()),
         "latency": lambda: latency_over_time.draw(findings.latency, hits, seconds),
@@ -68,11 +71,16 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "mirror": lambda: mirror.draw(tracks(findings), rewinds(findings), hits, seconds),
         "broker": lambda: broker.draw(findings.broker, hits, seconds),
     }
+    return drawn(makers, _CAPTIONS, folder)
+
+
+def drawn(makers: Makers, captions: Mapping[str, str], folder: Path, prefix: str = "") -> dict[str, Drawing]:
+    """The figures that have enough samples, in the order of ``makers``. PNG copies go to ``folder``."""
     drawings = {}
     with style.styled():
         for name, make in makers.items():
             figure = make()
             if figure is not None:
-                style.png(figure, folder / f"{name}.png")
-                drawings[name] = Drawing(name, style.svg(figure, name, _CAPTIONS[name]), _CAPTIONS[name])
+                style.png(figure, folder / f"{prefix}{name}.png")
+                drawings[name] = Drawing(style.svg(figure, name, captions[name]), captions[name])
     return drawings

@@ -86,11 +86,10 @@ def _bars(runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], ti
     _plain_log(axes, lambda value: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     axes.set_xlim(left=least / 2)
     axes.margins(x=0.15)
-    axes.set_yticks(range(len(shown)), list(shown))
-    axes.set_ylim(len(shown) - 0.45, -0.55)
+    style.rows(axes, list(shown), 0.45)
     axes.set_title(title)
     axes.grid(False, axis="y")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(runs), borderaxespad=0.1)
+    style.legend(axes, len(runs))
     return figure
 
 
@@ -112,8 +111,7 @@ def recovery(runs: "Sequence[Measured]") -> Figure | None:
     every = [each for one in runs for each in one.asking_us]
     _plain_log(axes, style.micros)
     axes.set_xlim(max(1, min(every)) * 0.8, max(every) * 1.25)
-    axes.set_yticks(range(len(runs)), [one.revision for one in runs])
-    axes.set_ylim(len(runs) - 0.4, -0.6)
+    style.rows(axes, [one.revision for one in runs], 0.4)
     axes.set_title("after a lost answer: asking until the next good one")
     axes.grid(False, axis="y")
     return figure
@@ -145,5 +143,5 @@ def growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
     style.micros_axis(axes)
     axes.set_xlabel("partitions in the answer, up to")
     axes.set_title("the node's time a fetch")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+    style.legend(axes, 3)
     return figure

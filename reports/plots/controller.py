@@ -43,12 +43,11 @@ def _controllers(axes: Axes, failovers: Sequence[dict[str, Any]], nodes: Sequenc
         accepted_us = row["accepted_us"] or since_us
         _bar(axes, len(nodes), since_us, accepted_us, style.YELLOW, seconds)
     _bar(axes, nodes.index(in_order[-1]["next_node"]), since_us, seconds * 1_000_000, style.BLUE)
-    axes.set_yticks(range(len(nodes) + 1), [*(f"node {each}" for each in nodes), "without"])
-    axes.set_ylim(len(nodes) + 0.5, -0.5)
+    style.rows(axes, [*(f"node {each}" for each in nodes), "without"])
     axes.set_title("active controller")
     style.no_lines(axes)
     handles = [Patch(color=colour, label=name) for name, colour in _STATES]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+    style.legend(axes, 3, handles)
 
 
 def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) -> None:
@@ -58,8 +57,7 @@ def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) ->
         _bar(axes, place, row["from_us"], row["until_us"], colour, seconds)
         resumed = f", resumed {row['resumes']}x" if row["resumes"] else ""
         labels.append(f"node {row['node']}{resumed}")
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
+    style.rows(axes, labels, 0.4)
     axes.set_title("snapshot downloads, from the first request to the last byte")
     style.no_lines(axes)
 

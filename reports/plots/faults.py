@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from reports.collect import without_presets
 from reports.plots import style
 
 MOST_LANES = 12
@@ -19,11 +20,8 @@ def lane_height(hits: Sequence[dict[str, Any]]) -> float:
 
 def names(hits: Sequence[dict[str, Any]]) -> list[str]:
     """The names of faults in the order in which they first hit. Presets are no faults."""
-    first: dict[str, int] = {}
-    for one in hits:
-        if not one["kind"].startswith("preset"):
-            first[one["name"]] = min(one["at_us"], first.get(one["name"], one["at_us"]))
-    return sorted(first, key=lambda name: (first[name], name))
+    in_time = sorted(without_presets(hits), key=lambda one: (one["at_us"], one["name"]))
+    return list(dict.fromkeys(one["name"] for one in in_time))
 
 
 def shade(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
@@ -49,8 +47,7 @@ def lane(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
         brief = [start for start, end in spans if end - start < seconds * _NARROW]
         axes.broken_barh(wide, (row - 0.3, 0.6), color=style.FAULT, alpha=0.85, linewidth=0)
         axes.plot(brief, [row] * len(brief), "|", color=style.FAULT, markersize=8, markeredgewidth=1.5)
-    axes.set_yticks(range(len(shown)), shown)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    style.rows(axes, shown, 0.4)
     axes.tick_params(axis="y", labelcolor=style.FAULT)
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)

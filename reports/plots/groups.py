@@ -1,6 +1,7 @@
 """Rebalances of groups over time, partitions without an owner, and how long commits took."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -42,25 +43,15 @@ def _generations(axes: Axes, rebalances: Sequence[Row], names: Sequence[str], se
         free = 0.0
         for row, end in zip(rows, ends, strict=True):
             start, done = row["from_us"] / 1e6, row["until_us"] / 1e6
-            axes.broken_barh(
-                [(done, max(0.0, end - done))], (place - 0.3, 0.6), color=style.BLUE, alpha=0.25, linewidth=0
-            )
-            axes.broken_barh(
-                [(start, max(done - start, seconds * 0.002))], (place - 0.3, 0.6), color=style.ORANGE, linewidth=0
-            )
+            lasted, lane = [(done, max(0.0, end - done))], (place - 0.3, 0.6)
+            axes.broken_barh(lasted, lane, color=style.BLUE, alpha=0.25, linewidth=0)
+            axes.broken_barh([(start, max(done - start, seconds * 0.002))], lane, color=style.ORANGE, linewidth=0)
             if end - done > seconds * 0.035 and done >= free:
-                axes.text(
-                    done + seconds * 0.004,
-                    place,
-                    _members(row["members"], end - done > seconds * 0.12),
-                    va="center",
-                    fontsize=8.5,
-                    color=style.INK,
-                )
+                text = _members(row["members"], end - done > seconds * 0.12)
+                axes.text(done + seconds * 0.004, place, text, va="center", fontsize=8.5, color=style.INK)
                 free = done + seconds * 0.02
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.45, -0.55)
-    axes.set_title("generations: members in each; orange: rebalancing")
+    style.rows(axes, names, 0.45)
+    axes.set_title("members of each generation (orange: rebalancing)")
     style.no_lines(axes)
 
 
@@ -70,16 +61,14 @@ def _members(count: int, wide: bool) -> str:
 
 def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
     """How many partitions of all groups had no owner, counted only between two owners."""
-    moves = sorted(
-        [(row["from_us"] / 1e6, 1) for row in ownerless] + [(row["until_us"] / 1e6, -1) for row in ownerless]
-    )
-    x, y, now = [0.0], [0], 0
-    for at, step in moves:
-        now += step
-        x.append(at)
-        y.append(now)
-    axes.step([*x, float(seconds)], [*y, now], where="post", color=style.RED)
-    axes.fill_between([*x, float(seconds)], [*y, now], step="post", color=style.RED, alpha=0.18, linewidth=0)
+    begun = [(row["from_us"] / 1e6, 1) for row in ownerless]
+    ended = [(row["until_us"] / 1e6, -1) for row in ownerless]
+    moves = sorted(begun + ended)
+    x = [0.0, *(at for at, _ in moves), float(seconds)]
+    y = [0, *accumulate(step for _, step in moves)]
+    y.append(y[-1])
+    axes.step(x, y, where="post", color=style.RED)
+    axes.fill_between(x, y, step="post", color=style.RED, alpha=0.18, linewidth=0)
     axes.set_ylim(0, max(1, *y) * 1.08)
     axes.set_title("partitions without an owner")
 
@@ -90,4 +79,4 @@ def _commits(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
         axes.plot(*timeline.dense(points, seconds), "o-", color=colour, markersize=2.5, label=label)
     style.micros_axis(axes)
     axes.set_title("commits: response time by second")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=2, borderaxespad=0.1)
+    style.legend(axes, 2)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
-from reports.jobs.latency_heatmap import STEPS_PER_OCTAVE
+from reports.jobs.measurements.latency_heatmap import STEPS_PER_OCTAVE
 from reports.plots import style, timeline
 
 LEAST_SAMPLES = 500

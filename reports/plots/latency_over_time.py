@@ -38,5 +38,5 @@ def draw(latency: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seco
             )
         axes.set_title(f"{kind}: response time, from the intended send")
         style.micros_axis(axes)
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+        style.legend(axes, 3)
     return figure

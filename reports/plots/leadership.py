@@ -9,7 +9,6 @@ from matplotlib.patches import Patch
 
 from reports.plots import style, timeline
 
-_COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
 _BELOW = 0.13
 """The height of the strip that shows a reduced in-sync set."""
 
@@ -28,18 +27,17 @@ def draw(
     nodes = sorted({row["node"] for row in leadership})
     for place, name in enumerate(partitions):
         _partition(panels[0], place, [row for row in leadership if row["partition"] == name], nodes, seconds)
-    panels[0].set_yticks(range(len(partitions)), partitions)
-    panels[0].set_ylim(len(partitions) - 0.4, -0.6)
-    panels[0].set_title("leader by partition; the red strip: replicas missing in the in-sync set")
+    style.rows(panels[0], partitions, 0.4)
+    panels[0].set_title("leader of each partition (red strip: replicas missing in the in-sync set)")
     style.no_lines(panels[0])
     handles = [Patch(color=colour_of(node, nodes), label=f"node {node}") for node in nodes]
-    panels[0].legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=6, borderaxespad=0.1)
+    style.legend(panels[0], 6, handles)
     _changes(panels[1], by_second, seconds)
     return figure
 
 
 def colour_of(node: int, nodes: Sequence[int]) -> str:
-    return _COLOURS[nodes.index(node) % len(_COLOURS)]
+    return style.series(nodes.index(node))
 
 
 def _partition(axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
@@ -71,4 +69,4 @@ def _changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> N
         axes.step(*timeline.dense(points, seconds, 0), where="mid", color=colour, label=label)
     axes.set_ylim(bottom=0)
     axes.set_title("changes per second, all partitions")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+    style.legend(axes, 3)

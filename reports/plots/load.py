@@ -21,7 +21,7 @@ def draw(load: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds
         panels[0].plot(*timeline.dense(points, min(lasted, seconds), 0), color=colour, linestyle=line, label=name)
     panels[0].set_ylim(bottom=0)
     panels[0].set_title("operations per second")
-    panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+    style.legend(panels[0], 3)
     slip = {row["second"]: (row["max_slip_us"] or 0) / 1_000 for row in load}
     x, y = timeline.dense(slip, min(lasted, seconds), 0)
     panels[1].fill_between(x, y, color=style.MUTED, alpha=0.5, linewidth=0)

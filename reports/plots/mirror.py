@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.jobs.mirror import SLOT_US
+from reports.jobs.measurements.mirror import SLOT_US
 from reports.plots import style, timeline
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def legend(axes: Axes) -> None:
         Line2D([], [], color=style.BLUE, label="the mirror's position"),
         Line2D([], [], color=style.RED, marker="v", linewidth=0, label="rewind"),
     ]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.1)
+    style.legend(axes, 3, handles)
 
 
 def position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:

@@ -11,8 +11,6 @@ from reports.plots import mirror, style, timeline
 if TYPE_CHECKING:
     from reports.mirrored import Place, Rewind, Track
 
-_COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE)
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -44,8 +42,8 @@ def lags(runs: Sequence[Run], seconds: int) -> Figure | None:
         return None
     figure, (axes,) = timeline.frame([2.0], shown[0].hits, seconds)
     for number, one in enumerate(shown):
-        mirror.lag(axes, one.known, _COLOURS[number % len(_COLOURS)], one.name)
+        mirror.lag(axes, one.known, style.series(number), one.name)
     axes.set_ylim(bottom=0)
     axes.set_title("seconds behind")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(shown), borderaxespad=0.1)
+    style.legend(axes, len(shown))
     return figure

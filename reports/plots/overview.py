@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from reports.plots import style
@@ -27,8 +26,7 @@ def overview(runs: "Sequence[Measured]") -> Figure | None:
     if len(panels) < 2 or len(runs) < 2:
         return None
     rows = (len(panels) + 1) // 2
-    figure = Figure(figsize=(style.WIDTH_IN, _ROW_IN * rows + 0.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = style.blank(_ROW_IN * rows + 0.2)
     places = list(figure.subplots(rows, 2, squeeze=False).flat)
     for axes, (title, values, text) in zip(places, panels, strict=False):
         _draw(axes, runs, title, values, text)
@@ -65,8 +63,7 @@ def _draw(
     for place, (run, value) in enumerate(zip(runs, values, strict=True)):
         axes.barh(place, value or 0, 0.72, color=colour_of(run.revision), linewidth=0)
         axes.text(value or 0, place, f" {text(value) if value is not None else '–'}", va="center")
-    axes.set_yticks(range(len(runs)), [MEANINGS.get(one.revision, one.revision) for one in runs])
-    axes.set_ylim(len(runs) - 0.5, -0.5)
+    style.rows(axes, [MEANINGS.get(one.revision, one.revision) for one in runs])
     axes.set_xlim(0, 1.18 * max(value or 0 for value in values))
     axes.set_xticks([])
     axes.set_title(title)

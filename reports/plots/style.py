@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -27,6 +28,8 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, RED = (
     "#b3261e",
 )
 FAULT = "#8c6d1f"
+
+_SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 
 OPERATIONS = {
     "fetch": BLUE,
@@ -103,12 +106,22 @@ def color_of(operation: str) -> str:
     return found or _OTHERS[sum(operation.encode()) % len(_OTHERS)]
 
 
-def canvas(heights: Sequence[float], *, share_x: bool = True) -> tuple[Figure, list[Axes]]:
-    """Stacks one axes for each height (inches). Use it inside ``with styled():``."""
-    figure = Figure(figsize=(WIDTH_IN, sum(heights) + 0.34 * len(heights) + 0.25), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(heights), 1, sharex=share_x, squeeze=False, height_ratios=list(heights))[:, 0]
+def series(number: int) -> str:
+    """The colour of one of several things that have no colour of their own, for example nodes."""
+    return _SERIES[number % len(_SERIES)]
+
+
+def canvas(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
+    """Stacks one axes for each height (inches), with one x axis. Use it inside ``with styled():``."""
+    figure = blank(sum(heights) + 0.34 * len(heights) + 0.25)
+    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights))[:, 0]
     return figure, list(axes)
+
+
+def blank(height_in: float) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def styled() -> Any:
@@ -126,17 +139,28 @@ def micros_axis(axes: Axes) -> None:
 
 
 def micros(value_us: float) -> str:
-    """3 significant digits: 870 µs, 1.24 ms, 12.4 ms, 3 s."""
-    for limit, unit in ((1_000, "µs"), (1_000_000, "ms"), (float("inf"), "s")):
-        if value_us < limit * 0.9995:
-            scaled = value_us / (limit / 1_000 if limit != float("inf") else 1_000_000)
-            return f"{scaled:.3g} {unit}" if scaled < 999.5 else f"{scaled:.0f} {unit}"
-    raise AssertionError("the last limit is infinite")
+    """Three significant digits at most: 870 µs, 1.24 ms, 12.4 ms, 3 s."""
+    for unit_us, unit in ((1, "µs"), (1_000, "ms")):
+        if value_us < 999.5 * unit_us:
+            return f"{value_us / unit_us:.3g} {unit}"
+    seconds = value_us / 1_000_000
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
 
 
 def seconds_axis(axes: Axes) -> None:
     axes.set_xlabel("seconds since the start of the run")
     axes.margins(x=0)
+
+
+def rows(axes: Axes, labels: Sequence[str], below: float = 0.5) -> None:
+    """Makes the axis a list of labelled rows, the first on top. ``below`` is the space under the last one, in rows."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - below, below - 1)
+
+
+def legend(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:
+    """Puts the legend above the axes, on the right."""
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=columns, borderaxespad=0.1)
 
 
 def no_lines(axes: Axes) -> None:

@@ -1,5 +1,6 @@
 """Draws operations by the second in which they completed. Below are those that did not end ok, stacked by error."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,14 +49,13 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
 def _legend(axes: Axes, entries: int) -> None:
     """Puts the legend beside the title or, if it has too many entries, beside the data."""
     if entries <= MOST_ABOVE:
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, borderaxespad=0.1)
+        style.legend(axes, 5)
     else:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), ncols=1, fontsize=7.5, labelspacing=0.25)
 
 
-def _by_second(rows: Sequence[dict[str, Any]], key: str) -> dict[str, dict[int, float]]:
-    series: dict[str, dict[int, float]] = {}
+def _by_second(rows: Sequence[dict[str, Any]], key: str) -> dict[str, Counter[int]]:
+    series: dict[str, Counter[int]] = defaultdict(Counter)
     for row in rows:
-        points = series.setdefault(row[key], {})
-        points[row["second"]] = points.get(row["second"], 0) + row["operations"]
+        series[row[key]][row["second"]] += row["operations"]
     return series

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+
+from reports.rows import OperationRow, TraceRow
 
 TABLES = dict[str, list[dict[str, object]]]
 ADMIN, READER, DESCRIBER = "admin-0", "metadata-reader-0", "final-describer"
@@ -53,26 +55,10 @@ class ControlPlane:
 
     def operation(self, process: str, f: str, invoke_us: int, complete_us: int, kind: str = "ok", node: int = 0) -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
-        self.tables["operations"].append(
-            {
-                "process": process,
-                "index": index,
-                "f": f,
-                "type": kind,
-                "intended_us": invoke_us,
-                "invoke_us": invoke_us,
-                "complete_us": complete_us,
-                "node": node,
-                "error": None,
-                "session_id": 0,
-                "session_epoch": -1,
-                "answered_session_id": -1,
-                "partitions_sent": 0,
-                "partitions_answered": -1,
-                "request_bytes": 100,
-                "response_bytes": 100,
-            }
+        row = OperationRow(
+            process, index, f, kind, invoke_us, invoke_us, complete_us, node, request_bytes=100, response_bytes=100
         )
+        self.tables["operations"].append(asdict(row))
         return index
 
     def change(
@@ -152,24 +138,8 @@ class ControlPlane:
 
     def note(self, node: int, incarnation: int, at_us: int, what: str, **fields: int | str) -> None:
         seq = self.seq[node, incarnation] = self.seq.get((node, incarnation), 10**6) + 1
-        self.tables["trace"].append(
-            {
-                "node": node,
-                "incarnation": incarnation,
-                "seq": seq,
-                "at_us": at_us,
-                "what": what,
-                "connection": -1,
-                "client_id": "",
-                "api_key": -1,
-                "api_version": -1,
-                "session_id": 0,
-                "session_epoch": -1,
-                "answered_session_id": 0,
-                "error": 0,
-                "detail": json.dumps(fields, sort_keys=True),
-            }
-        )
+        row = TraceRow(node, incarnation, seq, at_us, what, detail=json.dumps(fields, sort_keys=True))
+        self.tables["trace"].append(asdict(row))
 
     def led(self, node: int, incarnation: int, epoch: int, at_us: int) -> None:
         self.note(node, incarnation, at_us, "leader_elected", epoch=epoch, start_offset=epoch * 10)

@@ -2,7 +2,9 @@
 speaks the draft versions with metadata epochs and one does not."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+
+from reports.rows import OperationRow, PositionRow, TraceRow
 
 Row = dict[str, object]
 Tables = dict[str, list[Row]]
@@ -119,26 +121,21 @@ class Groups:
 
     def operation(self, process: str, f: str, at_us: int, kind: str = "ok", node: int = 0) -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
-        self.tables["operations"].append(
-            {
-                "process": process,
-                "index": index,
-                "f": f,
-                "type": kind,
-                "intended_us": at_us - 900,
-                "invoke_us": at_us - 900,
-                "complete_us": at_us,
-                "node": node,
-                "error": None,
-                "session_id": 0,
-                "session_epoch": -1,
-                "answered_session_id": -1,
-                "partitions_sent": 1,
-                "partitions_answered": 1 if f == "fetch" else -1,
-                "request_bytes": 100,
-                "response_bytes": 100,
-            }
+        row = OperationRow(
+            process,
+            index,
+            f,
+            kind,
+            at_us - 900,
+            at_us - 900,
+            at_us,
+            node,
+            partitions_sent=1,
+            partitions_answered=1 if f == "fetch" else -1,
+            request_bytes=100,
+            response_bytes=100,
         )
+        self.tables["operations"].append(asdict(row))
         return index
 
     def poll(self, process: str, partition: int, at_us: int) -> None:
@@ -147,19 +144,8 @@ class Groups:
             return
         index = self.operation(process, "fetch", at_us)
         self.position[partition] = end
-        self.tables["positions"].append(
-            {
-                "process": process,
-                "index": index,
-                "topic": TOPIC,
-                "partition": partition,
-                "fetch_offset": first,
-                "next_offset": end,
-                "high_watermark": end,
-                "log_start_offset": 0,
-                "error": None,
-            }
-        )
+        row = PositionRow(process, index, TOPIC, partition, first, end, end, 0, None)
+        self.tables["positions"].append(asdict(row))
         for position, run in enumerate(self.records(partition, first, end)):
             self.tables["runs"].append({**run, "process": process, "index": index, "position": position})
 
@@ -316,24 +302,8 @@ class Groups:
 
     def note(self, node: int, what: str, at_us: int, **detail: object) -> None:
         self.seq += 1
-        self.tables["trace"].append(
-            {
-                "node": node,
-                "incarnation": 0,
-                "seq": self.seq,
-                "at_us": at_us,
-                "what": what,
-                "connection": -1,
-                "client_id": "",
-                "api_key": -1,
-                "api_version": -1,
-                "session_id": 0,
-                "session_epoch": -1,
-                "answered_session_id": 0,
-                "error": 0,
-                "detail": json.dumps(detail, sort_keys=True),
-            }
-        )
+        row = TraceRow(node, 0, self.seq, at_us, what, detail=json.dumps(detail, sort_keys=True))
+        self.tables["trace"].append(asdict(row))
 
 
 def add_groups(tables: Tables) -> None:

@@ -1,6 +1,9 @@
 """Legal replication beside the log's history: three nodes lead a partition each, one is killed and comes back."""
 
 import json
+from dataclasses import asdict
+
+from reports.rows import TraceRow
 
 Tables = dict[str, list[dict[str, object]]]
 TOPIC = "orders"
@@ -34,24 +37,8 @@ class Replicas:
 
     def note(self, node: int, what: str, at_us: int, **detail: object) -> None:
         self.seq += 1
-        self.tables["trace"].append(
-            {
-                "node": node,
-                "incarnation": 0,
-                "seq": self.seq,
-                "at_us": at_us,
-                "what": what,
-                "connection": -1,
-                "client_id": "",
-                "api_key": -1,
-                "api_version": -1,
-                "session_id": 0,
-                "session_epoch": -1,
-                "answered_session_id": 0,
-                "error": 0,
-                "detail": json.dumps(detail, sort_keys=True),
-            }
-        )
+        row = TraceRow(node, 0, self.seq, at_us, what, detail=json.dumps(detail, sort_keys=True))
+        self.tables["trace"].append(asdict(row))
 
     def costs(self) -> None:
         """Of each fetch that was answered: a full one costs more than an incremental one, a follower's is alike. Not of

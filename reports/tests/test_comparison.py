@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from reports.comparison import compare_runs, measure
-from reports.page.comparison import table
-from reports.tests.history import History, generate
+from reports.page.comparison import _LINES, table
+from reports.tests.history import History
+from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -61,15 +62,13 @@ def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
                         "requests_again": 1,
                         "named_again": 4,
                         "answered_again": 4,
-                        "request_bytes": 0,
-                        "response_bytes": 0,
                     }
                 ]
             ),
         )
         for name in ("final", "none")
     ]
-    groups = dict(table(runs))
+    groups = dict(table(_LINES, runs))
     assert "The node's time" not in groups
     assert "Followers" not in groups
     lines = {line.title: line.cells for line in groups["Fetchers"]}

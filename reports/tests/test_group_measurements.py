@@ -7,12 +7,13 @@ import pytest
 
 from reports.collect import Findings
 from reports.comparison import compare_runs
-from reports.judge import _findings, _silent
+from reports.judge import _findings, silent
 from reports.manifest import read_manifest
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import groups
 from reports.tests.groups import EVERY_US, GROUP
-from reports.tests.history import History, Row, generate
+from reports.tests.history import History, Row
+from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -50,7 +51,7 @@ def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Histor
     joined = clean.rows("memberships", event="joined", generation=2, process="member-1")[0]
     clean.tables["memberships"].append({**joined, "since_us": 2_400_000, "at_us": 2_500_000})
     folders = [clean.write(root / "clean"), back.write(root / "back")]
-    measured = _findings(folders, [read_manifest(one) for one in folders], spark, _silent)  # type: ignore[arg-type]
+    measured = _findings(folders, [read_manifest(one) for one in folders], spark, silent)  # type: ignore[arg-type]
     return clean, measured[0], measured[1], again
 
 

@@ -1,7 +1,7 @@
 """Each guarantee that the history can judge has a job, and each of its breaches a sentence."""
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
-from reports.jobs.judging import all_judgings
+from reports.jobs.shared.judging import all_judgings
 from reports.schema import TABLES
 
 

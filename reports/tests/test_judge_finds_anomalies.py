@@ -1,6 +1,5 @@
 """Each anomaly is planted in a history of its own; all are judged at once; exactly its guarantee must break."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -9,10 +8,13 @@ import pytest
 
 from reports.judge import verdicts_of
 from reports.manifest import Expectations
-from reports.tests.history import END, TOPIC, History, Row, generate
+from reports.rows import END_OF_RUN_US
+from reports.tests.history import TOPIC, History, Row
 from reports.tests.planted_groups import PLANTED_GROUPS
 from reports.tests.planted_metadata import PLANTED_METADATA
 from reports.tests.planted_replicas import planted_replicas
+from reports.tests.planted_sessions import PLANTED_SESSIONS, legal_wrap_and_untold_fetch
+from reports.tests.played import generate
 from reports.verdict import Outcome, Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -24,13 +26,6 @@ def _reads(history: History, process: str = "fetcher-0", partition: int = 1) -> 
 
 def _int(row: Row, key: str) -> int:
     return int(cast("int", row[key]))
-
-
-def _session(history: History) -> list[Row]:
-    """All requests and replies of a session that made many fetches, in order."""
-    fetches = [row for row in history.rows("trace", what="request") if row["session_id"]]
-    session = next(row["session_id"] for row in fetches if row["session_epoch"] == 12)
-    return [row for row in history.tables["trace"] if row["session_id"] == session]
 
 
 def _only_one_in_its_operation(history: History, process: str, partition: int) -> Row:
@@ -167,97 +162,6 @@ def plant_corrupt_value(history: History) -> None:
     )
 
 
-def plant_session_epoch_order(history: History) -> None:
-    """A session's fifth fetch is accepted with the epoch of its fourth."""
-    mine = _session(history)
-    for row in mine[8:10]:
-        row["session_epoch"] = _int(row, "session_epoch") - 1
-
-
-def plant_session_refused(history: History) -> None:
-    """The expected epoch is refused as wrong, at once."""
-    mine = _session(history)
-    assert mine[-1]["what"] == "reply"
-    mine[-1].update(error=71, answered_session_id=0)
-
-
-def _first_revision(history: History, shift: int) -> list[Row]:
-    """Its longest session in that revision; from the fifth fetch on each number is ``shift`` more."""
-    mine = _session(history)
-    for row in mine:
-        row["api_version"] = 1000
-    for row in mine[8:]:
-        row["session_epoch"] = _int(row, "session_epoch") + shift
-    return mine
-
-
-def legal_retransmission(history: History) -> None:
-    """The fourth number of a first revision's session comes twice, and is accepted twice."""
-    _first_revision(history, -1)
-
-
-def legal_overtaking(history: History) -> None:
-    """A number comes again on another connection while it waits: who waits is refused then, the other is served."""
-    answer = _first_revision(history, 0)[-1]
-    for row in history.tables["trace"]:
-        row["seq"] = 4 * _int(row, "seq")
-    at = _int(answer, "seq")
-    again = {**answer, "connection": -6}
-    asked = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
-    history.tables["trace"] += [asked, {**again, "seq": at + 1}]
-    answer.update(error=10001, answered_session_id=0)
-
-
-def plant_number_skipped(history: History) -> None:
-    """A number of the first revision that is neither the last nor the next one is accepted."""
-    _first_revision(history, 1)
-
-
-def plant_number_refused(history: History) -> None:
-    """The next number is refused at once, by the error that stands for unknown sessions too."""
-    _first_revision(history, 0)[-1].update(error=10001, answered_session_id=0)
-
-
-def plant_session_lost(history: History) -> None:
-    last = _session(history)[-1]
-    last.update(error=70, answered_session_id=0)
-
-
-def plant_eviction_rules(history: History) -> None:
-    """In the final revision the minimum is a constant, whatever the run's setting."""
-    _evict(history, "final", 119_999)
-
-
-def legal_eviction(history: History) -> None:
-    """The same in the first revision, where the run's setting is 60 s."""
-    _evict(history, "first", 60_001)
-
-
-def plant_early_eviction(history: History) -> None:
-    _evict(history, "first", 60_000)
-
-
-def _evict(history: History, revision: str, idle_ms: int) -> None:
-    """By rule (b)."""
-    created = history.rows("trace", what="session_created")[0]
-    made = json.loads(str(created["detail"]))
-    created["detail"] = json.dumps({**made, "revision": revision}, sort_keys=True)
-    detail = {
-        "session_id": made["session_id"],
-        "rule": "b",
-        "idle_ms": idle_ms,
-        "age_ms": 500_000,
-        "partitions": 5,
-        "by_partitions": 5,
-        "privileged": 0,
-        "by_privileged": 0,
-    }
-    last = max(_int(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
-    history.tables["trace"].append(
-        {**created, "what": "session_evicted", "seq": last + 1, "detail": json.dumps(detail, sort_keys=True)}
-    )
-
-
 def no_plant(history: History) -> None:
     """A valid history."""
 
@@ -269,7 +173,7 @@ def legal_seek(history: History) -> None:
     old = history.rows("assignments", process="fetcher-0", partition=1)[0]
     old["until_us"] = 6_399_999
     history.tables["assignments"].append(
-        {**old, "from_us": 6_399_999, "until_us": END, "from_offset": again["first_offset"]}
+        {**old, "from_us": 6_399_999, "until_us": END_OF_RUN_US, "from_offset": again["first_offset"]}
     )
     answer = history.rows("positions", process="fetcher-0", partition=1)[-1]
     history.tables["positions"].append({**answer, "index": 10**6, "fetch_offset": again["first_offset"]})
@@ -283,25 +187,6 @@ def legal_log_start_move(history: History) -> None:
     history.drop("runs", row)
     told = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
     told["log_start_offset"] = after["first_offset"]
-
-
-def legal_wrap_and_untold_fetch(history: History) -> None:
-    """A preset lets every session begin at 2^31-2; after 2^31-1 comes 1; an untold fetch may have counted or not."""
-    first = 2**31 - 2
-    untold = _session(history)[7]  # the answer to a fourth fetch
-    for row in history.tables["trace"]:
-        epoch = _int(row, "session_epoch")
-        row["session_epoch"] = (epoch + first - 2) % (2**31 - 1) + 1 if epoch >= 1 else epoch
-    history.drop("trace", untold)
-    preset = {
-        **history.tables["faults"][0],
-        "name": "near_the_wrap",
-        "kind": "preset_fetch_session_epoch",
-        "at_us": 0,
-        "until_us": 0,
-        "session_epoch": first,
-    }
-    history.tables["faults"].append(preset)
 
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
@@ -325,16 +210,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "nonmonotonic-send": (plant_nonmonotonic_send, {"nonmonotonic-send"}),
     "unrequested-partition": (plant_unrequested_partition, {"unrequested-partition"}),
     "fetch-gap": (plant_fetch_gap, {"fetch-gap"}),
-    "session-epoch-order": (plant_session_epoch_order, {"session-epoch-order"}),
-    "session refused": (plant_session_refused, {"session-epoch-order"}),
-    "number sent again": (legal_retransmission, set()),
-    "number overtaken": (legal_overtaking, set()),
-    "number skipped": (plant_number_skipped, {"session-epoch-order"}),
-    "number refused": (plant_number_refused, {"session-epoch-order"}),
-    "session-lost": (plant_session_lost, {"session-lost"}),
-    "eviction-rules": (plant_eviction_rules, {"eviction-rules"}),
-    "evicted as configured": (legal_eviction, set()),
-    "evicted too early": (plant_early_eviction, {"eviction-rules"}),
+    **PLANTED_SESSIONS,
 }
 
 

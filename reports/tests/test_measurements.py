@@ -11,11 +11,12 @@ from typing import cast
 import pytest
 
 from reports.collect import Findings
-from reports.judge import _findings, _report, _silent
+from reports.judge import _findings, _report, silent
 from reports.manifest import Manifest, read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
-from reports.tests.history import History, Row, Shape, generate
+from reports.tests.history import History, Row, Shape
+from reports.tests.played import generate
 from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -36,7 +37,7 @@ def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Histor
         bare.write(root / "bare"),
     ]
     manifests = [read_manifest(one) for one in folders]
-    return history, _findings(folders, manifests, spark, _silent), folders  # type: ignore[arg-type]
+    return history, _findings(folders, manifests, spark, silent), folders  # type: ignore[arg-type]
 
 
 def test_percentiles_are_exact_to_the_bucket(run: tuple[History, list[Findings], list[Path]]) -> None:
@@ -119,7 +120,7 @@ def test_a_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
 def test_few_failovers_get_no_median() -> None:
     one = Failover(0, 1, 1, 2, 0, "kill", 500_000, None)
     assert "too few for a median" in summary([one] * 4)
-    assert "the median is 0.500 s" in summary([one] * 5)
+    assert "The median of 5 is 0.500 s" in summary([one] * 5)
 
 
 def test_what_fetches_cost_is_summed_by_kind(run: tuple[History, list[Findings], list[Path]]) -> None:

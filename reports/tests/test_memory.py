@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reports.judge import verdicts_of
-from reports.tests.history import generate
+from reports.tests.played import generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

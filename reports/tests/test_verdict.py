@@ -11,7 +11,7 @@ import pytest
 from reports.collect import Findings, Found
 from reports.decide import decide
 from reports.errors import SetupError
-from reports.jobs.judging import all_judgings
+from reports.jobs.shared.judging import all_judgings
 from reports.manifest import Check, Expectations, Manifest, ManifestError, manifest_from, read_manifest, write_manifest
 from reports.schema import TABLES
 from reports.spark import java_major, require_java
@@ -64,7 +64,7 @@ def test_a_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
     assert verdict.outcome is Outcome.INVALID
     assert verdict.reasons == (
         "The load generator was the limit, not the broker: worker-1 had no processor time left and ran late in 5 of 20 "
-        "seconds (by up to 420 ms); use more workers, or less load.",
+        "seconds (by up to 420 ms). Use more workers or less load.",
     )
     struck = [{"name": "cut", "kind": "link_cut", "hits": 1}]
     under_faults = findings(generator=[{**worker, "limited_seconds": 5}], faults=struck)
@@ -215,5 +215,5 @@ def test_a_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() 
     manifest = replace(expecting(guarantees=("quorum-converges",), min_fetches=10), world="live", checks=(ended,))
     verdict = outcome(manifest, findings(facts={}, present=frozenset()))
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
-    assert verdict.reasons[0] == "quorum-converges: once. node-1 could not start again: damaged"
+    assert verdict.reasons[0] == "quorum-converges was broken once. node-1 could not start again: damaged"
     assert next(each for each in verdict.guarantees if each.status == "broken").judged_by == "runner"

@@ -1,0 +1,51 @@
+"""group-skip: no member of a group read a record that lies between two records that members did read.
+
+The owner of a partition goes on at the group's committed offset, so nothing may be left out between owners. Offsets
+below a log start that was seen do not count. Neither do partitions in which a member's position was moved forward (its
+reset policy is ``latest``).
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.commits import STORED
+from reports.jobs.shared.evidence import group_reads, log_starts, members, occupied
+from reports.jobs.shared.expressions import PARTITION
+from reports.jobs.shared.intervals import merged, subtracted
+from reports.jobs.shared.judging import Judging
+from reports.read_tables import Tables
+
+
+def transform(tables: Tables) -> DataFrame:
+    reads = tables.once(group_reads)
+    mine = merged(reads, STORED, "first_offset", "last_offset")
+    reach = mine.groupBy(*STORED).agg(F.min("first").alias("low"), F.max("last").alias("high"))
+    there = tables.once(occupied).join(reach, PARTITION)
+    between = there.select(*STORED, F.greatest("first", "low").alias("first"), F.least("last", "high").alias("last"))
+    holes = subtracted(between.where("first <= last"), mine, STORED).join(_moved_forward(tables), STORED, "left_anti")
+    # greatest() passes over a log start that nobody was told.
+    kept = holes.join(log_starts(tables), PARTITION, "left").withColumn("first", F.greatest("first", "start_offset"))
+    seen = reads.select(*STORED, "process", "index", "complete_us", F.col("first_offset").alias("next_offset"))
+    after = F.broadcast(kept.where("first <= last")).join(seen, STORED).where("next_offset > last")
+    witness = F.min(F.struct("complete_us", "process", "index", "next_offset")).alias("witness")
+    found = after.groupBy(*STORED, "first", "last").agg(witness).select(*STORED, "first", "last", "witness.*")
+    detail = sentence(
+        "Group %s left out offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset"
+    )
+    return anomalies(found, detail, offset="first")
+
+
+def _moved_forward(tables: Tables) -> DataFrame:
+    moved = tables.resets.join(F.broadcast(members(tables)), ["run", "process"])
+    known = moved.join(log_starts(tables), PARTITION, "left")
+    return known.where("to_offset > greatest(from_offset, start_offset, 0)").select(*STORED)
+
+
+JUDGED = Judging(
+    "group-skip",
+    needs=("operations", "runs", "memberships"),
+    evidence="partitions_given",
+    unit="partitions given to members",
+    find=transform,
+)

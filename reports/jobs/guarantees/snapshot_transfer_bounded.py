@@ -1,0 +1,108 @@
+"""snapshot-transfer-bounded: a download goes on where it stood, and costs little more than its snapshot (S-11, S-15).
+
+A download fetches again at most one chunk for each time that it began. It asks for bytes, and takes them, only at the
+end of the bytes that it holds of the same snapshot from the same leader. Newer snapshots may appear meanwhile. Until a
+node has one of them whole, it fetches from one leader at most three times the bytes of the first snapshot that it asked
+for, and one chunk for each beginning. The file that it has put together is whole.
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.measurements.snapshot_transfers import CHUNK, DISCARDED, SOURCE, STARTED, downloads, steps
+from reports.jobs.shared.anomaly import metadata_log_anomalies, sentence
+from reports.jobs.shared.expressions import node_name
+from reports.jobs.shared.judging import Judging
+from reports.read_tables import Tables
+
+MOST_TIMES = 3
+DAMAGE = r"\.checkpoint\.part at byte \d+"
+"""The words by which a node tells what is wrong inside a file that it has fetched."""
+
+
+def transform(tables: Tables) -> DataFrame:
+    found = tables.once(steps)
+    breaches = (_fetched_again(tables.once(downloads)), _elsewhere(found), _without_end(found), _damaged(found))
+    return reduce(DataFrame.unionByName, breaches)
+
+
+def _fetched_again(found: DataFrame) -> DataFrame:
+    """A size of -1 means that the download ended before its first answer."""
+    most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
+    detail = sentence(
+        "Node %s received %s bytes of snapshot %s-%s in %s starts. The snapshot has %s, and %s are enough.",
+        "node",
+        "received_bytes",
+        "end_offset",
+        "epoch",
+        "starts",
+        "size_bytes",
+        most,
+    )
+    wrong = found.where("size_bytes >= 0").where(F.col("received_bytes") > most)
+    return _breaches(wrong, detail, at_us="until_us")
+
+
+def _elsewhere(found: DataFrame) -> DataFrame:
+    """A beginning may ask for less than is held. Of another snapshot, or from another leader, it must ask for all."""
+    started = found.where(F.col("what") == STARTED).withColumn("allowed", F.expr("if(begins, 0, held)"))
+    asked = sentence(
+        "Node %s asked for snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
+        "node",
+        "end_offset",
+        "epoch",
+        "leader",
+        "position",
+        "allowed",
+    )
+    chunks = found.where(F.col("what") == CHUNK).where("position != held")
+    took = sentence(
+        "Node %s took bytes of snapshot %s-%s at %s and held %s.", "node", "end_offset", "epoch", "position", "held"
+    )
+    return _breaches(started.where("position > allowed"), asked).unionByName(_breaches(chunks, took))
+
+
+def _damaged(found: DataFrame) -> DataFrame:
+    thrown_away = found.where((F.col("what") == DISCARDED) & F.col("why").rlike(DAMAGE))
+    detail = sentence("Node %s put together a damaged snapshot: %s.", "node", "why")
+    return _breaches(thrown_away, detail)
+
+
+def _without_end(found: DataFrame) -> DataFrame:
+    chunk = F.col("what") == CHUNK
+    in_order = F.struct("incarnation", "seq")
+    spent = found.groupBy("run", "node", "leader", "at_leader").agg(
+        F.min_by(F.when(chunk, F.col("size")), F.when(chunk, in_order)).alias("first_bytes"),
+        F.sum(F.when(chunk, F.col("bytes"))).alias("received_bytes"),
+        F.max(F.when(chunk, F.col("bytes"))).alias("largest_chunk_bytes"),
+        F.count_if(F.col("what") == STARTED).alias("starts"),
+        *(F.max_by(each, in_order).alias(each) for each in (*SOURCE[1:], "at_us")),
+    )
+    most = MOST_TIMES * F.col("first_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
+    detail = sentence(
+        "Node %s received %s bytes from node %s until it had a snapshot. The first had %s, and %s are "
+        "enough in %s starts.",
+        "node",
+        "received_bytes",
+        "leader",
+        "first_bytes",
+        most,
+        "starts",
+    )
+    return _breaches(spent.where("first_bytes > 0").where(F.col("received_bytes") > most), detail)
+
+
+def _breaches(found: DataFrame, detail: Column, **given: str) -> DataFrame:
+    return metadata_log_anomalies(found, detail, offset="end_offset", process=node_name("node"), **given)
+
+
+JUDGED = Judging(
+    "snapshot-transfer-bounded",
+    needs=("trace",),
+    evidence="download_chunks",
+    unit="chunks of snapshots received",
+    find=transform,
+    about=("S-8", "S-11"),
+)

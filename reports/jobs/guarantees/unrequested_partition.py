@@ -1,0 +1,37 @@
+"""unrequested-partition: a response contains a partition that the fetcher did not ask for, or no longer.
+
+A partition is asked for if it was assigned before the response came, and if no answer had acknowledged its forget when
+the request was sent.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.expressions import READER, with_operation, without_match
+from reports.jobs.shared.judging import Judging
+from reports.read_tables import Tables
+
+_SAID = [*READER, "index"]
+
+
+def transform(tables: Tables) -> DataFrame:
+    answered = with_operation(tables.positions, tables, "f", "invoke_us", "complete_us").where("f = 'fetch'")
+    named = answered.withColumn("offset", F.col("fetch_offset"))
+    read = tables.reads.where("f = 'fetch'").withColumn("offset", F.col("first_offset"))
+    columns = [*_SAID, "invoke_us", "complete_us", "offset"]
+    both = named.select(*columns).unionByName(read.select(*columns))
+    said = both.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
+    in_force = "other.from_us <= this.complete_us and other.until_us > this.invoke_us"
+    foreign = without_match(said, tables.assignments, READER, in_force)
+    detail = sentence("%s was answered %s-%s, which it was not asking for.", "process", "topic", "partition")
+    return anomalies(foreign, detail)
+
+
+JUDGED = Judging(
+    "unrequested-partition",
+    needs=("operations", "positions", "assignments"),
+    evidence="positions",
+    unit="partition answers",
+    find=transform,
+)

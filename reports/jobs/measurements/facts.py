@@ -1,0 +1,84 @@
+"""How much evidence there is: one number for each fact of each run. A guarantee without evidence was not judged."""
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.measurements.snapshot_transfers import CHUNK
+from reports.jobs.shared.evidence import acknowledged
+from reports.jobs.shared.expressions import PARTITION
+from reports.jobs.shared.notes import LEADER_ELECTED, LEADS, METADATA_COMMITTED, METADATA_IMAGE
+from reports.jobs.shared.sessions import FETCH
+from reports.read_tables import Tables
+
+_ACKED = "type = 'ok' and first_offset >= 0"
+_FACTS: Mapping[str, Mapping[str, str]] = {
+    "operations": {
+        "operations": "true",
+        "ok_operations": "type = 'ok'",
+        "unknown_operations": "type = 'info'",
+        "fetches": "type = 'ok' and f = 'fetch'",
+        "metadata_polls": "type = 'ok' and f = 'metadata_read'",
+        "final_descriptions": "type = 'ok' and f = 'final_describe'",
+    },
+    "changes": {"changes": "true"},
+    "notes": {
+        "leader_elections": f"what = '{LEADER_ELECTED}'",
+        "metadata_images": f"what = '{METADATA_IMAGE}'",
+        "partition_leaderships": f"what = '{LEADS}'",
+        "download_chunks": f"what = '{CHUNK}'",
+        "metadata_markers": f"what = '{METADATA_COMMITTED}' "
+        "and get_json_object(detail, '$.kind') in ('begin', 'end', 'abort')",
+    },
+    "reads": {
+        "read_runs": "true",
+        "records_read": "count",
+        "idempotent_records_read": "if(producer_id >= 0, count, 0)",
+    },
+    "sends": {"records_acked": f"if({_ACKED}, count, 0)", "acked_sends": _ACKED},
+    "positions": {"positions": "true"},
+    "assignments": {"assignments": "true"},
+    "trace": {
+        "session_requests": f"what = 'request' and api_key = {FETCH} and session_id != 0 and session_epoch > 0",
+        "sessions_created": "what = 'session_created'",
+    },
+    "commits": {
+        "offsets_committed": "kind = 'commit' and error is null",
+        "epochs_learnt": "kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0",
+    },
+    "memberships": {"partitions_given": "event = 'assigned'"},
+    "metadata_epochs": {"metadata_epochs": "accepted", "metadata_dropped": "not accepted"},
+    "target_runs": {"records_at_target": "count"},
+}
+"""The facts that each table holds: a condition whose rows are counted, or a number that is summed."""
+_SELDOM = ("commits", "memberships", "metadata_epochs", "target_runs")
+"""Many runs lack these tables. Even a query over nothing costs its planning."""
+
+
+def transform(tables: Tables) -> DataFrame:
+    """Columns: run, fact, value."""
+    present = {name for _, name in tables.present}
+    parts = [_counts(tables, name) for name in _FACTS if name not in _SELDOM or name in present]
+    return reduce(DataFrame.unionByName, [*parts, _end(tables), _acked_without_end(tables)])
+
+
+def _counts(tables: Tables, table: str) -> DataFrame:
+    facts = _FACTS[table]
+    frame: DataFrame = getattr(tables, table)
+    summed = frame.groupBy("run").agg(*(F.sum(F.expr(each).cast("long")).alias(fact) for fact, each in facts.items()))
+    pairs = F.explode(F.array(*(F.struct(F.lit(fact).alias("fact"), F.col(fact).alias("value")) for fact in facts)))
+    return summed.select("run", pairs.alias("pair")).select("run", "pair.*")
+
+
+def _end(tables: Tables) -> DataFrame:
+    last = tables.operations.groupBy("run").agg(F.max("complete_us").alias("value"))
+    return last.withColumn("fact", F.lit("last_us"))
+
+
+def _acked_without_end(tables: Tables) -> DataFrame:
+    """Partitions with acknowledged records that nobody read to their end."""
+    partitions = acknowledged(tables).select(*PARTITION).distinct().join(tables.ends, PARTITION, "left_anti")
+    counted = partitions.groupBy("run").agg(F.count("*").alias("value"))
+    return counted.withColumn("fact", F.lit("unended_partitions"))

@@ -1,0 +1,65 @@
+"""Gives every anomaly row the same columns, and adds the fault that was active when the anomaly happened."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.shared.expressions import without_presets
+
+_DOES_NOT_APPLY = {"topic": "", "partition": -1, "offset": -1, "process": "", "index": -1}
+_NUMBERS = ("run", "partition", "offset", "index", "at_us")
+
+
+def anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> DataFrame:
+    """Columns: run, topic, partition, offset, process, index, at_us, detail.
+
+    They are the frame's columns of these names, unless ``given`` names or makes another. One that the frame lacks does
+    not apply to the breach. The time is ``at_us`` or, if the frame has no such column, the end of the operation,
+    ``complete_us``.
+    """
+    columns: dict[str, Column | str | int] = {"run": "run"}
+    for name, nothing in _DOES_NOT_APPLY.items():
+        columns[name] = name if name in frame.columns else F.lit(nothing)
+    columns["at_us"] = "at_us" if "at_us" in frame.columns else "complete_us"
+    made = {name: _column(each) for name, each in (columns | given).items()}
+    shaped = {name: each.cast("long") if name in _NUMBERS else each for name, each in made.items()}
+    return frame.select(*(each.alias(name) for name, each in shaped.items()), detail.alias("detail"))
+
+
+def metadata_log_anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> DataFrame:
+    """Anomalies of the quorum and of the metadata log."""
+    return anomalies(frame, detail, topic=F.lit("__cluster_metadata"), partition=0, **given)
+
+
+def _column(given: Column | str | int) -> Column:
+    if isinstance(given, Column):
+        return given
+    return F.col(given) if isinstance(given, str) else F.lit(given)
+
+
+def sentence(template: str, *columns: str | Column) -> Column:
+    """Formats the columns as ``printf`` does; every column is a %s."""
+    return F.format_string(template, *(_column(one).cast("string") for one in columns))
+
+
+def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
+    """Adds the column ``fault`` by an as-of join.
+
+    Faults that are active come first, then those that hit this very client, then the latest. ``found`` must be small,
+    and it is, because it holds examples only. The faults are broadcast.
+    """
+    numbered = found.withColumn("number", F.monotonically_increasing_id()).alias("found")
+    marks = F.broadcast(without_presets(faults)).alias("mark")
+    joined = numbered.join(marks, F.expr("mark.run = found.run and mark.at_us <= found.at_us"), "left")
+    active = F.expr("mark.until_us >= found.at_us").alias("active")
+    same_client = F.expr("mark.client_id = found.process and found.process != ''").alias("same_client")
+    score = F.struct(active, same_client, "mark.at_us", "mark.until_us", "mark.name", "mark.hit")
+    best = F.max(F.when(F.col("mark.name").isNotNull(), score)).alias("best")
+    named = sentence("%s #%s", "best.name", "best.hit")
+    since_s = F.format_number((F.col("at_us") - F.col("best.until_us")) / 1e6, 1)
+    text = (
+        F.when(F.col("best").isNull(), "")
+        .when(F.col("best.active"), named)
+        .otherwise(F.concat(since_s, F.lit(" s after "), named))
+    )
+    ranked = joined.groupBy("number", *(f"found.{name}" for name in found.columns)).agg(best)
+    return ranked.select(*found.columns, text.alias("fault"))

@@ -1,0 +1,52 @@
+"""Steps of a fetcher through a partition: each read with the offset at which the read before it ended.
+
+``expected`` is the offset after the last one read. A reassignment or a seek (a new row in ASSIGNMENTS) begins anew.
+Reads of operations that did not end ok are compared, but they do not move the cursor.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.shared.evidence import occupied
+from reports.jobs.shared.expressions import PARTITION, READER, before, so_far
+from reports.read_tables import Tables
+
+_STEP = (*READER, "index", "complete_us", "first_offset", "expected")
+
+
+def steps_between_operations(tables: Tables) -> DataFrame:
+    polls = tables.reads.groupBy(*READER, "index", "type", F.col("invoke_us").alias("at_us"), "complete_us").agg(
+        F.min_by("first_offset", "position").alias("first_offset"),
+        F.max_by("last_offset", "position").alias("last_offset"),
+    )
+    given = tables.assignments.select(*READER, F.col("from_us").alias("at_us"))
+    events = polls.withColumn("is_poll", F.lit(1)).unionByName(
+        given.withColumn("is_poll", F.lit(0)), allowMissingColumns=True
+    )
+    in_time = Window.partitionBy(*READER).orderBy("at_us", "is_poll", "index")
+    assignment = F.sum(1 - F.col("is_poll")).over(so_far(in_time))
+    in_order = Window.partitionBy(*READER, "assignment").orderBy("index")
+    ended_ok = F.when(F.col("type") == "ok", F.col("last_offset"))
+    cursor = F.last(ended_ok, ignorenulls=True).over(before(in_order))
+    mine = events.withColumn("assignment", assignment).where("is_poll = 1")
+    return mine.withColumn("expected", cursor + 1).select(*_STEP)
+
+
+def steps_inside_operations(tables: Tables) -> DataFrame:
+    inside = Window.partitionBy(*READER, "index").orderBy("position")
+    return tables.reads.withColumn("expected", F.lag("last_offset").over(inside) + 1).select(*_STEP)
+
+
+def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
+    """Steps that jumped over records which others read (``skipped`` many, from ``first_skipped``).
+
+    Offsets below the log start that this very answer named do not count.
+    """
+    told = tables.positions.select(*READER, "index", "log_start_offset")
+    jumps = steps.where("first_offset > expected").join(told, [*READER, "index"], "left")
+    low = F.greatest("expected", "log_start_offset", F.lit(0))
+    known = jumps.withColumn("low", low).join(tables.once(occupied), PARTITION)
+    over = known.where("first < first_offset and last >= low and low < first_offset")
+    from_offset = F.greatest("first", "low")
+    missed = F.least("last", F.col("first_offset") - 1) - from_offset + 1
+    return over.groupBy(*_STEP).agg(F.sum(missed).alias("skipped"), F.min(from_offset).alias("first_skipped"))

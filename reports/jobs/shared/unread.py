@@ -1,0 +1,62 @@
+"""Acknowledged values that no ok operation ever read: the common part of lost-write and unseen.
+
+Jepsen's ``unseen`` is both together. Here lost-write holds the values that reads overtook and unseen holds the rest, so
+each breach is reported once. Values of an operation with unknown end count if a part of their run was read, because a
+batch is written whole or not at all. A record that only the leader of a replicated partition acknowledged (acks=1) may
+be lost with that leader, so it does not count.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.shared.evidence import durably_acknowledged, log_starts, ok_reads, ours
+from reports.jobs.shared.expressions import PARTITION
+from reports.jobs.shared.intervals import merged, subtracted
+from reports.read_tables import Tables
+
+_KEYS = [*PARTITION, "writer"]
+_SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "index", "complete_us")
+_OVERLAP = "first_sequence <= last and last_sequence >= first"
+
+
+def unread(tables: Tables) -> DataFrame:
+    """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
+    reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown)."""
+    seen = merged(ours(ok_reads(tables)), _KEYS, "first_sequence", "last_sequence")
+    sends = tables.once(written)
+    missing = subtracted(merged(sends, _KEYS, "first_sequence", "last_sequence"), seen, _KEYS)
+    # Broadcast, so that the sends need not be moved: few are missing in all but the worst of runs.
+    parts = sends.join(F.broadcast(missing), _KEYS).where(_OVERLAP)
+    low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
+    shift = F.col("first_sequence") - F.col("first_offset")
+    clipped = parts.select(
+        *_KEYS,
+        "process",
+        "index",
+        "complete_us",
+        low.alias("first_sequence"),
+        (low - shift).alias("first_offset"),
+        (high - shift).alias("last_offset"),
+    )
+    reach = ok_reads(tables).groupBy(*PARTITION).agg(F.max("last_offset").alias("reach"))
+    return (
+        clipped.join(reach, PARTITION, "left")
+        .join(log_starts(tables), PARTITION, "left")
+        .fillna({"reach": -1, "start_offset": 0})
+        .withColumn("first_offset", F.greatest("first_offset", "start_offset"))
+        .where("last_offset >= start_offset")
+    )
+
+
+def written(tables: Tables) -> DataFrame:
+    """Sends of which a record is in the log: those acknowledged, and those of unknown end from which a value was read,
+    with the offset that the read implies."""
+    unknown = F.broadcast(tables.sends.where("type = 'info'"))
+    asked = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.
+    reads = ours(ok_reads(tables)).join(asked, _KEYS, "left_semi")
+    places = merged(reads, [*_KEYS, "shift"], "first_sequence", "last_sequence")
+    found = places.withColumnRenamed("shift", "read_shift").join(unknown, _KEYS).where(_OVERLAP)
+    implied = found.groupBy(*(name for name in _SEND if name != "first_offset")).agg(
+        (F.col("first_sequence") - F.max("read_shift")).alias("first_offset")
+    )
+    return durably_acknowledged(tables).select(*_SEND).unionByName(implied)
