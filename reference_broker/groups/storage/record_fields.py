@@ -1,11 +1,21 @@
 """Reads and writes the fields of a coordinator's records in turn, in Kafka's plain and flexible encodings."""
 
 from collections.abc import Mapping
-from struct import Struct, error
+from typing import Any
 
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
-_INT64 = Struct(">q")
+from reference_broker.wire.decoding import primitive_reader
+from reference_broker.wire.encoding import primitive_writer
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.reading import (
+    BAD_BYTES,
+    Reader,
+    error_of_bad_bytes,
+    read_compact_count,
+    read_known_tags,
+    read_legacy_count,
+)
+from reference_broker.wire.writing import tag_buffer, tagged, uvarint
+
 _NEVER = 1 << 15
 
 
@@ -33,52 +43,42 @@ class FieldWriter:
     __slots__ = ("_flexible", "data")
 
     def __init__(self, version: int, flexible_from: int = _NEVER) -> None:
-        self.data = bytearray(_INT16.pack(version))
+        self.data = bytearray()
         self._flexible = version >= flexible_from
+        self._write("int16", version)
 
     def int32(self, value: int) -> None:
-        self.data += _INT32.pack(value)
+        self._write("int32", value)
 
     def int64(self, value: int) -> None:
-        self.data += _INT64.pack(value)
+        self._write("int64", value)
 
     def length(self, count: int) -> None:
         """Writes the length of an array."""
         if self._flexible:
-            _write_varint(self.data, count + 1)
+            self.data += uvarint(count + 1)
         else:
-            self.data += _INT32.pack(count)
+            self._write("int32", count)
 
     def string(self, value: str) -> None:
         """Raises TextTooLong."""
-        encoded = value.encode()
-        if self._flexible:
-            _write_varint(self.data, len(encoded) + 1)
-        elif len(encoded) > MOST_TEXT_BYTES:
-            raise TextTooLong(f"a text of {len(encoded)} bytes")
-        else:
-            self.data += _INT16.pack(len(encoded))
-        self.data += encoded
+        self.nullable_string(value)
 
     def nullable_string(self, value: str | None) -> None:
-        if value is not None:
-            self.string(value)
-        elif self._flexible:
-            self.data.append(0)
-        else:
-            self.data += _INT16.pack(-1)
+        """Raises TextTooLong."""
+        if not self._flexible and not fits(value):
+            raise TextTooLong(f"a text of {len(str(value).encode())} bytes")
+        self._write("string", value)
 
     def blob(self, value: bytes) -> None:
-        self.length(len(value))
-        self.data += value
+        self._write("bytes", value)
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:
         """Writes tagged fields, which are given by ascending tag. Only flexible versions have them."""
-        _write_varint(self.data, len(fields))
-        for tag, content in fields.items():
-            _write_varint(self.data, tag)
-            _write_varint(self.data, len(content))
-            self.data += content
+        self.data += tag_buffer([tagged(tag, content) for tag, content in fields.items()])
+
+    def _write(self, kind: str, value: object) -> None:
+        primitive_writer(kind, self._flexible, nullable=True)(self.data, value)
 
 
 class FieldReader:
@@ -90,85 +90,48 @@ class FieldReader:
     def __init__(self, data: bytes, flexible_from: int = _NEVER, greatest: int = _NEVER) -> None:
         self._data = data
         self._position = 0
-        self.version = self._number(_INT16)
+        self._flexible = False
+        self.version = int(self._read("int16"))
         self._flexible = self.version >= flexible_from
         if not 0 <= self.version <= greatest:
             raise DamagedRecord(f"version {self.version} of a record's value is not known")
 
     def int32(self) -> int:
-        return self._number(_INT32)
+        return int(self._read("int32"))
 
     def int64(self) -> int:
-        return self._number(_INT64)
+        return int(self._read("int64"))
 
     def length(self) -> int:
-        """Reads the length of an array or of bytes. It is never more than what is left."""
-        count = self._varint() - 1 if self._flexible else self._number(_INT32)
-        return self._checked(count)
+        """Reads the length of an array. It is never more than what is left."""
+        read_count = read_compact_count if self._flexible else read_legacy_count
+        return int(self._take(lambda data, position: read_count(data, position, 1)))
 
     def string(self) -> str:
-        found = self.nullable_string()
-        if found is None:
-            raise DamagedRecord("a text is null that must not be")
-        return found
+        return str(self._read("string"))
 
     def nullable_string(self) -> str | None:
-        length = self._varint() - 1 if self._flexible else self._number(_INT16)
-        if length == -1:
-            return None
-        start = self._position
-        self._position += self._checked(length)
-        try:
-            return self._data[start : self._position].decode()
-        except UnicodeDecodeError as wrong:
-            raise DamagedRecord("a text is not UTF-8") from wrong
-
-    def blob(self) -> bytes:
-        length = self.length()
-        start = self._position
-        self._position += length
-        return self._data[start : self._position]
-
-    def tagged(self) -> dict[int, bytes]:
-        """Reads the tagged fields, by tag. A version that is not flexible has none."""
-        if not self._flexible:
-            return {}
-        found = {}
-        for _ in range(self._varint()):
-            tag, size = self._varint(), self._varint()
-            start = self._position
-            self._position += self._checked(size)
-            found[tag] = self._data[start : self._position]
+        found: str | None = self._read("string", nullable=True)
         return found
 
-    def _number(self, layout: Struct) -> int:
+    def blob(self) -> bytes:
+        return bytes(self._read("bytes"))
+
+    def tagged(self, readers: Mapping[int, Reader]) -> Mapping[int, Any]:
+        """Reads the tagged fields that have a reader, by tag. A version that is not flexible has none."""
+        if not self._flexible:
+            return {}
+        found: Mapping[int, Any] = self._take(lambda data, position: read_known_tags(data, position, readers))
+        return found
+
+    def _read(self, kind: str, nullable: bool = False) -> Any:
+        return self._take(primitive_reader(kind, self._flexible, nullable))
+
+    def _take(self, read: Reader) -> Any:
         try:
-            value = layout.unpack_from(self._data, self._position)[0]
-        except error:
-            raise DamagedRecord(f"a record ends after {len(self._data)} bytes, inside a number") from None
-        self._position += layout.size
-        return int(value)
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            if self._position >= len(self._data) or shift > 28:
-                raise DamagedRecord("a record ends inside a number")
-            byte = self._data[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    def _checked(self, length: int) -> int:
-        if not 0 <= length <= len(self._data) - self._position:
-            raise DamagedRecord(f"a field of {length} bytes, {len(self._data) - self._position} are left")
-        return length
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+            value, self._position = read(self._data, self._position)
+        except BAD_BYTES as failure:
+            raise DamagedRecord(str(error_of_bad_bytes("a record", failure))) from None
+        except ProtocolError as damage:
+            raise DamagedRecord(str(damage)) from None
+        return value
