@@ -11,7 +11,7 @@ from reference_broker.metadata.records import MetadataRecord
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.reading import read_uvarint, reading
+from reference_broker.wire.reading import BAD_BYTES, error_of_bad_bytes, read_uvarint
 from reference_broker.wire.writing import uvarint
 
 FRAME_VERSION: Final = 1
@@ -21,7 +21,8 @@ _CLASSES: Final[Mapping[int, type]] = {cls.__api_key__: cls for cls in get_args(
 
 def encode(record: MetadataRecord) -> bytes:
     """Returns the value of a record of the metadata log."""
-    kind, version = type(record), record.__version__
+    kind: type = type(record)
+    version = record.__version__
     out = bytearray(uvarint(FRAME_VERSION) + uvarint(record.__api_key__) + uvarint(version))
     encoder(kind, kind, version)(out, record)
     return bytes(out)
@@ -30,16 +31,17 @@ def encode(record: MetadataRecord) -> bytes:
 def decode(data: bytes) -> MetadataRecord:
     """Raises MetadataFault for an unknown frame, type or version, or a body that does not fit."""
     try:
-        with reading("a metadata record"):
-            frame, position = read_uvarint(data, 0)
-            key, position = read_uvarint(data, position)
-            version, position = read_uvarint(data, position)
-            kind = _CLASSES.get(key)
-            if frame != FRAME_VERSION or kind is None or version > kind.__versions__:  # type: ignore[attr-defined]
-                raise MetadataFault(f"metadata record type {key} version {version} (frame {frame}) is not known here")
-            record, position = decoder(kind, kind, version)(data, position)
+        frame, position = read_uvarint(data, 0)
+        key, position = read_uvarint(data, position)
+        version, position = read_uvarint(data, position)
+        kind = _CLASSES.get(key)
+        if frame != FRAME_VERSION or kind is None or version > kind.__versions__:  # type: ignore[attr-defined]
+            raise MetadataFault(f"metadata record type {key} version {version} (frame {frame}) is not known here")
+        record, position = decoder(kind, kind, version)(data, position)
+    except BAD_BYTES as failure:
+        raise MetadataFault(str(error_of_bad_bytes("a metadata record", failure))) from None
     except ProtocolError as damage:
-        raise MetadataFault(str(damage)) from damage
+        raise MetadataFault(str(damage)) from None
     if position != len(data):
         raise MetadataFault(f"{kind.__name__} is followed by {len(data) - position} bytes too many")
     return cast(MetadataRecord, record)

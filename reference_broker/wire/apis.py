@@ -5,7 +5,7 @@ Source: Kafka's message schemas (``validVersions`` and ``flexibleVersions`` of e
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 
 class ApiKey(IntEnum):
@@ -133,67 +133,62 @@ announced range of versions, so no unmodified client asks for one. Their layouts
 ``fetch_drafts``. UpdateMetadata exists only as a draft, because Kafka 4 removed it."""
 
 
-class Versions(NamedTuple):
-    """The lowest and highest version that is served, and the first version that is flexible."""
-
-    least: int
-    greatest: int
-    flexible_from: int
-
-
-VERSIONS: Final[Mapping[int, Versions]] = {
-    ApiKey.PRODUCE: Versions(3, 13, 9),
-    ApiKey.FETCH: Versions(4, 18, 12),
-    ApiKey.LIST_OFFSETS: Versions(1, 10, 6),
-    ApiKey.METADATA: Versions(0, 13, 9),
-    ApiKey.OFFSET_COMMIT: Versions(2, 9, 8),
-    ApiKey.OFFSET_FETCH: Versions(1, 9, 6),
-    ApiKey.FIND_COORDINATOR: Versions(0, 6, 3),
-    ApiKey.JOIN_GROUP: Versions(0, 9, 6),
-    ApiKey.HEARTBEAT: Versions(0, 4, 4),
-    ApiKey.LEAVE_GROUP: Versions(0, 5, 4),
-    ApiKey.SYNC_GROUP: Versions(0, 5, 4),
-    ApiKey.DESCRIBE_GROUPS: Versions(0, 6, 5),
-    ApiKey.LIST_GROUPS: Versions(0, 5, 3),
-    ApiKey.API_VERSIONS: Versions(0, 4, 3),
-    ApiKey.CREATE_TOPICS: Versions(2, 7, 5),
-    ApiKey.DELETE_TOPICS: Versions(1, 6, 4),
-    ApiKey.DELETE_RECORDS: Versions(0, 2, 2),
-    ApiKey.INIT_PRODUCER_ID: Versions(0, 5, 2),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),
-    ApiKey.DESCRIBE_CONFIGS: Versions(1, 4, 4),
-    ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
-    ApiKey.CREATE_PARTITIONS: Versions(0, 3, 2),
-    ApiKey.DELETE_GROUPS: Versions(0, 2, 2),
-    ApiKey.ELECT_LEADERS: Versions(0, 2, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1, 1),
-    ApiKey.OFFSET_DELETE: Versions(0, 0, FIRST_DRAFT_VERSION),
-    ApiKey.VOTE: Versions(0, 2, 0),
-    ApiKey.BEGIN_QUORUM_EPOCH: Versions(0, 1, 1),
-    ApiKey.END_QUORUM_EPOCH: Versions(0, 1, 1),
-    ApiKey.DESCRIBE_QUORUM: Versions(0, 2, 0),
-    ApiKey.ALTER_PARTITION: Versions(2, 3, 2),
-    ApiKey.UPDATE_FEATURES: Versions(0, 2, 0),
-    ApiKey.FETCH_SNAPSHOT: Versions(0, 1, 0),
-    ApiKey.DESCRIBE_CLUSTER: Versions(0, 2, 0),
-    ApiKey.BROKER_REGISTRATION: Versions(0, 4, 0),
-    ApiKey.BROKER_HEARTBEAT: Versions(0, 2, 0),
-    ApiKey.UNREGISTER_BROKER: Versions(0, 0, 0),
-    ApiKey.ALLOCATE_PRODUCER_IDS: Versions(0, 0, 0),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0, 0),
+VERSIONS: Final[Mapping[int, tuple[int, int, int]]] = {
+    ApiKey.PRODUCE: (3, 13, 9),
+    ApiKey.FETCH: (4, 18, 12),
+    ApiKey.LIST_OFFSETS: (1, 10, 6),
+    ApiKey.METADATA: (0, 13, 9),
+    ApiKey.OFFSET_COMMIT: (2, 9, 8),
+    ApiKey.OFFSET_FETCH: (1, 9, 6),
+    ApiKey.FIND_COORDINATOR: (0, 6, 3),
+    ApiKey.JOIN_GROUP: (0, 9, 6),
+    ApiKey.HEARTBEAT: (0, 4, 4),
+    ApiKey.LEAVE_GROUP: (0, 5, 4),
+    ApiKey.SYNC_GROUP: (0, 5, 4),
+    ApiKey.DESCRIBE_GROUPS: (0, 6, 5),
+    ApiKey.LIST_GROUPS: (0, 5, 3),
+    ApiKey.API_VERSIONS: (0, 4, 3),
+    ApiKey.CREATE_TOPICS: (2, 7, 5),
+    ApiKey.DELETE_TOPICS: (1, 6, 4),
+    ApiKey.DELETE_RECORDS: (0, 2, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 5, 2),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4, 4),
+    ApiKey.ALTER_CONFIGS: (0, 2, 2),
+    ApiKey.CREATE_PARTITIONS: (0, 3, 2),
+    ApiKey.DELETE_GROUPS: (0, 2, 2),
+    ApiKey.ELECT_LEADERS: (0, 2, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, 1),
+    ApiKey.OFFSET_DELETE: (0, 0, FIRST_DRAFT_VERSION),
+    ApiKey.VOTE: (0, 2, 0),
+    ApiKey.BEGIN_QUORUM_EPOCH: (0, 1, 1),
+    ApiKey.END_QUORUM_EPOCH: (0, 1, 1),
+    ApiKey.DESCRIBE_QUORUM: (0, 2, 0),
+    ApiKey.ALTER_PARTITION: (2, 3, 2),
+    ApiKey.UPDATE_FEATURES: (0, 2, 0),
+    ApiKey.FETCH_SNAPSHOT: (0, 1, 0),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2, 0),
+    ApiKey.BROKER_REGISTRATION: (0, 4, 0),
+    ApiKey.BROKER_HEARTBEAT: (0, 2, 0),
+    ApiKey.UNREGISTER_BROKER: (0, 0, 0),
+    ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0, 0),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, 0),
 }
-"""The versions of each API that are served, encoded and decoded. Handlers see the class of the highest one. Versions
-that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10, OffsetFetch 10) are left out."""
+"""The lowest and highest version of each API that is served, and the first one that is flexible. Handlers see the class
+of the highest one. Versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10,
+OffsetFetch 10) are left out."""
 
-_NONE: Final = Versions(0, -1, FIRST_DRAFT_VERSION)
+_VERSIONS: Final = {int(key): versions for key, versions in VERSIONS.items()}
+"""A number is found faster among numbers than among ApiKeys, and each request is looked up here."""
+_NONE: Final = (0, -1, FIRST_DRAFT_VERSION)
 
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether a version has compact lengths and tagged fields (and so request header v2)."""
-    return VERSIONS.get(api_key, _NONE).flexible_from <= version < FIRST_DRAFT_VERSION
+    return _VERSIONS.get(api_key, _NONE)[2] <= version < FIRST_DRAFT_VERSION
 
 
 def is_known(api_key: int, version: int) -> bool:
     """Whether messages of this version can be encoded and decoded here."""
-    least, greatest, _ = VERSIONS.get(api_key, _NONE)
+    least, greatest, _ = _VERSIONS.get(api_key, _NONE)
     return least <= version <= greatest or (api_key, version) in DRAFTS

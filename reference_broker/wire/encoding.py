@@ -22,11 +22,12 @@ from reference_broker.wire.schema import (
     is_flexible_entity,
     schema_fields,
 )
-from reference_broker.wire.writing import INT32, compact_string, legacy_string, tagged, uvarint
+from reference_broker.wire.writing import compact_string, legacy_string, tagged, uvarint
 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _PACKED_AS_THEY_ARE: Final = {*NUMBERS, "bool", "error_code"}
+_INT32: Final = Struct(">i")
 _NEWEST: Final = 0x7FFF
 
 
@@ -173,7 +174,7 @@ def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:
         if flexible:
             out += b"\0" if values is None else uvarint(len(values) + 1)
         else:
-            out += INT32.pack(-1 if values is None else len(values))
+            out += _INT32.pack(-1 if values is None else len(values))
         for each in values or ():
             item(out, each)
 
@@ -248,7 +249,7 @@ def _write_legacy_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out += b"\xff\xff\xff\xff"
     else:
-        out += INT32.pack(len(value))
+        out += _INT32.pack(len(value))
         out += value
 
 

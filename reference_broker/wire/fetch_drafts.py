@@ -37,6 +37,8 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import Buffers, Output, legacy_string
 
+_INT64: Final = Struct(">q")
+_INT32: Final = Struct(">i")
 _REQUEST: Final = Struct(">iiiibbqq")
 """replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session ID, sequence number."""
 _RESPONSE: Final = Struct(">iiih")
@@ -44,8 +46,6 @@ _RESPONSE: Final = Struct(">iiih")
 _THROTTLE_AND_ERROR: Final = Struct(">ih")
 _SESSION: Final = Struct(">qb")
 """Session ID, response_flags."""
-_INT32: Final = Struct(">i")
-_INT64: Final = Struct(">q")
 _UUID: Final = Struct("16s")
 _PARTITION: Final = Struct(">iqqiii")
 """partition, fetch_offset, log_start_offset, max_bytes, current_leader_epoch, last_fetched_epoch."""

@@ -21,9 +21,9 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import compact_string, tag_buffer, tagged
 
+_INT64: Final = Struct(">q")
 _REPLICA_STATE: Final = Struct(">iq")
 _REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
-_INT64: Final = Struct(">q")
 
 
 def with_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> tuple[FetchRequest, int]:

@@ -26,6 +26,7 @@ Partitions: TypeAlias = tuple[list[FetchPartition], int]
 _Rest: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic], str, int]
 """Topics, forgotten topics, rack, and the offset behind them."""
 
+_INT32: Final = Struct(">i")
 _HEAD_4: Final = Struct(">iiiib")
 _HEAD_7: Final = Struct(">iiiibii")
 _HEAD_15: Final = Struct(">iiibii")
@@ -34,7 +35,6 @@ _PARTITION_5: Final = Struct(">iqqi")
 _PARTITION_9: Final = Struct(">iiqqi")
 _PARTITION_12: Final = Struct(">iiqiqi")
 _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
-_INT32: Final = Struct(">i")
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:

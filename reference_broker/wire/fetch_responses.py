@@ -15,7 +15,7 @@ from reference_broker.wire.fetch import (
     SnapshotId,
 )
 from reference_broker.wire.fetch_requests import read_topic
-from reference_broker.wire.node_endpoints import read_endpoints, read_leader, write_endpoints, write_leader
+from reference_broker.wire.node_endpoints import ENDPOINT_TAGS, read_leader, write_endpoints, write_leader
 from reference_broker.wire.reading import (
     Frame,
     Reader,
@@ -31,13 +31,12 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, tag_buffer, tagged, uvarint
 
+_INT32: Final = Struct(">i")
 _START: Final = Struct(">ii")
 _START_12: Final = Struct(">iiB")
 _EMPTY_12: Final = Struct(">iiBihiBB")
 _EMPTY_12_BYTES: Final = _EMPTY_12.size - 4
-_THROTTLE: Final = Struct(">i")
 _HEAD_7: Final = Struct(">ihi")
-_INT32: Final = Struct(">i")
 _PARTITION_4: Final = Struct(">ihqq")
 _PARTITION_5: Final = Struct(">ihqqq")
 MIN_PARTITION_4: Final = _PARTITION_4.size + 8
@@ -108,7 +107,7 @@ def _encode_legacy(version: int, correlation_id: int, response: FetchResponse) -
     if version >= 7:
         output.small += _HEAD_7.pack(response.throttle_time_ms, response.error_code, response.session_id)
     else:
-        output.small += _THROTTLE.pack(response.throttle_time_ms)
+        output.small += _INT32.pack(response.throttle_time_ms)
     output.small += _INT32.pack(len(response.responses))
     for topic in response.responses:
         output.small += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
@@ -144,7 +143,7 @@ def decode_fetch_response(version: int, frame: Frame, offset: int) -> tuple[Fetc
         throttle_time_ms, error_code, session_id = _HEAD_7.unpack_from(frame, offset)
         offset += 10
     else:
-        (throttle_time_ms,) = _THROTTLE.unpack_from(frame, offset)
+        (throttle_time_ms,) = _INT32.unpack_from(frame, offset)
         offset += 4
     if version < 12:
         count, offset = read_legacy_count(frame, offset, 6)
@@ -160,7 +159,7 @@ def decode_fetch_response(version: int, frame: Frame, offset: int) -> tuple[Fetc
         partitions, offset = _partitions_12(frame, offset)
         offset = skip_tagged_fields(frame, offset)
         topics.append(FetchTopicResponse(topic, topic_id, partitions))
-    tags, offset = read_known_tags(frame, offset, {0: read_endpoints} if version >= 16 else {})
+    tags, offset = read_known_tags(frame, offset, ENDPOINT_TAGS if version >= 16 else {})
     endpoints = tags.get(0, [])
     return FetchResponse(error_code, session_id, topics, throttle_time_ms, endpoints), offset
 
@@ -233,8 +232,8 @@ def _aborted(frame: Frame, offset: int, count: int, layout: Struct) -> tuple[Seq
 
 def _with_partition_tags(data: PartitionData, frame: Frame, offset: int) -> tuple[PartitionData, int]:
     tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS)
-    found = {"diverging_epoch": tags.get(0), "current_leader": tags.get(1), "snapshot_id": tags.get(2)}
-    return replace(data, **found), offset
+    data = replace(data, diverging_epoch=tags.get(0), current_leader=tags.get(1), snapshot_id=tags.get(2))
+    return data, offset
 
 
 def _read_epoch_end(frame: Frame, offset: int) -> tuple[EpochEndOffset, int]:

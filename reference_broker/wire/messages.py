@@ -7,6 +7,7 @@ is built on the API's first use, when kio's module is loaded. The bodies of draf
 
 from functools import cache
 from importlib import import_module
+from struct import Struct
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from reference_broker.wire import drafts, reshape
@@ -33,7 +34,7 @@ from reference_broker.wire.headers import (
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
 from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
-from reference_broker.wire.writing import INT32, Buffers
+from reference_broker.wire.writing import Buffers
 
 Direction: TypeAlias = Literal["request", "response"]
 
@@ -47,6 +48,7 @@ correct. The body's first bytes carry the meaning, and three are left over. Kafk
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
+_LENGTH: Final = Struct(">i")
 _NO_LENGTH: Final = bytes(4)
 
 
@@ -131,7 +133,7 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
 
 def body_class(api_key: int, direction: Direction) -> type:
     """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
-    return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[api_key].greatest), direction)
+    return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[api_key][1]), direction)
 
 
 class _Codec(NamedTuple):
@@ -184,7 +186,7 @@ def _kio_class(api_key: int, version: int, direction: Direction) -> type:
 def _encode(codec: _Codec, start: bytes, body: object) -> Buffers:
     out = bytearray(start)
     codec.write(out, body)
-    INT32.pack_into(out, 0, len(out) - 4)
+    _LENGTH.pack_into(out, 0, len(out) - 4)
     return [bytes(out)]
 
 

@@ -20,8 +20,8 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
-_HEAD: Final = Struct(">hi")
 _INT32: Final = Struct(">i")
+_HEAD: Final = Struct(">hi")
 
 
 def decode_produce_request(version: int, frame: Frame, offset: int) -> tuple[ProduceRequest, int]:

@@ -1,11 +1,12 @@
 """Codec of Produce responses, versions 3-13. Source: ProduceResponse.json."""
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.fetch_requests import read_topic
-from reference_broker.wire.node_endpoints import read_endpoints, read_leader, write_endpoints, write_leader
+from reference_broker.wire.node_endpoints import ENDPOINT_TAGS, read_leader, write_endpoints, write_leader
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceResponse,
@@ -14,6 +15,7 @@ from reference_broker.wire.produce import (
 )
 from reference_broker.wire.reading import (
     Frame,
+    Reader,
     read_compact_count,
     read_compact_nullable_string,
     read_known_tags,
@@ -24,12 +26,13 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
+_INT32: Final = Struct(">i")
 _START: Final = Struct(">ii")
 _START_9: Final = Struct(">iiB")
-_INT32: Final = Struct(">i")
 _PARTITION_3: Final = Struct(">ihqq")
 _PARTITION_5: Final = Struct(">ihqqq")
 _PLAIN_PARTITION_9: Final = Struct(">ihqqqBBB")
+_PARTITION_TAGS: Final[Mapping[int, Reader]] = {0: read_leader}
 
 
 def encode_produce_response(version: int, correlation_id: int, response: ProduceResponse) -> Buffers:
@@ -138,7 +141,7 @@ def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRe
         offset = skip_tagged_fields(frame, offset)
         topics.append(ProduceTopicResponse(topic, topic_id, partitions))
     (throttle_time_ms,) = _INT32.unpack_from(frame, offset)
-    tags, offset = read_known_tags(frame, offset + 4, {0: read_endpoints} if version >= 10 else {})
+    tags, offset = read_known_tags(frame, offset + 4, ENDPOINT_TAGS if version >= 10 else {})
     return ProduceResponse(topics, throttle_time_ms, tags.get(0, [])), offset
 
 
@@ -152,7 +155,7 @@ def _flexible_partition(version: int, frame: Frame, offset: int) -> tuple[Produc
         offset = skip_tagged_fields(frame, offset)
         record_errors.append(RecordError(batch_index, message))
     error_message, offset = read_compact_nullable_string(frame, offset)
-    tags, offset = read_known_tags(frame, offset, {0: read_leader} if version >= 10 else {})
+    tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS if version >= 10 else {})
     offsets = (base_offset, append_time_ms, log_start)
     answer = ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message, tags.get(0))
     return answer, offset

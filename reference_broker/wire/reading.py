@@ -15,8 +15,9 @@ Frame: TypeAlias = bytes | memoryview
 Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
 """From a frame and an offset to the value and the offset behind it."""
 
-INT16: Final = Struct(">h")
-INT32: Final = Struct(">i")
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_NO_TAGS: Final[Mapping[int, Any]] = {}
 
 
 BAD_BYTES: Final = (error, IndexError, UnicodeDecodeError)
@@ -62,13 +63,13 @@ def read_compact_length(frame: Frame, offset: int) -> tuple[int, int]:
 
 def read_legacy_length16(frame: Frame, offset: int) -> tuple[int, int]:
     """The int16 length of a string; -1 is null."""
-    (length,) = INT16.unpack_from(frame, offset)
+    (length,) = _INT16.unpack_from(frame, offset)
     return _checked(length), offset + 2
 
 
 def read_legacy_length32(frame: Frame, offset: int) -> tuple[int, int]:
     """The int32 length of a byte string or array; -1 is null."""
-    (length,) = INT32.unpack_from(frame, offset)
+    (length,) = _INT32.unpack_from(frame, offset)
     return _checked(length), offset + 4
 
 
@@ -146,8 +147,10 @@ def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
     return tag, offset, end_of(frame, offset, size, "a tagged field")
 
 
-def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[dict[int, Any], int]:
+def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
     """The values of those tagged fields whose tags are known, by tag, and the offset behind all of them."""
+    if frame[offset] == 0:  # Most structs have no tagged field.
+        return _NO_TAGS, offset + 1
     found: dict[int, Any] = {}
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):

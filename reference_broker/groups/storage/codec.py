@@ -132,8 +132,8 @@ def group_value(group: Group) -> bytes:
     out = FieldWriter(CLASSIC_VALUE)
     out.string(group.protocol_type or "")
     out.int32(group.generation)
-    out.nullable_string(group.protocol if group.members else None)
-    out.nullable_string(group.leader if group.members else None)
+    out.string(group.protocol if group.members else None)
+    out.string(group.leader if group.members else None)
     out.int64(group.state_since_ms)
     out.length(len(group.members))
     for member in group.members.values():
@@ -143,7 +143,7 @@ def group_value(group: Group) -> bytes:
 
 def _write_member(out: FieldWriter, member: Member, protocol: str | None) -> None:
     out.string(member.member_id)
-    out.nullable_string(member.group_instance_id)
+    out.string(member.group_instance_id)
     out.string(member.client_id)
     out.string(member.client_host)
     out.int32(member.rebalance_timeout_ms)

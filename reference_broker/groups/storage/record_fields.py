@@ -1,21 +1,27 @@
 """Reads and writes the fields of a coordinator's records in turn, in Kafka's plain and flexible encodings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from struct import Struct, error
 from typing import Any
 
-from reference_broker.wire.decoding import primitive_reader
-from reference_broker.wire.encoding import primitive_writer
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.reading import (
     BAD_BYTES,
     Reader,
     error_of_bad_bytes,
     read_compact_count,
+    read_compact_nullable_string,
+    read_compact_string,
     read_known_tags,
     read_legacy_count,
+    read_legacy_nullable_string,
+    read_legacy_string,
 )
-from reference_broker.wire.writing import tag_buffer, tagged, uvarint
+from reference_broker.wire.writing import compact_string, legacy_string, tag_buffer, tagged, uvarint
 
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
 _NEVER = 1 << 15
 
 
@@ -43,42 +49,35 @@ class FieldWriter:
     __slots__ = ("_flexible", "data")
 
     def __init__(self, version: int, flexible_from: int = _NEVER) -> None:
-        self.data = bytearray()
+        self.data = bytearray(_INT16.pack(version))
         self._flexible = version >= flexible_from
-        self._write("int16", version)
 
     def int32(self, value: int) -> None:
-        self._write("int32", value)
+        self.data += _INT32.pack(value)
 
     def int64(self, value: int) -> None:
-        self._write("int64", value)
+        self.data += _INT64.pack(value)
 
     def length(self, count: int) -> None:
-        """Writes the length of an array."""
+        """Writes the length of an array or of bytes."""
+        self.data += uvarint(count + 1) if self._flexible else _INT32.pack(count)
+
+    def string(self, value: str | None) -> None:
+        """Raises TextTooLong."""
         if self._flexible:
-            self.data += uvarint(count + 1)
+            self.data += compact_string(value)
+        elif fits(value):
+            self.data += legacy_string(value)
         else:
-            self._write("int32", count)
-
-    def string(self, value: str) -> None:
-        """Raises TextTooLong."""
-        self.nullable_string(value)
-
-    def nullable_string(self, value: str | None) -> None:
-        """Raises TextTooLong."""
-        if not self._flexible and not fits(value):
-            raise TextTooLong(f"a text of {len(str(value).encode())} bytes")
-        self._write("string", value)
+            raise TextTooLong(f"a text of more than {MOST_TEXT_BYTES} bytes")
 
     def blob(self, value: bytes) -> None:
-        self._write("bytes", value)
+        self.length(len(value))
+        self.data += value
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:
         """Writes tagged fields, which are given by ascending tag. Only flexible versions have them."""
         self.data += tag_buffer([tagged(tag, content) for tag, content in fields.items()])
-
-    def _write(self, kind: str, value: object) -> None:
-        primitive_writer(kind, self._flexible, nullable=True)(self.data, value)
 
 
 class FieldReader:
@@ -90,46 +89,54 @@ class FieldReader:
     def __init__(self, data: bytes, flexible_from: int = _NEVER, greatest: int = _NEVER) -> None:
         self._data = data
         self._position = 0
-        self._flexible = False
-        self.version = int(self._read("int16"))
+        self.version = self._number(_INT16)
         self._flexible = self.version >= flexible_from
         if not 0 <= self.version <= greatest:
             raise DamagedRecord(f"version {self.version} of a record's value is not known")
 
     def int32(self) -> int:
-        return int(self._read("int32"))
+        return self._number(_INT32)
 
     def int64(self) -> int:
-        return int(self._read("int64"))
+        return self._number(_INT64)
 
     def length(self) -> int:
-        """Reads the length of an array. It is never more than what is left."""
+        """Reads the length of an array or of bytes. It is never more than what is left."""
         read_count = read_compact_count if self._flexible else read_legacy_count
-        return int(self._take(lambda data, position: read_count(data, position, 1)))
+        return int(self._take(read_count, 1))
 
     def string(self) -> str:
-        return str(self._read("string"))
+        return str(self._take(read_compact_string if self._flexible else read_legacy_string))
 
     def nullable_string(self) -> str | None:
-        found: str | None = self._read("string", nullable=True)
+        read = read_compact_nullable_string if self._flexible else read_legacy_nullable_string
+        found: str | None = self._take(read)
         return found
 
     def blob(self) -> bytes:
-        return bytes(self._read("bytes"))
+        length = self.length()
+        start = self._position
+        self._position += length
+        return self._data[start : self._position]
 
     def tagged(self, readers: Mapping[int, Reader]) -> Mapping[int, Any]:
         """Reads the tagged fields that have a reader, by tag. A version that is not flexible has none."""
         if not self._flexible:
             return {}
-        found: Mapping[int, Any] = self._take(lambda data, position: read_known_tags(data, position, readers))
+        found: Mapping[int, Any] = self._take(read_known_tags, readers)
         return found
 
-    def _read(self, kind: str, nullable: bool = False) -> Any:
-        return self._take(primitive_reader(kind, self._flexible, nullable))
-
-    def _take(self, read: Reader) -> Any:
+    def _number(self, layout: Struct) -> int:
         try:
-            value, self._position = read(self._data, self._position)
+            value = layout.unpack_from(self._data, self._position)[0]
+        except error:
+            raise DamagedRecord(f"a record ends after {len(self._data)} bytes, inside a number") from None
+        self._position += layout.size
+        return int(value)
+
+    def _take(self, read: Callable[..., tuple[Any, int]], *more: Any) -> Any:
+        try:
+            value, self._position = read(self._data, self._position, *more)
         except BAD_BYTES as failure:
             raise DamagedRecord(str(error_of_bad_bytes("a record", failure))) from None
         except ProtocolError as damage:
