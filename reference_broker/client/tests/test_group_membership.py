@@ -151,7 +151,7 @@ def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_agai
 
 def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_giving_something_up():
     membership = joined_member(T0, T1, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     again = ask(membership, 0, requests.JOIN_GROUP).body
     said = decode_subscription(again.protocols[0].metadata)
     assert (said.owned, said.generation_id, said.user_data) == ((T0, T1), 1, b"\0\0\0\1")
@@ -191,7 +191,7 @@ def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_st
 
 def test_a_join_without_an_answer_is_begun_again_with_the_same_id():
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
     membership.failed(50)
     ask(membership, 150, requests.FIND_COORDINATOR)
@@ -213,7 +213,7 @@ def test_joining_goes_on_after_a_backoff(error):
 
 def test_a_sync_that_comes_too_late_joins_again():
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     membership.next_request(0)
@@ -277,7 +277,7 @@ def test_who_leaves_while_joining_leaves_with_the_id_it_is_given():
 def test_what_a_commit_says_counts_only_for_the_generation_that_it_named():
     membership = joined_member(T0)
     asked_as = membership.identity
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.release()
     follow(membership, 0, T1, generation=2)
@@ -370,7 +370,7 @@ def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered):
 
 def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets():
     membership = joined_member(T0)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.release()
     ask(membership, 0, requests.JOIN_GROUP)
@@ -400,7 +400,7 @@ def test_a_member_that_has_stepped_out_can_leave_for_good():
 @pytest.mark.parametrize("error", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
 def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance_hears_its_answer(error):
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
     membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     ask(membership, 0, requests.SYNC_GROUP)
