@@ -8,6 +8,7 @@ and skip unknown tagged fields at each level. Tests compare their results with k
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import groupby
 from struct import Struct, calcsize
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -57,24 +58,19 @@ def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
 def _steps(wire: type, wanted: Mapping[str, SchemaField], version: int) -> tuple[Step, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Step] = []
-    numbers: list[SchemaField] = []
     tag_names: dict[int, str] = {}
     tag_readers: dict[int, Reader] = {}
-    for each in schema_fields(wire):
-        if each.since > version:
-            continue
+    fields = [each for each in schema_fields(wire) if each.since <= version]
+    untagged = (each for each in fields if each.tag is None)
+    for are_numbers, run in groupby(untagged, lambda each: each.kind in NUMBERS and not each.is_array):
+        if are_numbers:
+            steps.append(_number_step(list(run)))
+        else:
+            steps += [_field_step(each, wanted.get(each.name), flexible) for each in run]
+    for each in fields:
         if each.tag is not None:
             tag_names[each.tag] = each.name
             tag_readers[each.tag] = _field_reader(each, wanted.get(each.name), flexible)
-        elif each.kind in NUMBERS and not each.is_array:
-            numbers.append(each)
-        else:
-            if numbers:
-                steps.append(_number_step(numbers))
-                numbers = []
-            steps.append(_field_step(each, wanted.get(each.name), flexible))
-    if numbers:
-        steps.append(_number_step(numbers))
     if flexible:
         steps.append(_tags_step(tag_names, tag_readers))
     return tuple(steps)

@@ -7,6 +7,7 @@ number where kio demands its ErrorCode. A value that does not fit its field is o
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import groupby
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, TypeAlias
@@ -48,26 +49,24 @@ def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
 def _steps(wire: type, given: Mapping[str, SchemaField], version: int) -> tuple[Writer, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Writer] = []
-    run: list[SchemaField] = []
-    tags: list[tuple[int, Writer]] = []
-    for each in schema_fields(wire):
-        if each.since > version:
-            continue
-        if each.tag is not None:
-            if each.name in given:
-                tags.append((each.tag, _tag_step(each, given[each.name], flexible)))
-        elif each.kind in _PACKED_AS_THEY_ARE and not each.is_array and each.name in given:
-            run.append(each)
+    tags: dict[int, Writer] = {}
+    fields = [each for each in schema_fields(wire) if each.since <= version]
+    untagged = (each for each in fields if each.tag is None)
+    for are_numbers, run in groupby(untagged, lambda each: _is_plain_number(each) and each.name in given):
+        if are_numbers:
+            steps.append(_run_step(list(run)))
         else:
-            if run:
-                steps.append(_run_step(run))
-                run = []
-            steps.append(_field_step(each, given.get(each.name), flexible))
-    if run:
-        steps.append(_run_step(run))
+            steps += [_field_step(each, given.get(each.name), flexible) for each in run]
+    for each in fields:
+        if each.tag is not None and each.name in given:
+            tags[each.tag] = _tag_step(each, given[each.name], flexible)
     if flexible:
-        steps.append(_tags_step([step for _, step in sorted(tags, key=lambda pair: pair[0])]))
+        steps.append(_tags_step([tags[tag] for tag in sorted(tags)]))
     return tuple(steps)
+
+
+def _is_plain_number(each: SchemaField) -> bool:
+    return each.kind in _PACKED_AS_THEY_ARE and not each.is_array
 
 
 def _run_step(run: list[SchemaField]) -> Writer:
