@@ -132,13 +132,11 @@ class Handled:
     """``problem`` says why the answer cannot be used (its error, or what does not fit). It is None if it can.
 
     ``partitions`` holds the answer's partitions by name, in its order. They are kept even with a problem, because the
-    history records them. ``unrequested`` lists partitions that the session does not hold; topic IDs that it does not
-    know are shown as hex.
+    history records them.
     """
 
     problem: str | None
     partitions: Found = ()
-    unrequested: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(slots=True)

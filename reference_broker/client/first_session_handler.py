@@ -98,7 +98,7 @@ class FirstSessionHandler(SessionHandler):
             self.full_next = True
             if plan.session_id == NO_SESSION_ID:
                 self._take_up(response.session_id)
-            return Handled(problem, found, unrequested)
+            return Handled(problem, found)
         if not plan.is_full:
             self.sequence_number += 1
         self._take_up(response.session_id)

@@ -137,7 +137,7 @@ class FetchSessionHandler(SessionHandler):
             return self._handle_full(response, found, unrequested)
         if unrequested:
             self._close_and_recreate()
-            return Handled(f"partitions outside the session: {listed(unrequested)}", found, unrequested)
+            return Handled(f"partitions outside the session: {listed(unrequested)}", found)
         if response.session_id == NO_SESSION_ID:
             self._restart()
         elif response.session_id != self.session_id:
@@ -159,7 +159,7 @@ class FetchSessionHandler(SessionHandler):
         if problem is not None:
             self.session_id = response.session_id
             self._close_and_recreate()
-            return Handled(problem, found, unrequested)
+            return Handled(problem, found)
         if response.session_id == NO_SESSION_ID:
             self._restart()
         else:
@@ -167,7 +167,8 @@ class FetchSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _named(self, response: FetchResponse) -> tuple[Found, tuple[TopicPartition, ...]]:
-        """By topic ID where the answer gives one, else by name (versions below 13)."""
+        """By topic ID where the answer gives one, else by name (versions below 13). Second come the partitions of topic
+        IDs that the session does not know, which are shown as hex."""
         found: list[tuple[TopicPartition, PartitionData]] = []
         unknown: list[TopicPartition] = []
         for topic in response.responses:
