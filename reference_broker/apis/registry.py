@@ -55,7 +55,7 @@ MODULES: Final[Mapping[int, str]] = {
 }
 
 _DRAFTS_ONLY: Final = (FIRST_DRAFT_VERSION, FIRST_DRAFT_VERSION)
-SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(ApiKey(key), _DRAFTS_ONLY) for key in MODULES}
+SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(key, _DRAFTS_ONLY)[:2] for key in MODULES}
 """Least and greatest version of each API, by API key, in its order. Private drafts (``wire.drafts``) lie outside."""
 
 

@@ -7,8 +7,8 @@
   single members may get other partitions.
 """
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from reference_broker.client.consumer_protocol import Subscription
 from reference_broker.client.partitions import TopicPartition
@@ -18,10 +18,8 @@ Given = dict[str, list[TopicPartition]]
 Owners = dict[TopicPartition, str]
 
 
-class Assignor(Protocol):
-    """``counts`` holds the number of partitions by topic, 0 if a topic does not exist. ``order`` lists the members."""
-
-    def __call__(self, counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Given: ...
+Assignor: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Subscription], list[str]], Given]
+"""``counts`` holds the number of partitions by topic, 0 if a topic does not exist. ``order`` lists the members."""
 
 
 def assign(

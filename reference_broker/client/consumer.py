@@ -83,7 +83,3 @@ class ConsumerState:
                 taken.append(TakenBatch(header, view[start : start + header.size_bytes], asked))
         position.offset, position.leader_epoch = reached, epoch
         return taken
-
-    def lagging(self) -> list[TopicPartition]:
-        """The partitions whose position is below the high watermark of the last answer."""
-        return [where for where, at in self.positions.items() if at.offset < at.high_watermark]

@@ -140,10 +140,19 @@ class HeldPartitions:
             self.held[where].committed = offset
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops reading these partitions. ``drop`` follows once they are released."""
+        """Stops reading these partitions. ``drop_revoked`` follows once they are released."""
         for each in partitions:
             if each in self.held:
                 self.held[each].is_revoked = True
+
+    @property
+    def has_revoked(self) -> bool:
+        """Whether the application still has to release some partition."""
+        return any(each.is_revoked for each in self.held.values())
+
+    def drop_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drops those that are revoked: they are released, or assigned anew."""
+        self.drop([each for each in partitions if each in self.held and self.held[each].is_revoked])
 
     # -- placing ------------------------------------------------------------------------------------------------
 

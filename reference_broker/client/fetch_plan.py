@@ -4,9 +4,10 @@
 alternate between ``build`` (or ``update``) and one of ``handle_response``, ``handle_lost``, ``presume_processed``.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.fetch import (
@@ -122,56 +123,50 @@ def _named(name: str, topic_id: bytes, with_names: bool, with_ids: bool) -> tupl
     return name if with_names else "", topic_id if with_ids else NO_TOPIC_ID
 
 
+Found: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...]
+"""The partitions of an answer by name, in its order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handled:
     """``problem`` says why the answer cannot be used (its error, or what does not fit). It is None if it can.
 
     ``partitions`` holds the answer's partitions by name, in its order. They are kept even with a problem, because the
-    history records them. ``unrequested`` lists partitions that the session does not hold; topic IDs that it does not
-    know are shown as hex.
+    history records them.
     """
 
     problem: str | None
-    partitions: tuple[tuple[TopicPartition, PartitionData], ...] = ()
-    unrequested: tuple[TopicPartition, ...] = ()
+    partitions: Found = ()
 
 
-class SessionHandler(Protocol):
-    """The fetcher's half of a session, in either revision."""
+@dataclass(slots=True)
+class SessionHandler(ABC):
+    """The fetcher's half of a session, in either revision.
+
+    ``session_id`` is 0 before there is a session. ``partitions`` holds what the broker will hold for the session once
+    it has accepted all requests sent so far. ``in_flight`` is the plan that was built and not handled yet.
+    """
+
+    session_id: int = NO_SESSION_ID
+    partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    in_flight: FetchPlan | None = None
 
     @property
-    def revision(self) -> str:
-        """``final`` or ``first``."""
-        ...
-
-    @property
+    @abstractmethod
     def retransmits(self) -> bool:
         """Whether a request without an answer is sent again with its number, as in the first revision. In the final
         one a full fetch follows instead."""
-        ...
-
-    @property
-    def session_id(self) -> int:
-        """The session's ID, or 0 before there is one."""
-        ...
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, Wanted]:
-        """What the broker will hold for the session once it has accepted all requests sent so far."""
-        ...
-
-    @property
-    def in_flight(self) -> FetchPlan | None:
-        """The plan that was built and not handled yet."""
-        ...
 
     def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
         """Makes the next request, for exactly these partitions. Its cost grows with their number.
 
         :raises AssertionError: the request before has not been handled yet.
         """
-        ...
+        held = self.partitions
+        changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
+        return self.update(changed, [tp for tp in held if tp not in wanted])
 
+    @abstractmethod
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """Makes the next request from the difference to the one before. Unless the request must be full, its cost grows
         with the size of that difference.
@@ -180,23 +175,29 @@ class SessionHandler(Protocol):
 
         :raises AssertionError: the request before has not been handled yet.
         """
-        ...
 
+    @abstractmethod
     def handle_response(self, response: FetchResponse) -> Handled:
         """Interprets the answer to the request in flight, and decides what the next request will be."""
-        ...
 
+    @abstractmethod
     def handle_lost(self) -> None:
         """No answer came (timeout, lost connection). It is not known whether the request arrived."""
-        ...
 
+    @abstractmethod
     def presume_processed(self) -> bool:
         """No answer came. Continues as if it had been an empty one; returns False if that is impossible."""
-        ...
 
-    def close_session(self) -> None:
-        """Makes the next request the session's last, if the revision can express that."""
-        ...
+    def _take_in_flight(self) -> FetchPlan:
+        plan, self.in_flight = self.in_flight, None
+        assert plan is not None, "an answer without a request"
+        return plan
+
+    def _missing_in(self, found: Found) -> str | None:
+        """Says which partitions are missing in a full answer; None if none are."""
+        answered = {tp for tp, _ in found}
+        missing = [tp for tp in self.partitions if tp not in answered]
+        return f"partitions missing in a full answer: {listed(missing)}" if missing else None
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:

@@ -9,47 +9,40 @@ request is full.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from reference_broker.client.fetch_plan import INITIAL_EPOCH, NO_SESSION_ID, FetchPlan, Handled, Wanted, listed
+from reference_broker.client.fetch_plan import (
+    INITIAL_EPOCH,
+    NO_SESSION_ID,
+    FetchPlan,
+    Found,
+    Handled,
+    SessionHandler,
+    Wanted,
+    listed,
+)
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import DraftError
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     INCREMENTAL_FETCH_RESPONSE,
     FetchResponse,
-    PartitionData,
 )
-
-Found = tuple[tuple[TopicPartition, PartitionData], ...]
 
 
 @dataclass(slots=True)
-class FirstSessionHandler:
+class FirstSessionHandler(SessionHandler):
     """``sequence_number`` is that of the next incremental request. ``lost`` is an incremental request without answer.
     The next one has its number and repeats its content, since nobody knows whether it arrived. ``served`` lists the
     partitions with records in the last answer. The broker takes those records for processed, so a fetcher that wants
     the same ones again must name the partition."""
 
-    session_id: int = NO_SESSION_ID
     sequence_number: int = 1
     full_next: bool = True
-    partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
-    in_flight: FetchPlan | None = None
     lost: FetchPlan | None = None
     served: dict[TopicPartition, None] = field(default_factory=dict)
 
     @property
-    def revision(self) -> str:
-        return "first"
-
-    @property
     def retransmits(self) -> bool:
         return True
-
-    def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
-        """As ``SessionHandler.build``."""
-        held = self.partitions
-        changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
-        return self.update(changed, [tp for tp in held if tp not in wanted])
 
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """As ``SessionHandler.update``. Adding or removing a partition makes the request full."""
@@ -105,7 +98,7 @@ class FirstSessionHandler:
             self.full_next = True
             if plan.session_id == NO_SESSION_ID:
                 self._take_up(response.session_id)
-            return Handled(problem, found, unrequested)
+            return Handled(problem, found)
         if not plan.is_full:
             self.sequence_number += 1
         self._take_up(response.session_id)
@@ -129,12 +122,7 @@ class FirstSessionHandler:
             return "an incremental answer to a full request" if plan.is_full else "a full answer to an incremental one"
         if response.session_id not in (NO_SESSION_ID, plan.session_id) and plan.session_id != NO_SESSION_ID:
             return f"answered with session {response.session_id}, which is another one's"
-        if plan.is_full:
-            answered = {tp for tp, _ in found}
-            missing = [tp for tp in self.partitions if tp not in answered]
-            if missing:
-                return f"partitions missing in a full answer: {listed(missing)}"
-        return None
+        return self._missing_in(found) if plan.is_full else None
 
     def handle_lost(self) -> None:
         """As ``SessionHandler.handle_lost``. The number stays, even if a full request comes in between. The broker
@@ -146,12 +134,3 @@ class FirstSessionHandler:
     def presume_processed(self) -> bool:
         """Always False. The next number would tell the broker that the records of the lost answer were processed."""
         return False
-
-    def close_session(self) -> None:
-        """This revision cannot close a session. It stays until it is evicted, and this handler starts anew."""
-        self.session_id, self.sequence_number, self.full_next, self.lost = NO_SESSION_ID, 1, True, None
-
-    def _take_in_flight(self) -> FetchPlan:
-        plan, self.in_flight = self.in_flight, None
-        assert plan is not None, "an answer without a request"
-        return plan

@@ -22,19 +22,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from reference_broker.client.consumer_observer import ConsumerObserver
-from reference_broker.client.consumer_partitions import (
-    ConsumerRecord,
-    HeldPartitions,
-    Phase,
-    PositionReset,
-)
+from reference_broker.client.consumer_partitions import ConsumerRecord, HeldPartitions, Phase, PositionReset
 from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent, Lost, Revoked
 from reference_broker.client.group_membership import GroupMembership
-from reference_broker.client.group_requests import (
-    GroupRequest,
-    MemberIdentity,
-)
+from reference_broker.client.group_requests import GroupRequest, MemberIdentity
 from reference_broker.client.leader_fetches import LeaderFetches
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
 from reference_broker.client.metadata_refresher import MetadataRefresher, MetadataSource
@@ -104,8 +96,6 @@ class GroupConsumer:
     _looked_up: tuple[str, ...] = ()
     _asked: tuple[str, ...] = ()
     """Topics of the last request for metadata."""
-    _revoked: dict[TopicPartition, None] = field(default_factory=dict)
-    """The application has not released them yet, nor were they lost or assigned anew since."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -260,11 +250,8 @@ class GroupConsumer:
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Releases revoked partitions, except those that were assigned again meanwhile."""
         assert self.membership is not None, "only a member's partitions are revoked"
-        gone = [each for each in partitions if each in self._revoked]
-        self.partitions.drop(gone)
-        for each in gone:
-            del self._revoked[each]
-        if not self._revoked:
+        self.partitions.drop_revoked(partitions)
+        if not self.partitions.has_revoked:
             self.membership.release()
 
     def leave(self) -> None:
@@ -422,22 +409,16 @@ class GroupConsumer:
         assert self.membership is not None, "events of no member"
         for event in self.membership.take_events():
             if isinstance(event, Revoked):
-                self._revoked.update(dict.fromkeys(event.partitions))
                 self.partitions.revoke(event.partitions)
             elif isinstance(event, Assigned):
-                self._forget([each for each in event.partitions if each in self._revoked])
+                self.partitions.drop_revoked(event.partitions)
                 self.partitions.add(event.partitions)
             elif isinstance(event, Lost):
-                self._forget(event.partitions)
+                self.partitions.drop(event.partitions)
             self._events.append(event)
             self.observer.group_event(event)
         if self.membership.wanted_topics and not self.metadata.stale:
             self.metadata.want_at_once()
-
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        self.partitions.drop(partitions)
-        for each in partitions:
-            self._revoked.pop(each, None)
 
     def _begin_placing(self, now_us: int) -> None:
         if self._placing is None:

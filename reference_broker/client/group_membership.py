@@ -173,10 +173,6 @@ class GroupMembership:
             if not self.config.cooperative or self._leaving:
                 self.assignment = ()
 
-    def rejoin(self) -> None:
-        """Begins a rebalance as soon as possible."""
-        self._rejoin = True
-
     def leave(self) -> None:
         """Leaves the group. Revoked comes first, then LeaveGroup is sent (not by a static member), then Left comes."""
         if self.is_over or self._leaving:

@@ -5,7 +5,7 @@ milliseconds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -48,15 +48,7 @@ class GroupVersions:
 
     def with_metadata_epoch(self) -> "GroupVersions":
         """The same with the drafts that carry the metadata epoch."""
-        return GroupVersions(
-            self.find_coordinator,
-            self.join_group,
-            self.sync_group,
-            self.heartbeat,
-            self.leave_group,
-            DRAFT_VERSION,
-            DRAFT_VERSION,
-        )
+        return replace(self, offset_commit=DRAFT_VERSION, offset_fetch=DRAFT_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ class MemberIdentity:
 
 def error_of(value: object) -> Error | int:
     """An answer's error code, of any of the types that ``wire`` gives. An unknown code stays a number."""
-    code = int(cast(Any, value).value) if hasattr(value, "value") else int(cast(Any, value))
+    code = int(cast(Any, value))
     try:
         return known_error(code)
     except ValueError:
@@ -117,7 +109,6 @@ def join(
     protocols: Mapping[str, bytes],
     session_timeout_us: int,
     rebalance_timeout_us: int,
-    reason: str | None = None,
 ) -> JoinGroupRequest:
     """``protocols`` maps assignors' names to subscription bytes, the most wanted first."""
     return JoinGroupRequest(
@@ -128,7 +119,7 @@ def join(
         group_instance_id=identity.instance_id,
         protocol_type=CONSUMER,
         protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols.items()),
-        reason=reason,
+        reason=None,
     )
 
 

@@ -16,7 +16,8 @@ An update that lists some topics leaves the others unchanged.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.fetch import NO_TOPIC_ID
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from reference_broker.wire.drafts import MetadataResponse1000
 
-NO_LEADER: Final = -1
 UNKNOWN_EPOCH: Final = -1
 NO_METADATA_EPOCH: Final = -1
 """Spec M-11, M-12: none recorded, none received."""
@@ -78,42 +78,27 @@ class MetadataUpdate:
     def of(cls, response: "MetadataResponse | MetadataResponse1000") -> "MetadataUpdate":
         """Of either kind: a released version's response (kio's class), or the draft's, which has an epoch but neither
         topic IDs nor leader epochs."""
-        if hasattr(response, "metadata_epoch"):
-            return cls._of_draft(cast("MetadataResponse1000", response))
-        return cls._of_released(response)
-
-    @classmethod
-    def _of_draft(cls, response: "MetadataResponse1000") -> "MetadataUpdate":
-        nodes = tuple(NodeAddress(each.node_id, each.host, each.port) for each in response.brokers)
+        nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
         topics = tuple(
             TopicInfo(
                 topic=topic.name or "",
-                topic_id=NO_TOPIC_ID,
+                topic_id=_topic_id(topic),
                 partitions={
-                    each.partition_index: PartitionInfo(each.leader_id, UNKNOWN_EPOCH) for each in topic.partitions
+                    int(each.partition_index): PartitionInfo(
+                        int(each.leader_id), int(getattr(each, "leader_epoch", UNKNOWN_EPOCH))
+                    )
+                    for each in topic.partitions
                 },
                 error_code=int(topic.error_code),
             )
             for topic in response.topics
         )
-        return cls(nodes, topics, response.controller_id, response.metadata_epoch)
+        return cls(nodes, topics, int(response.controller_id), getattr(response, "metadata_epoch", NO_METADATA_EPOCH))
 
-    @classmethod
-    def _of_released(cls, response: "MetadataResponse") -> "MetadataUpdate":
-        nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
-        topics = tuple(
-            TopicInfo(
-                topic=topic.name or "",
-                topic_id=topic.topic_id.bytes if topic.topic_id is not None else NO_TOPIC_ID,
-                partitions={
-                    int(each.partition_index): PartitionInfo(int(each.leader_id), int(each.leader_epoch))
-                    for each in topic.partitions
-                },
-                error_code=int(topic.error_code.value),
-            )
-            for topic in response.topics
-        )
-        return cls(nodes, topics, int(response.controller_id))
+
+def _topic_id(topic: object) -> bytes:
+    known: UUID | None = getattr(topic, "topic_id", None)
+    return NO_TOPIC_ID if known is None else known.bytes
 
 
 def _merged(old: TopicInfo | None, new: TopicInfo, guarded: bool) -> TopicInfo:

@@ -12,8 +12,8 @@ There is no I/O. ``CommittedOffsets`` runs one operation at a time, with times o
     offsets.take_result()                          # Committed or Fetched
 
 The operation itself retries after a lost answer, and while the coordinator has moved or is loading. The driver passes
-``Result.group_error`` to ``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7) is never retried; it is
-that partition's result.
+``Committed.group_error`` or ``Fetched.error`` to ``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7)
+is never retried; it is that partition's result.
 
 OffsetCommit 1000 (``GroupVersions.with_metadata_epoch``) sends the epoch of the last accepted metadata (M-6), and
 OffsetFetch 1000 returns it (M-9). ``may_consume`` is the wait of M-10: no fetch before the metadata has reached every
@@ -98,11 +98,6 @@ class Fetched:
     error: Error | int
     asked_as: MemberIdentity
     version: int = NOT_SENT
-
-    @property
-    def group_error(self) -> Error | int:
-        """As Committed's."""
-        return self.error if self.error in _OF_THE_GROUP else ErrorCode.none
 
 
 Result: TypeAlias = Committed | Fetched

@@ -11,14 +11,13 @@ from enum import Enum
 from typing import Final
 
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import add_sequence
 
-MAX_SEQUENCE: Final = 2**31 - 1
 MAX_IN_FLIGHT: Final = 5
 """Per partition: a broker remembers the last five batches of a producer."""
 
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 DUPLICATE_SEQUENCE_NUMBER: Final = 46
-INVALID_PRODUCER_EPOCH: Final = 47
 UNKNOWN_PRODUCER_ID: Final = 59
 
 REFRESH_METADATA: Final = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 76, 100, 103})
@@ -39,11 +38,6 @@ class Next(Enum):
     UNKNOWN = "nobody knows; a new producer ID is needed before anything else is sent"
 
 
-def advance(sequence: int, count: int) -> int:
-    """The sequence after ``count`` records; after 2^31-1 comes 0."""
-    return (sequence + count) % (MAX_SEQUENCE + 1)
-
-
 @dataclass(slots=True)
 class Batch:
     """``maybe_written``: an attempt ended without an answer. ``base_offset``: once done, -1 if not said."""
@@ -53,7 +47,6 @@ class Batch:
     producer_epoch: int
     base_sequence: int
     count: int
-    attempts: int = 0
     maybe_written: bool = False
     base_offset: int = -1
 
@@ -69,6 +62,7 @@ class ProducerState:
     producer_epoch: int = -1
     _next_sequence: dict[TopicPartition, int] = field(default_factory=dict)
     _open: dict[TopicPartition, deque[Batch]] = field(default_factory=dict)
+    """In sequence order, which is the order in which they must be sent (again)."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.max_in_flight <= MAX_IN_FLIGHT, f"max_in_flight is {self.max_in_flight}, not 1 to 5"
@@ -94,17 +88,10 @@ class ProducerState:
         sequence = -1
         if self.idempotent:
             sequence = self._next_sequence.get(where, 0)
-            self._next_sequence[where] = advance(sequence, count)
+            self._next_sequence[where] = add_sequence(sequence, count)
         batch = Batch(where, self.producer_id, self.producer_epoch, sequence, count)
         self._open.setdefault(where, deque()).append(batch)
         return batch
-
-    def open_batches(self, where: TopicPartition) -> tuple[Batch, ...]:
-        """In sequence order, which is the order in which they must be sent (again)."""
-        return tuple(self._open.get(where, ()))
-
-    def sent(self, batch: Batch) -> None:
-        batch.attempts += 1
 
     def lost(self, batch: Batch) -> Next:
         """An attempt ended without an answer. Without a sequence the broker could not tell a repetition."""
@@ -142,7 +129,7 @@ class ProducerState:
         assert not batch.maybe_written, "a batch that may be written must keep its sequence"
         batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
         batch.base_sequence = self._next_sequence.get(batch.where, 0)
-        self._next_sequence[batch.where] = advance(batch.base_sequence, batch.count)
+        self._next_sequence[batch.where] = add_sequence(batch.base_sequence, batch.count)
 
     def give_up(self, batch: Batch) -> Next:
         """No more attempts. The sequence has a hole now, so this producer ID is not used any more."""

@@ -15,6 +15,7 @@ from reference_broker.client.fetch_plan import (
     INITIAL_EPOCH,
     NO_SESSION_ID,
     FetchPlan,
+    Found,
     Handled,
     SessionHandler,
     Wanted,
@@ -44,7 +45,7 @@ def make_session_handler(revision: str, sessionless: bool = False) -> SessionHan
     assert revision in ("final", "first"), f"no revision {revision!r} of fetch sessions"
     if revision == "first" and not sessionless:
         return FirstSessionHandler()
-    return FetchSessionHandler(sessionless)
+    return FetchSessionHandler(sessionless=sessionless)
 
 
 def next_epoch(epoch: int) -> int:
@@ -55,22 +56,14 @@ def next_epoch(epoch: int) -> int:
 
 
 @dataclass(slots=True)
-class FetchSessionHandler:
+class FetchSessionHandler(SessionHandler):
     """``sessionless``: always full fetches outside any session, (0, -1)."""
 
     sessionless: bool = False
-    session_id: int = NO_SESSION_ID
     session_epoch: int = INITIAL_EPOCH
-    partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
-    """What the broker will hold for the session once it has accepted all requests sent so far."""
-    in_flight: FetchPlan | None = None
     _names: dict[bytes, str] = field(default_factory=dict)
     _without_id: int = 0
     """Partitions held whose topic's ID is not known."""
-
-    @property
-    def revision(self) -> str:
-        return "final"
 
     @property
     def retransmits(self) -> bool:
@@ -79,11 +72,8 @@ class FetchSessionHandler:
     def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
         """As ``SessionHandler.build``."""
         if self.is_due_in_full:
-            self._forget_all()
-            return self.update(wanted)
-        held = self.partitions
-        changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
-        return self.update(changed, [tp for tp in held if tp not in wanted])
+            self.partitions, self._without_id = {}, 0
+        return SessionHandler.build(self, wanted)
 
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """As ``SessionHandler.update``."""
@@ -132,9 +122,6 @@ class FetchSessionHandler:
                 to_forget.append((tp, old.topic_id))
         return to_send, to_forget
 
-    def _forget_all(self) -> None:
-        self.partitions, self._without_id = {}, 0
-
     def handle_response(self, response: FetchResponse) -> Handled:
         """What the answer to the request in flight means; decides what the next one will be."""
         plan = self._take_in_flight()
@@ -150,7 +137,7 @@ class FetchSessionHandler:
             return self._handle_full(response, found, unrequested)
         if unrequested:
             self._close_and_recreate()
-            return Handled(f"partitions outside the session: {listed(unrequested)}", found, unrequested)
+            return Handled(f"partitions outside the session: {listed(unrequested)}", found)
         if response.session_id == NO_SESSION_ID:
             self._restart()
         elif response.session_id != self.session_id:
@@ -161,38 +148,27 @@ class FetchSessionHandler:
             self.session_epoch = next_epoch(self.session_epoch)
         return Handled(None, found)
 
-    def _handle_full(
-        self,
-        response: FetchResponse,
-        found: tuple[tuple[TopicPartition, PartitionData], ...],
-        unrequested: tuple[TopicPartition, ...],
-    ) -> Handled:
+    def _handle_full(self, response: FetchResponse, found: Found, unrequested: tuple[TopicPartition, ...]) -> Handled:
         if not found and not unrequested and response.throttle_time_ms > 0:
             # A throttled full fetch opens no session.
             self._restart()
             return Handled(None)
-        problem = None
+        problem = self._missing_in(found)
         if unrequested:
             problem = f"partitions that were not asked for: {listed(unrequested)}"
-        else:
-            answered = {tp for tp, _ in found}
-            missing = [tp for tp in self.partitions if tp not in answered]
-            if missing:
-                problem = f"partitions missing in a full answer: {listed(missing)}"
         if problem is not None:
             self.session_id = response.session_id
             self._close_and_recreate()
-            return Handled(problem, found, unrequested)
+            return Handled(problem, found)
         if response.session_id == NO_SESSION_ID:
             self._restart()
         else:
             self.session_id, self.session_epoch = response.session_id, 1
         return Handled(None, found)
 
-    def _named(
-        self, response: FetchResponse
-    ) -> tuple[tuple[tuple[TopicPartition, PartitionData], ...], tuple[TopicPartition, ...]]:
-        """By topic ID where the answer gives one, else by name (versions below 13)."""
+    def _named(self, response: FetchResponse) -> tuple[Found, tuple[TopicPartition, ...]]:
+        """By topic ID where the answer gives one, else by name (versions below 13). Second come the partitions of topic
+        IDs that the session does not know, which are shown as hex."""
         found: list[tuple[TopicPartition, PartitionData]] = []
         unknown: list[TopicPartition] = []
         for topic in response.responses:
@@ -220,11 +196,6 @@ class FetchSessionHandler:
     def close_session(self) -> None:
         """The next request shall be the session's last: (ID, -1)."""
         self.session_epoch = FINAL_EPOCH
-
-    def _take_in_flight(self) -> FetchPlan:
-        plan, self.in_flight = self.in_flight, None
-        assert plan is not None, "an answer without a request"
-        return plan
 
     def _restart(self) -> None:
         self.session_id, self.session_epoch = NO_SESSION_ID, INITIAL_EPOCH

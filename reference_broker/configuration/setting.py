@@ -5,6 +5,7 @@ Kinds and their numbers are those of DescribeConfigs (Kafka's ConfigDef.Type).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -155,20 +156,8 @@ def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str
         if key is None and name in WITHOUT_EFFECT:
             raise ConfigError(f"{name} would have no effect on this broker; remove it.")
         if key is None:
-            near = _nearest(name, keys)
-            hint = f"did you mean {near}?" if near else "remove it."
+            near = get_close_matches(name.replace("_", ".").lower(), keys, n=1)
+            hint = f"did you mean {near[0]}?" if near else "remove it."
             raise ConfigError(f"Unknown {what} config name: {name}; {hint}")
         values[name] = key.parse(text)
     return values
-
-
-def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str | None:
-    """The key that shares the most dot-separated words with ``name``, or None if it shares fewer than half of them."""
-    words = name.replace("_", ".").replace("-", ".").lower().split(".")
-    best, most = None, 0
-    for known in keys:
-        parts = known.split(".")
-        shared = sum(1 for word in words if word in parts) * 2 - abs(len(parts) - len(words))
-        if shared > most:
-            best, most = known, shared
-    return best if most * 2 >= len(words) else None

@@ -22,8 +22,6 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: str = "delete"
     """``delete``, ``compact`` or both, separated by a comma."""
-    compression_type: str = "producer"
-    """Kept for DescribeConfigs. Batches stay as the producer compressed them."""
     delete_retention_ms: int = 24 * 3_600_000
     """How long a tombstone stays after its first cleaning."""
     min_cleanable_dirty_ratio: float = 0.5

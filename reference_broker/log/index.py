@@ -10,6 +10,7 @@ made anew from the segment.
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from struct import Struct
 
 from reference_broker.ports.disk import Disk
@@ -18,24 +19,72 @@ OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
 
 
-class OffsetIndex:
-    """``keys[i]``: a relative offset in the batch at ``positions[i]``: its first, or its last for an entry from a file,
-    which knows no other. An offset at or after it is found by a walk from there. All three arrays rise strictly."""
+class _Index:
+    """Parallel arrays that rise strictly, and a file that holds the last two of them, entry by entry. ``_written``
+    entries are in the file."""
 
-    __slots__ = ("_written", "keys", "last_offsets", "path", "positions")
+    __slots__ = ("_arrays", "_entry", "_written", "path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, entry: Struct, *arrays: "array[int]") -> None:
         self.path = path
-        self.keys = array("q")
-        self.last_offsets = array("q")
-        self.positions = array("q")
+        self._entry = entry
+        self._arrays = arrays
         self._written = 0
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self._arrays[0])
+
+    def write(self, disk: Disk) -> bool:
+        """Appends the entries that the file lacks; True if there were any."""
+        fresh = zip(*(each[self._written :] for each in self._arrays[-2:]), strict=True)
+        data = b"".join(self._entry.pack(*pair) for pair in fresh)
+        if data:
+            disk.append(self.path, [data])
+            self._written = len(self)
+        return bool(data)
+
+    def clear(self) -> None:
+        for each in self._arrays:
+            del each[:]
+        self._written = 0
+
+    def _load(self, disk: Disk, take: Callable[[int, int], bool]) -> bool:
+        """Gives each entry of the file to ``take``. False (and empty) if the file is missing or malformed, or if an
+        entry was not taken."""
+        if not disk.exists(self.path):
+            return False
+        data = disk.read(self.path, 0, disk.size(self.path))
+        if len(data) % self._entry.size:
+            return False
+        if not all(take(first, second) for first, second in self._entry.iter_unpack(data)):
+            self.clear()
+            return False
+        self._written = len(self)
+        return True
+
+    def _cut(self, disk: Disk, keep: int) -> None:
+        """Keeps that many entries."""
+        if self._written > keep:
+            disk.truncate(self.path, keep * self._entry.size)
+            self._written = keep
+        for each in self._arrays:
+            del each[keep:]
+
+
+class OffsetIndex(_Index):
+    """``keys[i]`` is a relative offset in the batch at ``positions[i]``. It is the batch's first offset, or its last
+    for an entry from a file, which knows no other. An offset at or after it is found by a walk from there."""
+
+    __slots__ = ("keys", "last_offsets", "positions")
+
+    def __init__(self, path: str) -> None:
+        self.keys = array("q")
+        self.last_offsets = array("q")
+        self.positions = array("q")
+        super().__init__(path, OFFSET_ENTRY, self.keys, self.last_offsets, self.positions)
 
     def add(self, base: int, last: int, position: int) -> None:
-        """``base`` / ``last``: first and last offset of the batch, relative to the segment's base."""
+        """``base`` and ``last`` are the first and last offset of the batch, relative to the segment's base."""
         assert not self.positions or (position > self.positions[-1] and base > self.last_offsets[-1]), (
             f"{self.path}: an entry for offset {base} at byte {position} follows on one for offset "
             f"{self.last_offsets[-1]} at byte {self.positions[-1]}"
@@ -56,55 +105,30 @@ class OffsetIndex:
 
     def truncate(self, disk: Disk, size: int) -> None:
         """Forgets batches at byte positions >= ``size``."""
-        keep = bisect_left(self.positions, size)
-        if self._written > keep:
-            disk.truncate(self.path, keep * OFFSET_ENTRY.size)
-            self._written = keep
-        del self.keys[keep:], self.last_offsets[keep:], self.positions[keep:]
-
-    def write(self, disk: Disk) -> bool:
-        """Appends the entries that the file lacks; True if there were any."""
-        fresh = zip(self.last_offsets[self._written :], self.positions[self._written :], strict=True)
-        data = b"".join(OFFSET_ENTRY.pack(last, position) for last, position in fresh)
-        if data:
-            disk.append(self.path, [data])
-            self._written = len(self.positions)
-        return bool(data)
+        self._cut(disk, bisect_left(self.positions, size))
 
     def load(self, disk: Disk, segment_bytes: int) -> bool:
         """Reads the file; False (and empty) if it is missing or cannot belong to a segment of that size."""
-        if not disk.exists(self.path):
-            return False
-        data = disk.read(self.path, 0, disk.size(self.path))
-        if len(data) % OFFSET_ENTRY.size:
-            return False
-        for last, position in OFFSET_ENTRY.iter_unpack(data):
+
+        def take(last: int, position: int) -> bool:
             ascending = not self.positions or (last > self.keys[-1] and position > self.positions[-1])
             if last < 0 or not ascending or not 0 <= position < segment_bytes:
-                self.clear()
                 return False
             self.add(last, last, position)
-        self._written = len(self.positions)
-        return True
+            return True
 
-    def clear(self) -> None:
-        del self.keys[:], self.last_offsets[:], self.positions[:]
-        self._written = 0
+        return self._load(disk, take)
 
 
-class TimeIndex:
-    """Both arrays rise strictly."""
+class TimeIndex(_Index):
+    """``offsets[i]`` is the relative offset up to which no record has a timestamp above ``timestamps[i]``."""
 
-    __slots__ = ("_written", "offsets", "path", "timestamps")
+    __slots__ = ("offsets", "timestamps")
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self.timestamps = array("q")
         self.offsets = array("q")
-        self._written = 0
-
-    def __len__(self) -> int:
-        return len(self.offsets)
+        super().__init__(path, TIME_ENTRY, self.timestamps, self.offsets)
 
     def add(self, timestamp_ms: int, relative: int) -> None:
         """Ignored unless it raises the largest timestamp."""
@@ -123,36 +147,16 @@ class TimeIndex:
 
     def truncate(self, disk: Disk, relative: int) -> None:
         """Forgets entries whose offset is >= ``relative``."""
-        keep = bisect_left(self.offsets, relative)
-        if self._written > keep:
-            disk.truncate(self.path, keep * TIME_ENTRY.size)
-            self._written = keep
-        del self.timestamps[keep:], self.offsets[keep:]
-
-    def write(self, disk: Disk) -> bool:
-        fresh = zip(self.timestamps[self._written :], self.offsets[self._written :], strict=True)
-        data = b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in fresh)
-        if data:
-            disk.append(self.path, [data])
-            self._written = len(self.offsets)
-        return bool(data)
+        self._cut(disk, bisect_left(self.offsets, relative))
 
     def load(self, disk: Disk) -> bool:
         """Reads the file; False (and empty) if it is missing or malformed."""
-        if not disk.exists(self.path):
-            return False
-        data = disk.read(self.path, 0, disk.size(self.path))
-        if len(data) % TIME_ENTRY.size:
-            return False
-        for timestamp, offset in TIME_ENTRY.iter_unpack(data):
-            if self.offsets and (timestamp <= self.timestamps[-1] or offset <= self.offsets[-1]):
-                self.clear()
-                return False
-            self.timestamps.append(timestamp)
-            self.offsets.append(offset)
-        self._written = len(self.offsets)
-        return True
 
-    def clear(self) -> None:
-        del self.timestamps[:], self.offsets[:]
-        self._written = 0
+        def take(timestamp_ms: int, offset: int) -> bool:
+            if self.offsets and (timestamp_ms <= self.timestamps[-1] or offset <= self.offsets[-1]):
+                return False
+            self.timestamps.append(timestamp_ms)
+            self.offsets.append(offset)
+            return True
+
+        return self._load(disk, take)

@@ -96,10 +96,6 @@ class LogView:
         """Leader epoch of the record at ``offset``; -1 if unknown."""
         return self.epochs.epoch_at(offset)
 
-    def unsynced_paths(self) -> tuple[str, ...]:
-        """Files with bytes that are not known to be durable."""
-        return tuple(self.durability.dirty)
-
     # --- records ----------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, end_offset: int | None = None, at_least_one: bool = True) -> bytes:

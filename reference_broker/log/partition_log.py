@@ -353,7 +353,7 @@ class PartitionLog(LogView):
             log_start.settle()
 
     def close_cleanly(self) -> None:
-        """Writes the index files, so that a clean start need not scan. Sync ``unsynced_paths()`` afterwards."""
+        """Writes the index files, so that a clean start need not scan. Sync the ``sync_point()`` afterwards."""
         for segment in self.segments:
             self.segments.write_indexes(segment)
 

@@ -11,19 +11,11 @@ from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.producer_state import ProducerStates
-from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
+from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment, whole_batches
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
-from reference_broker.records.batch import (
-    CRC_FROM,
-    HEADER_BYTES,
-    MAGIC,
-    BatchHeader,
-    InvalidRecords,
-    checksum,
-    read_header,
-)
+from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum
 from reference_broker.wire.errors import ErrorCode
 
 SLICE_BYTES = 256 * 1024
@@ -242,19 +234,7 @@ def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHea
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """As ``segment.headers``, and the CRC of every batch is right; else raises InvalidRecords."""
-    position = chunk_at = 0
-    chunk = memoryview(b"")
-    while position < end:
-        at = position - chunk_at
-        if at + HEADER_BYTES > len(chunk):
-            at, chunk_at, chunk = 0, position, memoryview(disk.read(path, position, SLICE_BYTES))
-        header = read_header(chunk, at)
-        size = header.size_bytes
-        if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
-            raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
-        if at + size > len(chunk):
-            at, chunk_at, chunk = 0, position, memoryview(disk.read(path, position, max(size, SLICE_BYTES)))
-        if checksum(chunk[at + CRC_FROM : at + size]) != header.crc:
+    for position, header, batch in whole_batches(disk, path, 0, end, SLICE_BYTES):
+        if checksum(batch[CRC_FROM:]) != header.crc:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")
         yield position, header
-        position += size

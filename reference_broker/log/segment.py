@@ -1,6 +1,6 @@
 """One segment: a file of batches, its two indexes, and what is known of it without a read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from reference_broker.log.index import OffsetIndex, TimeIndex
@@ -193,4 +193,34 @@ def headers(
         if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
         yield position, header
+        position += size
+
+
+def whole_batches(
+    disk: Disk, path: str, position: int, end: int, chunk_bytes: int, note_read: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of the batches in [position, end). Reads about ``chunk_bytes`` at once, and tells
+    ``note_read`` how many bytes each read gave.
+
+    Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
+    """
+    chunk, chunk_at = memoryview(b""), position
+
+    def read(size: int) -> memoryview:
+        found = memoryview(disk.read(path, position, min(max(size, chunk_bytes), end - position)))
+        if note_read is not None:
+            note_read(len(found))
+        return found
+
+    while position < end:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            chunk_at, chunk = position, read(chunk_bytes)
+        header = read_header(chunk, position - chunk_at)
+        size = header.size_bytes
+        if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
+            raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
+        if position + size > chunk_at + len(chunk):
+            chunk_at, chunk = position, read(size)
+        at = position - chunk_at
+        yield position, header, chunk[at : at + size]
         position += size

@@ -41,7 +41,6 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _PREFIX = Struct(">qii")
 _AFTER_CRC = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
-_OFFSET_AND_LENGTH = Struct(">qi")
 _new = tuple.__new__
 """``_make`` counts the fields first. Headers are read so often that this is measurable."""
 
@@ -193,15 +192,3 @@ def patched_log_append_time(
     )
     crc = int(_crc32c(batch[HEADER_BYTES : header.size_bytes], checksum(after_crc)))
     return _PREFIX.pack(base_offset, header.batch_length, leader_epoch) + _MAGIC_AND_CRC.pack(MAGIC, crc) + after_crc
-
-
-def patched(
-    batch: Buffer, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
-) -> list[Buffer]:
-    """Returns one batch with the broker's values as two buffers: the new head, and a view of the unchanged rest."""
-    view = memoryview(batch)
-    header = read_header(view)
-    if log_append_time_ms is None:
-        return [patched_prefix(header, base_offset, leader_epoch), view[UNPATCHED_FROM:]]
-    head = patched_log_append_time(view, header, base_offset, leader_epoch, log_append_time_ms)
-    return [head, view[HEADER_BYTES:]]

@@ -52,17 +52,6 @@ def build_control(records: Sequence[Record], *, base_offset: int = 0, leader_epo
     return build(records, base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
 
 
-def build_marker(
-    *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
-) -> bytes:
-    """A transaction marker of a data partition."""
-    type_ = ControlType.COMMIT if commit else ControlType.ABORT
-    record = control_record(type_, _MARKER_VALUE.pack(0, coordinator_epoch), timestamp_ms)
-    return build(
-        [record], producer_id=producer_id, producer_epoch=producer_epoch, is_control=True, is_transactional=True
-    )
-
-
 def read_control(record: Record) -> ControlRecord:
     """Raises InvalidRecords (CORRUPT_MESSAGE) if the key is not a control key."""
     if record.key is None or len(record.key) < _KEY.size:

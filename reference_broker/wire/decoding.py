@@ -8,41 +8,40 @@ and skip unknown tagged fields at each level. Tests compare their results with k
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from struct import Struct
+from itertools import groupby
+from struct import Struct, calcsize
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from reference_broker.wire import reading
-from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.reading import Frame
-from reference_broker.wire.schema import NUMBERS, SchemaField, is_flexible_entity, schema_fields
+from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.reading import Frame, Reader
+from reference_broker.wire.schema import (
+    EPOCH,
+    FIXED,
+    MILLISECOND,
+    NO_UUID,
+    NUMBERS,
+    SchemaField,
+    is_flexible_entity,
+    schema_fields,
+)
 
-Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
 Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 
-_NO_UUID: Final = bytes(16)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_FIXED_BYTES: Final[Mapping[str, int]] = {
-    **{kind: Struct(letter).size for kind, letter in NUMBERS.items()},
-    "int64": 8,
-    "uint64": 8,
-    "bool": 1,
-    "error_code": 2,
-    "uuid": 16,
-    "timedelta_i32": 4,
-    "timedelta_i64": 8,
-    "datetime_i64": 8,
-}
+_MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+_ERROR_CODES: Final[Mapping[int, ErrorCode]] = {int(each): each for each in ErrorCode}
+_NEWEST: Final = 0x7FFF
 
 
 @cache
-def decoder(wire: type, target: type) -> Reader:
+def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
     """Makes a reader that reads a ``wire`` struct and returns a ``target``. Fields of the same name are copied. Other
-    fields of ``wire`` are dropped, and other fields of ``target`` get the schema's default."""
+    fields of ``wire`` are dropped, and other fields of ``target`` get the schema's default. Fields of ``wire`` that
+    came after ``version`` are not read."""
     wanted = {each.name: each for each in schema_fields(target)}
     defaults = {name: each.default for name, each in wanted.items()}
-    steps = _steps(wire, wanted)
+    steps = _steps(wire, wanted, version)
     dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
@@ -56,25 +55,24 @@ def decoder(wire: type, target: type) -> Reader:
     return read
 
 
-def _steps(wire: type, wanted: Mapping[str, SchemaField]) -> tuple[Step, ...]:
+def _steps(wire: type, wanted: Mapping[str, SchemaField], version: int) -> tuple[Step, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Step] = []
-    numbers: list[SchemaField] = []
-    tags: dict[int, tuple[str, Reader]] = {}
-    for each in schema_fields(wire):
-        if each.tag is not None:
-            tags[each.tag] = (each.name, _field_reader(each, wanted.get(each.name), flexible))
-        elif each.kind in NUMBERS and not each.is_array:
-            numbers.append(each)
+    tag_names: dict[int, str] = {}
+    tag_readers: dict[int, Reader] = {}
+    fields = [each for each in schema_fields(wire) if each.since <= version]
+    untagged = (each for each in fields if each.tag is None)
+    for are_numbers, run in groupby(untagged, lambda each: each.kind in NUMBERS and not each.is_array):
+        if are_numbers:
+            steps.append(_number_step(list(run)))
         else:
-            if numbers:
-                steps.append(_number_step(numbers))
-                numbers = []
-            steps.append(_field_step(each, wanted.get(each.name), flexible))
-    if numbers:
-        steps.append(_number_step(numbers))
+            steps += [_field_step(each, wanted.get(each.name), flexible) for each in run]
+    for each in fields:
+        if each.tag is not None:
+            tag_names[each.tag] = each.name
+            tag_readers[each.tag] = _field_reader(each, wanted.get(each.name), flexible)
     if flexible:
-        steps.append(_tags_step(tags))
+        steps.append(_tags_step(tag_names, tag_readers))
     return tuple(steps)
 
 
@@ -106,17 +104,13 @@ def _field_step(each: SchemaField, target: SchemaField | None, flexible: bool) -
     return step
 
 
-def _tags_step(tags: Mapping[int, tuple[str, Reader]]) -> Step:
+def _tags_step(names: Mapping[int, str], readers: Mapping[int, Reader]) -> Step:
+    read_known_tags = reading.read_known_tags
+
     def step(frame: Frame, offset: int, values: dict[str, Any]) -> int:
-        count, offset = reading.read_uvarint(frame, offset)
-        for _ in range(count):
-            tag, offset, end = reading.read_tag(frame, offset)
-            known = tags.get(tag)
-            if known is not None:
-                values[known[0]], stop = known[1](frame, offset)
-                if stop != end:
-                    raise ProtocolError(f"tagged field {tag} has {end - offset} bytes, its value {stop - offset}")
-            offset = end
+        found, offset = read_known_tags(frame, offset, readers)
+        for tag, value in found.items():
+            values[names[tag]] = value
         return offset
 
     return step
@@ -124,15 +118,14 @@ def _tags_step(tags: Mapping[int, tuple[str, Reader]]) -> Step:
 
 def _field_reader(each: SchemaField, target: SchemaField | None, flexible: bool) -> Reader:
     if each.struct is not None:
-        same = target is not None and target.struct is not None
-        inner = decoder(each.struct, target.struct if same and target is not None and target.struct else each.struct)
+        inner = decoder(each.struct, target.struct if target is not None and target.struct else each.struct)
         if each.is_array:
             return _array_reader(inner, least_bytes(each.struct), flexible, each.nullable)
         return _nullable_struct_reader(inner) if each.nullable and each.tag is None else inner
     if each.is_array:
-        item = _primitive_reader(each.kind, flexible, nullable=False)
+        item = primitive_reader(each.kind, flexible, nullable=False)
         return _array_reader(item, _least_primitive_bytes(each.kind, flexible), flexible, each.nullable)
-    return _primitive_reader(each.kind, flexible, each.nullable and each.tag is None)
+    return primitive_reader(each.kind, flexible, each.nullable and each.tag is None)
 
 
 def _array_reader(item: Reader, least_item_bytes: int, flexible: bool, nullable: bool) -> Reader:
@@ -185,35 +178,39 @@ def least_bytes(entity: type) -> int:
 
 
 def _least_primitive_bytes(kind: str, flexible: bool) -> int:
-    fixed = _FIXED_BYTES.get(kind)
-    if fixed is not None:
-        return fixed
+    if kind in FIXED:
+        return calcsize(">" + FIXED[kind])
     if flexible:
         return 1
     return 2 if kind == "string" else 4
 
 
-def _primitive_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
-    if kind in NUMBERS:
-        return _number_reader(NUMBERS[kind])
+@cache
+def primitive_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
+    """Makes a reader of one value of a primitive type."""
     if kind == "string":
         if flexible:
             return reading.read_compact_nullable_string if nullable else reading.read_compact_string
         return reading.read_legacy_nullable_string if nullable else reading.read_legacy_string
     if kind in ("bytes", "records"):
         return _bytes_reader(flexible, nullable)
-    if kind == "datetime_i64":
-        return _read_nullable_datetime if nullable else _read_datetime
-    return _OTHERS[kind]()
+    convert = _nullable_datetime if kind == "datetime_i64" and nullable else _CONVERSIONS.get(kind)
+    return _fixed_reader(FIXED[kind], convert)
 
 
-def _number_reader(letter: str) -> Reader:
+def _fixed_reader(letter: str, convert: Callable[[Any], Any] | None) -> Reader:
     layout = Struct(">" + letter)
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
         return layout.unpack_from(frame, offset)[0], offset + layout.size
 
-    return read
+    if convert is None:
+        return read
+
+    def read_converted(frame: Frame, offset: int) -> tuple[Any, int]:
+        return convert(layout.unpack_from(frame, offset)[0]), offset + layout.size
+
+    return read_converted
 
 
 def _bytes_reader(flexible: bool, nullable: bool) -> Reader:
@@ -229,62 +226,37 @@ def _bytes_reader(flexible: bool, nullable: bool) -> Reader:
     return read
 
 
-def _read_bool(frame: Frame, offset: int) -> tuple[bool, int]:
-    return frame[offset] != 0, offset + 1
+def _uuid(raw: bytes) -> UUID | None:
+    return None if raw == NO_UUID else UUID(bytes=raw)
 
 
-def _read_uuid(frame: Frame, offset: int) -> tuple[UUID | None, int]:
-    end = reading.end_of(frame, offset, 16, "a UUID")
-    raw = bytes(frame[offset:end])
-    return None if raw == _NO_UUID else UUID(bytes=raw), end
+def _error_code(code: int) -> ErrorCode:
+    """Kafka's own clients do the same with a code that is newer than they are."""
+    return _ERROR_CODES.get(code, ErrorCode.unknown_server_error)
 
 
-def _error_code_reader() -> Reader:
-    from kio.schema.errors import ErrorCode
-
-    codes = {int(each): each for each in ErrorCode}
-
-    def read(frame: Frame, offset: int) -> tuple[ErrorCode, int]:
-        (code,) = reading.INT16.unpack_from(frame, offset)
-        # Kafka's own clients do the same with a code that is newer than they are.
-        return codes.get(code, ErrorCode.unknown_server_error), offset + 2
-
-    return read
+def _duration(duration_ms: int) -> timedelta:
+    try:
+        return timedelta(milliseconds=duration_ms)
+    except OverflowError:
+        raise ProtocolError(f"a duration of {duration_ms} ms") from None
 
 
-def _timedelta_reader(letter: str) -> Reader:
-    layout = Struct(">" + letter)
-
-    def read(frame: Frame, offset: int) -> tuple[timedelta, int]:
-        (duration_ms,) = layout.unpack_from(frame, offset)
-        try:
-            return timedelta(milliseconds=duration_ms), offset + layout.size
-        except OverflowError:
-            raise ProtocolError(f"a duration of {duration_ms} ms") from None
-
-    return read
-
-
-_INT64: Final = Struct(">q")
-
-
-def _read_datetime(frame: Frame, offset: int) -> tuple[datetime, int]:
-    (at_ms,) = _INT64.unpack_from(frame, offset)
+def _datetime(at_ms: int) -> datetime:
     if not 0 <= at_ms <= _MAX_DATETIME_MS:
         raise ProtocolError(f"a timestamp of {at_ms} ms")
-    return _EPOCH + timedelta(milliseconds=at_ms), offset + 8
+    return EPOCH + timedelta(milliseconds=at_ms)
 
 
-def _read_nullable_datetime(frame: Frame, offset: int) -> tuple[datetime | None, int]:
-    if _INT64.unpack_from(frame, offset) == (-1,):
-        return None, offset + 8
-    return _read_datetime(frame, offset)
+def _nullable_datetime(at_ms: int) -> datetime | None:
+    return None if at_ms == -1 else _datetime(at_ms)
 
 
-_OTHERS: Final[Mapping[str, Callable[[], Reader]]] = {
-    "bool": lambda: _read_bool,
-    "uuid": lambda: _read_uuid,
-    "error_code": _error_code_reader,
-    "timedelta_i32": lambda: _timedelta_reader("i"),
-    "timedelta_i64": lambda: _timedelta_reader("q"),
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "uuid": _uuid,
+    "error_code": _error_code,
+    "timedelta_i32": _duration,
+    "timedelta_i64": _duration,
+    "datetime_i64": _datetime,
 }
+"""From what ``struct`` reads to the value that handlers see, of the types for which the two differ."""

@@ -2,61 +2,76 @@
 
 Most draft requests carry a subset of a released version's fields. They are decoded to the class that the API's
 handler sees in every other version. The requests in ``OWN_REQUESTS`` carry more, so they have a class of their own.
-Every draft response has a class of its own too. The classes are written like kio's, so the same codecs read their
-fields. They are never flexible. Error codes are plain numbers because kio's ``ErrorCode`` cannot hold private ones.
+Every draft response has a class of its own too. The annotation of a field names its Kafka type, from which
+``schema`` reads the layout. Drafts are never flexible. Error codes are plain numbers because kio's ``ErrorCode``
+cannot hold private ones.
 
 The metadata epoch (KIP-232) is an int64 in Metadata, UpdateMetadata, OffsetCommit and OffsetFetch 1000, at the place
 where that page's schemas have it. It is -1 when no epoch is known.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias, TypeVar, dataclass_transform
 from uuid import UUID
 
 from reference_broker.wire.apis import ApiKey
 
+DraftT = TypeVar("DraftT")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Int8: TypeAlias = Annotated[int, "int8"]
+Int16: TypeAlias = Annotated[int, "int16"]
+Int32: TypeAlias = Annotated[int, "int32"]
+Int64: TypeAlias = Annotated[int, "int64"]
+Bool: TypeAlias = Annotated[bool, "bool"]
+String: TypeAlias = Annotated[str, "string"]
+Bytes: TypeAlias = Annotated[bytes, "bytes"]
+Uuid: TypeAlias = Annotated[UUID, "uuid"]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def draft(cls: type[DraftT]) -> type[DraftT]:
+    """Declares one struct of a draft. Its fields stand in the order of the wire."""
+    cls.__flexible__ = False  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@draft
 class SnapshotId:
     """Identifies a snapshot by the offset after its last record and by that record's epoch."""
 
-    __flexible__: ClassVar[bool] = False
-    end_offset: int = field(metadata={"kafka_type": "int64"})
-    epoch: int = field(metadata={"kafka_type": "int32"})
+    end_offset: Int64
+    epoch: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class FetchSnapshotPartition1000:
     """``position`` is the first byte wanted. ``current_leader_epoch`` is -1 if it is not known."""
 
-    __flexible__: ClassVar[bool] = False
-    partition: int = field(metadata={"kafka_type": "int32"})
-    current_leader_epoch: int = field(metadata={"kafka_type": "int32"})
+    partition: Int32
+    current_leader_epoch: Int32
     snapshot_id: SnapshotId
-    position: int = field(metadata={"kafka_type": "int64"})
+    position: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class FetchSnapshotTopic1000:
     """One topic of a request."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
+    name: String
     partitions: tuple[FetchSnapshotPartition1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class FetchSnapshotRequest1000:
     """The untagged fields of FetchSnapshot 0, so there is no cluster ID."""
 
-    __flexible__: ClassVar[bool] = False
-    replica_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    max_bytes: int = field(metadata={"kafka_type": "int32"}, default=0x7FFFFFFF)
+    replica_id: Int32 = -1
+    max_bytes: Int32 = 0x7FFFFFFF
     topics: tuple[FetchSnapshotTopic1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class PartitionSnapshots:
     """A piece of a snapshot that starts at byte ``position``.
 
@@ -64,100 +79,91 @@ class PartitionSnapshots:
     snapshot. Only the first piece carries it; it is empty in the others (S-17).
     """
 
-    __flexible__: ClassVar[bool] = False
-    partition_index: int = field(metadata={"kafka_type": "int32"})
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
-    media_type: str = field(metadata={"kafka_type": "string"}, default="")
-    more: bool = field(metadata={"kafka_type": "bool"}, default=False)
-    position: int = field(metadata={"kafka_type": "int64"}, default=0)
-    data: bytes = field(metadata={"kafka_type": "bytes"}, default=b"")
+    partition_index: Int32
+    error_code: Int16 = 0
+    media_type: String = ""
+    more: Bool = False
+    position: Int64 = 0
+    data: Bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class TopicSnapshots:
     """One topic of a response."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
+    name: String
     partitions: tuple[PartitionSnapshots, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class FetchSnapshotResponse1000:
     """KIP-630's response as its page had it before Size replaced Continue."""
 
-    __flexible__: ClassVar[bool] = False
-    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
     topics: tuple[TopicSnapshots, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class MetadataRequestTopic1000:
     """One topic asked for."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
+    name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class MetadataRequest1000:
     """The layout of Metadata 5. Handlers and clients see Metadata's ordinary request. ``topics`` None asks for all."""
 
-    __flexible__: ClassVar[bool] = False
     topics: tuple[MetadataRequestTopic1000, ...] | None
-    allow_auto_topic_creation: bool = field(metadata={"kafka_type": "bool"}, default=True)
+    allow_auto_topic_creation: Bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class MetadataBroker1000:
     """A live broker."""
 
-    __flexible__: ClassVar[bool] = False
-    node_id: int = field(metadata={"kafka_type": "int32"})
-    host: str = field(metadata={"kafka_type": "string"})
-    port: int = field(metadata={"kafka_type": "int32"})
-    rack: str | None = field(metadata={"kafka_type": "string"}, default=None)
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class MetadataPartition1000:
     """One partition. ``leader_id`` is -1 while it has no leader."""
 
-    __flexible__: ClassVar[bool] = False
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
-    partition_index: int = field(metadata={"kafka_type": "int32"})
-    leader_id: int = field(metadata={"kafka_type": "int32"})
-    replica_nodes: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
-    isr_nodes: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
-    offline_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    error_code: Int16 = 0
+    partition_index: Int32
+    leader_id: Int32
+    replica_nodes: tuple[Int32, ...] = ()
+    isr_nodes: tuple[Int32, ...] = ()
+    offline_replicas: tuple[Int32, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class MetadataTopic1000:
     """One topic, or the error that explains why it is not described."""
 
-    __flexible__: ClassVar[bool] = False
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
-    name: str = field(metadata={"kafka_type": "string"})
-    is_internal: bool = field(metadata={"kafka_type": "bool"}, default=False)
+    error_code: Int16 = 0
+    name: String
+    is_internal: Bool = False
     partitions: tuple[MetadataPartition1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class MetadataResponse1000:
     """Metadata 5's layout plus ``metadata_epoch``, that of the last update that the serving broker applied (M-4)."""
 
-    __flexible__: ClassVar[bool] = False
-    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
+    throttle_time_ms: Int32 = 0
     brokers: tuple[MetadataBroker1000, ...]
-    cluster_id: str | None = field(metadata={"kafka_type": "string"}, default=None)
-    controller_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    metadata_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    cluster_id: String | None = None
+    controller_id: Int32 = -1
+    metadata_epoch: Int64 = -1
     topics: tuple[MetadataTopic1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class UpdateMetadataPartition1000:
     """``leader`` is -1 while there is none, and -2 if the partition is deleted. ``zk_version`` is KRaft's partition
     epoch.
@@ -166,45 +172,42 @@ class UpdateMetadataPartition1000:
     to report the ID in Metadata from version 10 on (KIP-516).
     """
 
-    __flexible__: ClassVar[bool] = False
-    topic: str = field(metadata={"kafka_type": "string"})
-    partition: int = field(metadata={"kafka_type": "int32"})
-    controller_epoch: int = field(metadata={"kafka_type": "int32"})
-    leader: int = field(metadata={"kafka_type": "int32"})
-    leader_epoch: int = field(metadata={"kafka_type": "int32"})
-    isr: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
-    zk_version: int = field(metadata={"kafka_type": "int32"})
-    replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
-    offline_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
-    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"}, default=None)
+    topic: String
+    partition: Int32
+    controller_epoch: Int32
+    leader: Int32
+    leader_epoch: Int32
+    isr: tuple[Int32, ...] = ()
+    zk_version: Int32
+    replicas: tuple[Int32, ...] = ()
+    offline_replicas: tuple[Int32, ...] = ()
+    topic_id: Uuid | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class UpdateMetadataEndpoint1000:
     """``security_protocol`` 0 is PLAINTEXT."""
 
-    __flexible__: ClassVar[bool] = False
-    port: int = field(metadata={"kafka_type": "int32"})
-    host: str = field(metadata={"kafka_type": "string"})
-    listener: str = field(metadata={"kafka_type": "string"})
-    security_protocol: int = field(metadata={"kafka_type": "int16"}, default=0)
+    port: Int32
+    host: String
+    listener: String
+    security_protocol: Int16 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class UpdateMetadataBroker1000:
     """A live broker."""
 
-    __flexible__: ClassVar[bool] = False
-    id: int = field(metadata={"kafka_type": "int32"})
+    id: Int32
     endpoints: tuple[UpdateMetadataEndpoint1000, ...]
-    rack: str | None = field(metadata={"kafka_type": "string"}, default=None)
+    rack: String | None = None
 
 
 INCREMENTAL_UPDATE = 1
 FULL_UPDATE = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class UpdateMetadataRequest1000:
     """UpdateMetadata 4's layout plus ``metadata_epoch`` (M-3). Each request lists all live brokers, but only the
     partitions that changed.
@@ -214,132 +217,119 @@ class UpdateMetadataRequest1000:
     request replaces everything the broker was told before.
     """
 
-    __flexible__: ClassVar[bool] = False
-    controller_id: int = field(metadata={"kafka_type": "int32"})
-    controller_epoch: int = field(metadata={"kafka_type": "int32"})
-    metadata_epoch: int = field(metadata={"kafka_type": "int64"})
+    controller_id: Int32
+    controller_epoch: Int32
+    metadata_epoch: Int64
     partition_states: tuple[UpdateMetadataPartition1000, ...]
     live_brokers: tuple[UpdateMetadataBroker1000, ...]
-    broker_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
-    type: int = field(metadata={"kafka_type": "int8"}, default=FULL_UPDATE)
+    broker_epoch: Int64 = -1
+    type: Int8 = FULL_UPDATE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class UpdateMetadataResponse1000:
     """The error is STALE_CONTROLLER_EPOCH if the broker has applied an update of a newer controller. It is
     STALE_BROKER_EPOCH if the request addresses another incarnation of the broker. It is INVALID_REQUEST if the update
     is incremental and the broker has had no full one to build on."""
 
-    __flexible__: ClassVar[bool] = False
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    error_code: Int16 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetCommitRequestPartition1000:
     """``metadata_epoch`` is that of the last metadata that the consumer accepted (M-6)."""
 
-    __flexible__: ClassVar[bool] = False
-    partition_index: int = field(metadata={"kafka_type": "int32"})
-    committed_offset: int = field(metadata={"kafka_type": "int64"})
-    metadata_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
-    committed_metadata: str | None = field(metadata={"kafka_type": "string"}, default=None)
+    partition_index: Int32
+    committed_offset: Int64
+    metadata_epoch: Int64 = -1
+    committed_metadata: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetCommitRequestTopic1000:
     """One topic."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
+    name: String
     partitions: tuple[OffsetCommitRequestPartition1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetCommitRequest1000:
     """OffsetCommit 3's layout plus an epoch per partition. ``retention_time_ms`` is ignored, as it is since KIP-211."""
 
-    __flexible__: ClassVar[bool] = False
-    group_id: str = field(metadata={"kafka_type": "string"})
-    generation_id_or_member_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
-    member_id: str = field(metadata={"kafka_type": "string"}, default="")
-    retention_time_ms: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    group_id: String
+    generation_id_or_member_epoch: Int32 = -1
+    member_id: String = ""
+    retention_time_ms: Int64 = -1
     topics: tuple[OffsetCommitRequestTopic1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetCommitResponsePartition1000:
     """This is where INVALID_METADATA_EPOCH (M-7) is reported."""
 
-    __flexible__: ClassVar[bool] = False
-    partition_index: int = field(metadata={"kafka_type": "int32"})
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    partition_index: Int32
+    error_code: Int16 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetCommitResponseTopic1000:
     """One topic."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
+    name: String
     partitions: tuple[OffsetCommitResponsePartition1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetCommitResponse1000:
     """The layout of OffsetCommit 3."""
 
-    __flexible__: ClassVar[bool] = False
-    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
+    throttle_time_ms: Int32 = 0
     topics: tuple[OffsetCommitResponseTopic1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetFetchRequestTopic1000:
     """One topic."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
-    partition_indexes: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    name: String
+    partition_indexes: tuple[Int32, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetFetchRequest1000:
     """The layout of OffsetFetch 3, for one group. ``topics`` None asks for all topics that have offsets."""
 
-    __flexible__: ClassVar[bool] = False
-    group_id: str = field(metadata={"kafka_type": "string"})
+    group_id: String
     topics: tuple[OffsetFetchRequestTopic1000, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetFetchResponsePartition1000:
     """``committed_offset`` is -1 if none is committed. ``metadata_epoch`` is -1 if none is recorded (M-9, M-11)."""
 
-    __flexible__: ClassVar[bool] = False
-    partition_index: int = field(metadata={"kafka_type": "int32"})
-    committed_offset: int = field(metadata={"kafka_type": "int64"}, default=-1)
-    metadata_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
-    metadata: str | None = field(metadata={"kafka_type": "string"}, default="")
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    partition_index: Int32
+    committed_offset: Int64 = -1
+    metadata_epoch: Int64 = -1
+    metadata: String | None = ""
+    error_code: Int16 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetFetchResponseTopic1000:
     """One topic."""
 
-    __flexible__: ClassVar[bool] = False
-    name: str = field(metadata={"kafka_type": "string"})
+    name: String
     partitions: tuple[OffsetFetchResponsePartition1000, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@draft
 class OffsetFetchResponse1000:
     """OffsetFetch 3's layout plus an epoch per partition."""
 
-    __flexible__: ClassVar[bool] = False
-    throttle_time_ms: int = field(metadata={"kafka_type": "int32"}, default=0)
+    throttle_time_ms: Int32 = 0
     topics: tuple[OffsetFetchResponseTopic1000, ...]
-    error_code: int = field(metadata={"kafka_type": "int16"}, default=0)
+    error_code: Int16 = 0
 
 
 LAYOUTS: Final[Mapping[tuple[int, int], tuple[type, type]]] = {

@@ -5,33 +5,39 @@ number where kio demands its ErrorCode. A value that does not fit its field is o
 """
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
+from itertools import groupby
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from reference_broker.wire.schema import NUMBERS, SchemaField, is_flexible_entity, schema_fields
-from reference_broker.wire.writing import INT32, compact_string, legacy_string, tagged, uvarint
+from reference_broker.wire.schema import (
+    EPOCH,
+    FIXED,
+    MILLISECOND,
+    NO_UUID,
+    NUMBERS,
+    SchemaField,
+    is_flexible_entity,
+    schema_fields,
+)
+from reference_broker.wire.writing import compact_string, legacy_string, tagged, uvarint
 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
-_LETTERS: Final[Mapping[str, str]] = {**NUMBERS, "bool": "?", "error_code": "h"}
-_INT64: Final = Struct(">q")
-_NO_UUID: Final = bytes(16)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
+_PACKED_AS_THEY_ARE: Final = {*NUMBERS, "bool", "error_code"}
+_INT32: Final = Struct(">i")
+_NEWEST: Final = 0x7FFF
 
 
 @cache
-def encoder(wire: type, source: type) -> Writer:
+def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
     """Makes a writer that writes a ``source`` in the layout of ``wire``. Fields of the same name are written. Other
     fields of ``wire`` get the schema's default. Other fields of ``source`` are left out, because that version has no
-    place for them."""
-    given = {each.name: each for each in schema_fields(source)}
-    flexible = is_flexible_entity(wire)
-    steps = _steps(wire, given, flexible)
+    place for them. Fields of ``wire`` that came after ``version`` are not written."""
+    steps = _steps(wire, {each.name: each for each in schema_fields(source)}, version)
 
     def write(out: bytearray, value: Any) -> None:
         for step in steps:
@@ -40,31 +46,32 @@ def encoder(wire: type, source: type) -> Writer:
     return write
 
 
-def _steps(wire: type, given: Mapping[str, SchemaField], flexible: bool) -> tuple[Writer, ...]:
+def _steps(wire: type, given: Mapping[str, SchemaField], version: int) -> tuple[Writer, ...]:
+    flexible = is_flexible_entity(wire)
     steps: list[Writer] = []
-    run: list[SchemaField] = []
-    tags: list[tuple[int, Writer]] = []
-    for each in schema_fields(wire):
-        if each.tag is not None:
-            if each.name in given:
-                tags.append((each.tag, _tag_step(each, given[each.name], flexible)))
-        elif each.kind in _LETTERS and not each.is_array and each.name in given:
-            run.append(each)
+    tags: dict[int, Writer] = {}
+    fields = [each for each in schema_fields(wire) if each.since <= version]
+    untagged = (each for each in fields if each.tag is None)
+    for are_numbers, run in groupby(untagged, lambda each: _is_plain_number(each) and each.name in given):
+        if are_numbers:
+            steps.append(_run_step(list(run)))
         else:
-            if run:
-                steps.append(_run_step(run))
-                run = []
-            steps.append(_field_step(each, given.get(each.name), flexible))
-    if run:
-        steps.append(_run_step(run))
+            steps += [_field_step(each, given.get(each.name), flexible) for each in run]
+    for each in fields:
+        if each.tag is not None and each.name in given:
+            tags[each.tag] = _tag_step(each, given[each.name], flexible)
     if flexible:
-        steps.append(_tags_step([step for _, step in sorted(tags, key=lambda pair: pair[0])]))
+        steps.append(_tags_step([tags[tag] for tag in sorted(tags)]))
     return tuple(steps)
+
+
+def _is_plain_number(each: SchemaField) -> bool:
+    return each.kind in _PACKED_AS_THEY_ARE and not each.is_array
 
 
 def _run_step(run: list[SchemaField]) -> Writer:
     """Neighbouring numbers are written in one go."""
-    pack = Struct(">" + "".join(_LETTERS[each.kind] for each in run)).pack
+    pack = Struct(">" + "".join(FIXED[each.kind] for each in run)).pack
     get = attrgetter(*(each.name for each in run))
     if len(run) == 1:
 
@@ -156,7 +163,7 @@ def _field_writer(each: SchemaField, source: SchemaField | None, flexible: bool)
             return _array_writer(inner, flexible, each.nullable)
         return _nullable_struct_writer(inner) if each.nullable and each.tag is None else inner
     nullable = each.nullable and not each.is_array and each.tag is None
-    write = _primitive_writer(each.kind, flexible, nullable)
+    write = primitive_writer(each.kind, flexible, nullable)
     return _array_writer(write, flexible, each.nullable) if each.is_array else write
 
 
@@ -166,7 +173,7 @@ def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:
         if flexible:
             out += b"\0" if values is None else uvarint(len(values) + 1)
         else:
-            out += INT32.pack(-1 if values is None else len(values))
+            out += _INT32.pack(-1 if values is None else len(values))
         for each in values or ():
             item(out, each)
 
@@ -186,12 +193,11 @@ def _nullable_struct_writer(inner: Writer) -> Writer:
     return write
 
 
-def _primitive_writer(kind: str, flexible: bool, nullable: bool) -> Writer:
-    letter = _LETTERS.get(kind)
-    if letter is not None:
-        return _number_writer(letter)
-    if kind in _OTHERS:
-        return _OTHERS[kind]
+@cache
+def primitive_writer(kind: str, flexible: bool, nullable: bool) -> Writer:
+    """Makes a writer of one value of a primitive type."""
+    if kind in FIXED:
+        return _fixed_writer(FIXED[kind], _CONVERSIONS.get(kind))
     if kind == "string":
         write: Writer = _write_compact_string if flexible else _write_legacy_string
     else:
@@ -207,13 +213,19 @@ def _never_null(write: Writer) -> Writer:
     return write_value
 
 
-def _number_writer(letter: str) -> Writer:
+def _fixed_writer(letter: str, convert: Callable[[Any], Any] | None) -> Writer:
     pack = Struct(">" + letter).pack
 
     def write(out: bytearray, value: Any) -> None:
         out += pack(value)
 
-    return write
+    if convert is None:
+        return write
+
+    def write_converted(out: bytearray, value: Any) -> None:
+        out += pack(convert(value))
+
+    return write_converted
 
 
 def _write_compact_string(out: bytearray, value: str | None) -> None:
@@ -236,29 +248,32 @@ def _write_legacy_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out += b"\xff\xff\xff\xff"
     else:
-        out += INT32.pack(len(value))
+        out += _INT32.pack(len(value))
         out += value
 
 
-def _write_uuid(out: bytearray, value: UUID | None) -> None:
-    out += _NO_UUID if value is None else value.bytes
+def _bytes_of_uuid(value: UUID | None) -> bytes:
+    return NO_UUID if value is None else value.bytes
 
 
-def _write_timedelta_i32(out: bytearray, value: timedelta) -> None:
-    out += INT32.pack(value // _MILLISECOND)
+def _checked_uuid(value: bytes) -> bytes:
+    assert len(value) == 16, f"a UUID has 16 bytes, not {len(value)}"
+    return value
 
 
-def _write_timedelta_i64(out: bytearray, value: timedelta) -> None:
-    out += _INT64.pack(value // _MILLISECOND)
+def _duration_ms(value: timedelta) -> int:
+    return value // MILLISECOND
 
 
-def _write_datetime(out: bytearray, value: datetime | None) -> None:
-    out += _INT64.pack(-1 if value is None else (value - _EPOCH) // _MILLISECOND)
+def _at_ms(value: datetime | None) -> int:
+    return -1 if value is None else (value - EPOCH) // MILLISECOND
 
 
-_OTHERS: Final[Mapping[str, Writer]] = {
-    "uuid": _write_uuid,
-    "timedelta_i32": _write_timedelta_i32,
-    "timedelta_i64": _write_timedelta_i64,
-    "datetime_i64": _write_datetime,
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "uuid": _bytes_of_uuid,
+    "raw_uuid": _checked_uuid,
+    "timedelta_i32": _duration_ms,
+    "timedelta_i64": _duration_ms,
+    "datetime_i64": _at_ms,
 }
+"""From the value that handlers see to what ``struct`` writes, of the types for which the two differ."""

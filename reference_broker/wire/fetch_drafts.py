@@ -15,10 +15,9 @@ follow the fields of Fetch 6:
 """
 
 from dataclasses import replace
-from struct import Struct, error
+from struct import Struct
 from typing import Final
 
-from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     EpochEndOffset,
@@ -32,13 +31,14 @@ from reference_broker.wire.fetch import (
 from reference_broker.wire.fetch_responses import MIN_PARTITION_5, read_legacy_partition, write_legacy_partition
 from reference_broker.wire.reading import (
     Frame,
-    check_end,
     read_legacy_count,
     read_legacy_nullable_string,
     read_legacy_string,
 )
 from reference_broker.wire.writing import Buffers, Output, legacy_string
 
+_INT64: Final = Struct(">q")
+_INT32: Final = Struct(">i")
 _REQUEST: Final = Struct(">iiiibbqq")
 """replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session ID, sequence number."""
 _RESPONSE: Final = Struct(">iiih")
@@ -46,8 +46,6 @@ _RESPONSE: Final = Struct(">iiih")
 _THROTTLE_AND_ERROR: Final = Struct(">ih")
 _SESSION: Final = Struct(">qb")
 """Session ID, response_flags."""
-_INT32: Final = Struct(">i")
-_INT64: Final = Struct(">q")
 _UUID: Final = Struct("16s")
 _PARTITION: Final = Struct(">iqqiii")
 """partition, fetch_offset, log_start_offset, max_bytes, current_leader_epoch, last_fetched_epoch."""
@@ -92,20 +90,14 @@ def _packed(p: FetchPartition) -> bytes:
     )
 
 
-def decode_draft_request(frame: Frame, offset: int) -> FetchRequest:
-    """The whole body. Raises ProtocolError."""
-    try:
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
-            _REQUEST.unpack_from(frame, offset)
-        )
-        topics, offset = _read_topics(frame, offset + _REQUEST.size)
-        (replica_epoch,) = _INT64.unpack_from(frame, offset)
-    except (error, IndexError):
-        raise ProtocolError("a Fetch request ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError("a Fetch request holds a string that is not UTF-8") from None
-    check_end(frame, offset + _INT64.size, "a Fetch request")
-    return FetchRequest(
+def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+    """The body, and the offset behind it. Raises ProtocolError and BAD_BYTES."""
+    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
+        _REQUEST.unpack_from(frame, offset)
+    )
+    topics, offset = _read_topics(frame, offset + _REQUEST.size)
+    (replica_epoch,) = _INT64.unpack_from(frame, offset)
+    request = FetchRequest(
         replica_id,
         max_wait_ms,
         min_bytes,
@@ -117,6 +109,7 @@ def decode_draft_request(frame: Frame, offset: int) -> FetchRequest:
         replica_epoch=replica_epoch,
         fetch_type=fetch_type,
     )
+    return request, offset + _INT64.size
 
 
 def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
@@ -156,26 +149,22 @@ def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffe
     return output.finish()
 
 
-def decode_draft_response(frame: Frame, offset: int) -> FetchResponse:
-    """The whole body; records are views into the frame. Raises ProtocolError."""
+def decode_draft_response(frame: Frame, offset: int) -> tuple[FetchResponse, int]:
+    """The body, whose records are views into the frame, and the offset behind it. Raises ProtocolError and
+    BAD_BYTES."""
     topics: list[FetchTopicResponse] = []
-    try:
-        throttle_time_ms, error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
-        error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)
-        session_id, flags = _SESSION.unpack_from(frame, offset)
-        count, offset = read_legacy_count(frame, offset + _SESSION.size, 6)
-        for _ in range(count):
-            topic, offset = read_legacy_string(frame, offset)
-            partitions, offset = _read_answers(frame, offset)
-            topics.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
-    except (error, IndexError):
-        raise ProtocolError("a Fetch response ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError("a Fetch response holds a string that is not UTF-8") from None
-    check_end(frame, offset, "a Fetch response")
-    return FetchResponse(
+    throttle_time_ms, error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
+    error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)
+    session_id, flags = _SESSION.unpack_from(frame, offset)
+    count, offset = read_legacy_count(frame, offset + _SESSION.size, 6)
+    for _ in range(count):
+        topic, offset = read_legacy_string(frame, offset)
+        partitions, offset = _read_answers(frame, offset)
+        topics.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
+    response = FetchResponse(
         error_code, session_id, topics, throttle_time_ms, error_string=error_string, response_flags=flags
     )
+    return response, offset
 
 
 def _read_answers(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:

@@ -5,68 +5,67 @@ ReplicaDirectoryId from 17 (KIP-853) and HighWatermark from 18 (KIP-1166). A fie
 and its value is not the default. In an older version its tag is unknown and is skipped.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from struct import Struct
 from typing import Final
 
-from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import NO_DIRECTORY_ID, NO_HIGH_WATERMARK, FetchPartition, FetchRequest
 from reference_broker.wire.reading import (
     Frame,
+    Reader,
     end_of,
     read_compact_nullable_string,
-    read_tag,
-    read_uvarint,
+    read_known_tags,
     skip_tagged_fields,
 )
 from reference_broker.wire.writing import compact_string, tag_buffer, tagged
 
+_INT64: Final = Struct(">q")
 _REPLICA_STATE: Final = Struct(">iq")
 _REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
-_INT64: Final = Struct(">q")
 
 
 def with_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     """Returns the request with the fields of the tag buffer at ``offset``, and the offset behind that buffer."""
-    count, offset = read_uvarint(frame, offset)
-    for _ in range(count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0:
-            cluster_id, stop = read_compact_nullable_string(frame, start)
-            request = replace(request, cluster_id=cluster_id)
-        elif tag == 1 and version >= 15:
-            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(frame, start)
-            request = replace(request, replica_id=replica_id, replica_epoch=replica_epoch)
-            stop = skip_tagged_fields(frame, start + 12)
-        else:
-            continue
-        _check_size(tag, start, stop, offset)
-    return request, offset
+    tags, offset = read_known_tags(frame, offset, _REQUEST_TAGS if version >= 15 else _REQUEST_TAGS_12)
+    replica_id, replica_epoch = tags.get(1, (request.replica_id, -1))
+    return replace(request, cluster_id=tags.get(0), replica_id=replica_id, replica_epoch=replica_epoch), offset
+
+
+def _read_replica_state(frame: Frame, offset: int) -> tuple[tuple[int, int], int]:
+    """The replica's ID and epoch."""
+    replica_id, replica_epoch = _REPLICA_STATE.unpack_from(frame, offset)
+    return (replica_id, replica_epoch), skip_tagged_fields(frame, offset + _REPLICA_STATE.size)
+
+
+_REQUEST_TAGS_12: Final[Mapping[int, Reader]] = {0: read_compact_nullable_string}
+_REQUEST_TAGS: Final[Mapping[int, Reader]] = {**_REQUEST_TAGS_12, 1: _read_replica_state}
 
 
 def with_partition_tags(
     version: int, partition: FetchPartition, frame: Frame, offset: int
 ) -> tuple[FetchPartition, int]:
     """Returns the partition with the fields of the tag buffer at ``offset``, and the offset behind that buffer."""
-    count, offset = read_uvarint(frame, offset)
-    for _ in range(count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0 and version >= 17:
-            stop = end_of(frame, start, 16, "a directory ID")
-            partition = replace(partition, replica_directory_id=bytes(frame[start:stop]))
-        elif tag == 1 and version >= 18:
-            (high_watermark,) = _INT64.unpack_from(frame, start)
-            partition = replace(partition, high_watermark=high_watermark)
-            stop = start + 8
-        else:
-            continue
-        _check_size(tag, start, stop, offset)
-    return partition, offset
+    tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS.get(version, {}))
+    directory_id, high_watermark = tags.get(0, NO_DIRECTORY_ID), tags.get(1, NO_HIGH_WATERMARK)
+    return replace(partition, replica_directory_id=directory_id, high_watermark=high_watermark), offset
 
 
-def _check_size(tag: int, start: int, stop: int, end: int) -> None:
-    if stop != end:
-        raise ProtocolError(f"tagged field {tag} has {end - start} bytes, its value {stop - start}")
+def _read_directory_id(frame: Frame, offset: int) -> tuple[bytes, int]:
+    end = end_of(frame, offset, 16, "a directory ID")
+    return bytes(frame[offset:end]), end
+
+
+def _read_high_watermark(frame: Frame, offset: int) -> tuple[int, int]:
+    return _INT64.unpack_from(frame, offset)[0], offset + _INT64.size
+
+
+_PARTITION_TAGS: Final[Mapping[int, Mapping[int, Reader]]] = {
+    17: {0: _read_directory_id},
+    18: {0: _read_directory_id, 1: _read_high_watermark},
+}
+"""By version: the readers of the tagged fields that it has."""
 
 
 def write_request_tags(version: int, request: FetchRequest) -> bytes:

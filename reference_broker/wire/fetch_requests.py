@@ -1,10 +1,9 @@
 """Codec of Fetch requests, versions 4-18. Source: FetchRequest.json."""
 
 from collections.abc import Callable
-from struct import Struct, error
+from struct import Struct
 from typing import Final, TypeAlias
 
-from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.fetch_request_tags import (
     with_partition_tags,
@@ -14,7 +13,6 @@ from reference_broker.wire.fetch_request_tags import (
 )
 from reference_broker.wire.reading import (
     Frame,
-    check_end,
     end_of,
     read_compact_count,
     read_compact_string,
@@ -28,6 +26,7 @@ Partitions: TypeAlias = tuple[list[FetchPartition], int]
 _Rest: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic], str, int]
 """Topics, forgotten topics, rack, and the offset behind them."""
 
+_INT32: Final = Struct(">i")
 _HEAD_4: Final = Struct(">iiiib")
 _HEAD_7: Final = Struct(">iiiibii")
 _HEAD_15: Final = Struct(">iiibii")
@@ -36,23 +35,10 @@ _PARTITION_5: Final = Struct(">iqqi")
 _PARTITION_9: Final = Struct(">iiqqi")
 _PARTITION_12: Final = Struct(">iiqiqi")
 _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
-_INT32: Final = Struct(">i")
 
 
-def decode_fetch_request(version: int, frame: Frame, offset: int) -> FetchRequest:
-    """The whole body. Raises ProtocolError."""
-    try:
-        request, offset = _decode(version, frame, offset)
-    except (error, IndexError):
-        raise ProtocolError("a Fetch request ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError("a Fetch request holds a string that is not UTF-8") from None
-    if offset != len(frame):
-        check_end(frame, offset, "a Fetch request")
-    return request
-
-
-def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+    """The body, and the offset behind it. Raises ProtocolError and BAD_BYTES."""
     replica_id, session_id, session_epoch = -1, 0, -1
     if version >= 15:
         numbers = _HEAD_15.unpack_from(frame, offset)

@@ -1,46 +1,42 @@
 """Codec of Fetch responses, versions 4-18. Source: FetchResponse.json."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from struct import Struct, error
+from struct import Struct
 from typing import Final
 
-from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     AbortedTransaction,
     EpochEndOffset,
     FetchResponse,
     FetchTopicResponse,
-    NodeEndpoint,
     PartitionData,
     SnapshotId,
 )
 from reference_broker.wire.fetch_requests import read_topic
-from reference_broker.wire.node_endpoints import read_endpoints, read_leader, write_endpoints, write_leader
+from reference_broker.wire.node_endpoints import ENDPOINT_TAGS, read_leader, write_endpoints, write_leader
 from reference_broker.wire.reading import (
     Frame,
+    Reader,
     check_count,
-    check_end,
     end_of,
     read_compact_count,
     read_compact_length,
+    read_known_tags,
     read_legacy_count,
     read_legacy_length32,
     read_legacy_string,
-    read_tag,
-    read_uvarint,
     skip_tagged_fields,
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, tag_buffer, tagged, uvarint
 
+_INT32: Final = Struct(">i")
 _START: Final = Struct(">ii")
 _START_12: Final = Struct(">iiB")
 _EMPTY_12: Final = Struct(">iiBihiBB")
 _EMPTY_12_BYTES: Final = _EMPTY_12.size - 4
-_THROTTLE: Final = Struct(">i")
 _HEAD_7: Final = Struct(">ihi")
-_INT32: Final = Struct(">i")
 _PARTITION_4: Final = Struct(">ihqq")
 _PARTITION_5: Final = Struct(">ihqqq")
 MIN_PARTITION_4: Final = _PARTITION_4.size + 8
@@ -111,7 +107,7 @@ def _encode_legacy(version: int, correlation_id: int, response: FetchResponse) -
     if version >= 7:
         output.small += _HEAD_7.pack(response.throttle_time_ms, response.error_code, response.session_id)
     else:
-        output.small += _THROTTLE.pack(response.throttle_time_ms)
+        output.small += _INT32.pack(response.throttle_time_ms)
     output.small += _INT32.pack(len(response.responses))
     for topic in response.responses:
         output.small += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
@@ -138,26 +134,16 @@ def write_legacy_partition(version: int, output: Output, p: PartitionData) -> No
         output.add_large(records)
 
 
-def decode_fetch_response(version: int, frame: Frame, offset: int) -> FetchResponse:
-    """The whole body; records are views into the frame. Raises ProtocolError."""
-    try:
-        response, offset = _decode(version, frame, offset)
-    except (error, IndexError):
-        raise ProtocolError("a Fetch response ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError("a Fetch response holds a string that is not UTF-8") from None
-    check_end(frame, offset, "a Fetch response")
-    return response
-
-
-def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
+def decode_fetch_response(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
+    """The body, whose records are views into the frame, and the offset behind it. Raises ProtocolError and
+    BAD_BYTES."""
     error_code = session_id = 0
     topics: list[FetchTopicResponse] = []
     if version >= 7:
         throttle_time_ms, error_code, session_id = _HEAD_7.unpack_from(frame, offset)
         offset += 10
     else:
-        (throttle_time_ms,) = _THROTTLE.unpack_from(frame, offset)
+        (throttle_time_ms,) = _INT32.unpack_from(frame, offset)
         offset += 4
     if version < 12:
         count, offset = read_legacy_count(frame, offset, 6)
@@ -173,22 +159,9 @@ def _decode(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int
         partitions, offset = _partitions_12(frame, offset)
         offset = skip_tagged_fields(frame, offset)
         topics.append(FetchTopicResponse(topic, topic_id, partitions))
-    endpoints, offset = _tagged_fields(version, frame, offset)
+    tags, offset = read_known_tags(frame, offset, ENDPOINT_TAGS if version >= 16 else {})
+    endpoints = tags.get(0, [])
     return FetchResponse(error_code, session_id, topics, throttle_time_ms, endpoints), offset
-
-
-def _tagged_fields(version: int, frame: Frame, offset: int) -> tuple[list[NodeEndpoint], int]:
-    endpoints: list[NodeEndpoint] = []
-    if version < 16:
-        return endpoints, skip_tagged_fields(frame, offset)
-    count, offset = read_uvarint(frame, offset)
-    for _ in range(count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0:
-            endpoints, stop = read_endpoints(frame, start)
-            if stop != offset:
-                raise ProtocolError(f"node endpoints of {offset - start} bytes take {stop - start}")
-    return endpoints, offset
 
 
 def _partitions_4(version: int, frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
@@ -258,20 +231,17 @@ def _aborted(frame: Frame, offset: int, count: int, layout: Struct) -> tuple[Seq
 
 
 def _with_partition_tags(data: PartitionData, frame: Frame, offset: int) -> tuple[PartitionData, int]:
-    count, offset = read_uvarint(frame, offset)
-    for _ in range(count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0:
-            data = replace(data, diverging_epoch=EpochEndOffset(*_EPOCH_END.unpack_from(frame, start)))
-            stop = skip_tagged_fields(frame, start + 12)
-        elif tag == 1:
-            leader, stop = read_leader(frame, start)
-            data = replace(data, current_leader=leader)
-        elif tag == 2:
-            data = replace(data, snapshot_id=SnapshotId(*_SNAPSHOT.unpack_from(frame, start)))
-            stop = skip_tagged_fields(frame, start + 12)
-        else:
-            continue
-        if stop != offset:
-            raise ProtocolError(f"tagged field {tag} has {offset - start} bytes, its value {stop - start}")
+    tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS)
+    data = replace(data, diverging_epoch=tags.get(0), current_leader=tags.get(1), snapshot_id=tags.get(2))
     return data, offset
+
+
+def _read_epoch_end(frame: Frame, offset: int) -> tuple[EpochEndOffset, int]:
+    return EpochEndOffset(*_EPOCH_END.unpack_from(frame, offset)), skip_tagged_fields(frame, offset + 12)
+
+
+def _read_snapshot_id(frame: Frame, offset: int) -> tuple[SnapshotId, int]:
+    return SnapshotId(*_SNAPSHOT.unpack_from(frame, offset)), skip_tagged_fields(frame, offset + 12)
+
+
+_PARTITION_TAGS: Final[Mapping[int, Reader]] = {0: _read_epoch_end, 1: read_leader, 2: _read_snapshot_id}

@@ -5,7 +5,6 @@ other body is kio's dataclass of the highest version in ``apis.VERSIONS``, whate
 is built on the API's first use, when kio's module is loaded. The bodies of drafts are in ``drafts``.
 """
 
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from struct import Struct
@@ -13,10 +12,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from reference_broker.wire import drafts, reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
-from reference_broker.wire.decoding import Reader, decoder
+from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import Writer, encoder
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.fetch_drafts import (
     decode_draft_request,
     decode_draft_response,
@@ -33,10 +31,9 @@ from reference_broker.wire.headers import (
     write_request_header,
     write_response_header,
 )
-from reference_broker.wire.produce import ProduceRequest, ProduceResponse
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
-from reference_broker.wire.reading import Frame, check_end, reading
+from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
 from reference_broker.wire.writing import Buffers
 
 Direction: TypeAlias = Literal["request", "response"]
@@ -51,7 +48,6 @@ correct. The body's first bytes carry the meaning, and three are left over. Kafk
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
-
 _LENGTH: Final = Struct(">i")
 _NO_LENGTH: Final = bytes(4)
 
@@ -63,40 +59,46 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     """
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
-    if api_key == _FETCH:
-        if version >= FIRST_DRAFT_VERSION:
-            return decode_draft_request(frame, offset)
-        return decode_fetch_request(version, frame, offset)
-    if api_key == _PRODUCE:
-        return decode_produce_request(version, frame, offset)
-    return _decode(_codec(api_key, version, "request"), frame, offset, _LEFT_OVER_BYTES.get(api_key, 0))
+    body: object
+    try:
+        if api_key == _FETCH:
+            if version >= FIRST_DRAFT_VERSION:
+                body, end = decode_draft_request(frame, offset)
+            else:
+                body, end = decode_fetch_request(version, frame, offset)
+        elif api_key == _PRODUCE:
+            body, end = decode_produce_request(version, frame, offset)
+        else:
+            body, end = _codec(api_key, version, "request").read(frame, offset)
+    except BAD_BYTES as failure:
+        raise error_of_bad_bytes(_what(api_key, "request"), failure) from None
+    left_bytes = len(frame) - end
+    if left_bytes and left_bytes != _LEFT_OVER_BYTES.get(api_key):
+        raise ProtocolError(f"{_what(api_key, 'request')} has {left_bytes} bytes behind its end")
+    return body
 
 
-def encode_response(api_key: int, version: int, correlation_id: int, body: object) -> Buffers:
+def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> Buffers:
     """The frame with its length, as buffers to be written one after the other."""
     if api_key == _FETCH:
-        assert isinstance(body, FetchResponse)
         if version >= FIRST_DRAFT_VERSION:
             return encode_draft_response(correlation_id, body)
         return encode_fetch_response(version, correlation_id, body)
     if api_key == _PRODUCE:
-        assert isinstance(body, ProduceResponse)
         return encode_produce_response(version, correlation_id, body)
     start = _NO_LENGTH + write_response_header(api_key, version, correlation_id)
     return _encode(_codec(api_key, version, "response"), start, body)
 
 
-def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, body: object) -> Buffers:
+def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, body: Any) -> Buffers:
     """The frame with its length, as buffers to be written one after the other."""
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
     start = _NO_LENGTH + write_request_header(RequestHeader(api_key, version, correlation_id, client_id))
     if api_key == _FETCH:
-        assert isinstance(body, FetchRequest)
         if version >= FIRST_DRAFT_VERSION:
             return encode_draft_request(start, body)
         return encode_fetch_request(version, start, body)
     if api_key == _PRODUCE:
-        assert isinstance(body, ProduceRequest)
         return encode_produce_request(version, start, body)
     return _encode(_codec(api_key, version, "request"), start, body)
 
@@ -109,42 +111,52 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
     """
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
     correlation_id, offset = read_response_header(frame, api_key, version)
-    if api_key == _FETCH:
-        if version >= FIRST_DRAFT_VERSION:
-            return correlation_id, decode_draft_response(frame, offset)
-        return correlation_id, decode_fetch_response(version, frame, offset)
-    if api_key == _PRODUCE:
-        return correlation_id, decode_produce_response(version, frame, offset)
-    if api_key == _API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED_VERSION:
-        version = 0
-    return correlation_id, _decode(_codec(api_key, version, "response"), frame, offset)
+    body: object
+    try:
+        if api_key == _FETCH:
+            if version >= FIRST_DRAFT_VERSION:
+                body, end = decode_draft_response(frame, offset)
+            else:
+                body, end = decode_fetch_response(version, frame, offset)
+        elif api_key == _PRODUCE:
+            body, end = decode_produce_response(version, frame, offset)
+        else:
+            if api_key == _API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED_VERSION:
+                version = 0
+            body, end = _codec(api_key, version, "response").read(frame, offset)
+    except BAD_BYTES as failure:
+        raise error_of_bad_bytes(_what(api_key, "response"), failure) from None
+    if end != len(frame):
+        raise ProtocolError(f"{_what(api_key, 'response')} has {len(frame) - end} bytes behind its end")
+    return correlation_id, body
 
 
 def body_class(api_key: int, direction: Direction) -> type:
     """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
-    return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[ApiKey(api_key)][1]), direction)
+    return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[api_key][1]), direction)
 
 
 class _Codec(NamedTuple):
     read: Reader
     write: Writer
-    up: Callable[[Any], Any] | None
-    down: Callable[[Any], Any] | None
-    what: str
 
 
 @cache
 def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
-    assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
     body, wire = _body_and_wire(api_key, version, direction)
-    what = f"{_article(api_key)} {api_name(api_key)} {direction}"
     change = (reshape.REQUESTS if direction == "request" else reshape.RESPONSES).get((api_key, version))
     if change is None:
-        return _Codec(decoder(wire, body), encoder(wire, body), None, None, what)
-    up, down = change
-    return _Codec(
-        decoder(wire, wire), encoder(wire, wire), lambda old: up(old, body), lambda new: down(new, wire), what
-    )
+        return _Codec(decoder(wire, body), encoder(wire, body))
+    read, write, (up, down) = decoder(wire, wire), encoder(wire, wire), change
+
+    def read_old(frame: Frame, offset: int) -> tuple[Any, int]:
+        old, offset = read(frame, offset)
+        return reshape.converted(old, body, up), offset
+
+    def write_old(out: bytearray, value: Any) -> None:
+        write(out, reshape.converted(value, wire, down))
+
+    return _Codec(read_old, write_old)
 
 
 def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[type, type]:
@@ -157,8 +169,10 @@ def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[ty
     return (request if (api_key, version) in drafts.OWN_REQUESTS else body_class(api_key, direction)), request
 
 
-def _article(api_key: int) -> str:
-    return "an" if api_name(api_key)[0] in "AEIOU" else "a"
+def _what(api_key: int, direction: Direction) -> str:
+    """What is decoded, for error messages."""
+    name = api_name(api_key)
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name} {direction}"
 
 
 def _kio_class(api_key: int, version: int, direction: Direction) -> type:
@@ -169,17 +183,9 @@ def _kio_class(api_key: int, version: int, direction: Direction) -> type:
     return found
 
 
-def _decode(codec: _Codec, frame: Frame, offset: int, left_over_bytes: int = 0) -> object:
-    with reading(codec.what):
-        body, offset = codec.read(frame, offset)
-    if not left_over_bytes or len(frame) - offset != left_over_bytes:
-        check_end(frame, offset, codec.what)
-    return body if codec.up is None else codec.up(body)
-
-
 def _encode(codec: _Codec, start: bytes, body: object) -> Buffers:
     out = bytearray(start)
-    codec.write(out, body if codec.down is None else codec.down(body))
+    codec.write(out, body)
     _LENGTH.pack_into(out, 0, len(out) - 4)
     return [bytes(out)]
 

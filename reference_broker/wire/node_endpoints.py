@@ -1,11 +1,13 @@
 """Tagged fields that Fetch and Produce responses share: the current leader and where nodes listen (KIP-951)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
+from typing import Final
 
 from reference_broker.wire.fetch import LeaderIdAndEpoch, NodeEndpoint
 from reference_broker.wire.reading import (
     Frame,
+    Reader,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
@@ -13,7 +15,7 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import compact_string, tagged, uvarint
 
-_INT32 = Struct(">i")
+_INT32: Final = Struct(">i")
 _LEADER = Struct(">ii")
 _LEADER_AND_NO_TAGS = Struct(">iiB")
 _LEAST_ENDPOINT_BYTES = 4 + 1 + 4 + 1 + 1
@@ -53,3 +55,7 @@ def read_endpoints(frame: Frame, offset: int) -> tuple[list[NodeEndpoint], int]:
         offset = skip_tagged_fields(frame, offset)
         endpoints.append(NodeEndpoint(node_id, host, port, rack))
     return endpoints, offset
+
+
+ENDPOINT_TAGS: Final[Mapping[int, Reader]] = {0: read_endpoints}
+"""The tagged fields of a whole response."""

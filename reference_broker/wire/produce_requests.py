@@ -1,16 +1,14 @@
 """Codec of Produce requests, versions 3-13. Source: ProduceRequest.json."""
 
-from struct import Struct, error
+from struct import Struct
 from typing import Final
 
-from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.fetch_requests import read_topic
 from reference_broker.wire.fetch_responses import read_records
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.reading import (
     Frame,
-    check_end,
     read_compact_count,
     read_compact_length,
     read_compact_nullable_string,
@@ -22,23 +20,14 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
-_HEAD: Final = Struct(">hi")
 _INT32: Final = Struct(">i")
+_HEAD: Final = Struct(">hi")
 
 
-def decode_produce_request(version: int, frame: Frame, offset: int) -> ProduceRequest:
-    """The whole body; records are views into the frame. Raises ProtocolError."""
-    try:
-        if version >= 9:
-            request, offset = _decode_flexible(version, frame, offset)
-        else:
-            request, offset = _decode_legacy(frame, offset)
-    except (error, IndexError):
-        raise ProtocolError("a Produce request ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError("a Produce request holds a string that is not UTF-8") from None
-    check_end(frame, offset, "a Produce request")
-    return request
+def decode_produce_request(version: int, frame: Frame, offset: int) -> tuple[ProduceRequest, int]:
+    """The body, whose records are views into the frame, and the offset behind it. Raises ProtocolError and
+    BAD_BYTES."""
+    return _decode_flexible(version, frame, offset) if version >= 9 else _decode_legacy(frame, offset)
 
 
 def _decode_legacy(frame: Frame, offset: int) -> tuple[ProduceRequest, int]:

@@ -1,12 +1,12 @@
 """Codec of Produce responses, versions 3-13. Source: ProduceResponse.json."""
 
-from struct import Struct, error
+from collections.abc import Mapping
+from struct import Struct
 from typing import Final
 
-from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch, NodeEndpoint
+from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.fetch_requests import read_topic
-from reference_broker.wire.node_endpoints import read_endpoints, read_leader, write_endpoints, write_leader
+from reference_broker.wire.node_endpoints import ENDPOINT_TAGS, read_leader, write_endpoints, write_leader
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceResponse,
@@ -15,24 +15,24 @@ from reference_broker.wire.produce import (
 )
 from reference_broker.wire.reading import (
     Frame,
-    check_end,
+    Reader,
     read_compact_count,
     read_compact_nullable_string,
+    read_known_tags,
     read_legacy_count,
     read_legacy_nullable_string,
     read_legacy_string,
-    read_tag,
-    read_uvarint,
     skip_tagged_fields,
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
+_INT32: Final = Struct(">i")
 _START: Final = Struct(">ii")
 _START_9: Final = Struct(">iiB")
-_INT32: Final = Struct(">i")
 _PARTITION_3: Final = Struct(">ihqq")
 _PARTITION_5: Final = Struct(">ihqqq")
 _PLAIN_PARTITION_9: Final = Struct(">ihqqqBBB")
+_PARTITION_TAGS: Final[Mapping[int, Reader]] = {0: read_leader}
 
 
 def encode_produce_response(version: int, correlation_id: int, response: ProduceResponse) -> Buffers:
@@ -90,19 +90,9 @@ def _encode_legacy(version: int, correlation_id: int, response: ProduceResponse)
     return output.finish()
 
 
-def decode_produce_response(version: int, frame: Frame, offset: int) -> ProduceResponse:
-    """The whole body. Raises ProtocolError."""
-    try:
-        if version >= 9:
-            response, offset = _decode_flexible(version, frame, offset)
-        else:
-            response, offset = _decode_legacy(version, frame, offset)
-    except (error, IndexError):
-        raise ProtocolError("a Produce response ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError("a Produce response holds a string that is not UTF-8") from None
-    check_end(frame, offset, "a Produce response")
-    return response
+def decode_produce_response(version: int, frame: Frame, offset: int) -> tuple[ProduceResponse, int]:
+    """The body, and the offset behind it. Raises ProtocolError and BAD_BYTES."""
+    return (_decode_flexible if version >= 9 else _decode_legacy)(version, frame, offset)
 
 
 def _decode_legacy(version: int, frame: Frame, offset: int) -> tuple[ProduceResponse, int]:
@@ -151,21 +141,13 @@ def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRe
         offset = skip_tagged_fields(frame, offset)
         topics.append(ProduceTopicResponse(topic, topic_id, partitions))
     (throttle_time_ms,) = _INT32.unpack_from(frame, offset)
-    node_endpoints: list[NodeEndpoint] = []
-    tag_count, offset = read_uvarint(frame, offset + 4)
-    for _ in range(tag_count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0 and version >= 10:
-            node_endpoints, stop = read_endpoints(frame, start)
-            if stop != offset:
-                raise ProtocolError(f"node endpoints of {offset - start} bytes take {stop - start}")
-    return ProduceResponse(topics, throttle_time_ms, node_endpoints), offset
+    tags, offset = read_known_tags(frame, offset + 4, ENDPOINT_TAGS if version >= 10 else {})
+    return ProduceResponse(topics, throttle_time_ms, tags.get(0, [])), offset
 
 
 def _flexible_partition(version: int, frame: Frame, offset: int) -> tuple[ProducePartitionResponse, int]:
     index, error_code, base_offset, append_time_ms, log_start = _PARTITION_5.unpack_from(frame, offset)
     record_errors: list[RecordError] = []
-    current_leader: LeaderIdAndEpoch | None = None
     count, offset = read_compact_count(frame, offset + _PARTITION_5.size, 6)
     for _ in range(count):
         (batch_index,) = _INT32.unpack_from(frame, offset)
@@ -173,13 +155,7 @@ def _flexible_partition(version: int, frame: Frame, offset: int) -> tuple[Produc
         offset = skip_tagged_fields(frame, offset)
         record_errors.append(RecordError(batch_index, message))
     error_message, offset = read_compact_nullable_string(frame, offset)
-    tag_count, offset = read_uvarint(frame, offset)
-    for _ in range(tag_count):
-        tag, start, offset = read_tag(frame, offset)
-        if tag == 0 and version >= 10:
-            current_leader, stop = read_leader(frame, start)
-            if stop != offset:
-                raise ProtocolError(f"a current leader of {offset - start} bytes takes {stop - start}")
+    tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS if version >= 10 else {})
     offsets = (base_offset, append_time_ms, log_start)
-    answer = ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message, current_leader)
+    answer = ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message, tags.get(0))
     return answer, offset

@@ -1,20 +1,33 @@
 """Functions that read primitive types from a frame at an offset. Each returns the value and the offset behind it.
 
 A length is compared with the bytes that remain before anything is allocated for it. Reading a fixed-size number beyond
-the end raises struct.error or IndexError. ``messages`` uses ``reading()`` to turn both into ProtocolError.
+the end raises one of ``BAD_BYTES``. ``messages`` and ``reading()`` turn them into ProtocolError.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct, error
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from reference_broker.wire.errors import ProtocolError, TruncatedError
 
 Frame: TypeAlias = bytes | memoryview
+Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
+"""From a frame and an offset to the value and the offset behind it."""
 
-INT16: Final = Struct(">h")
-INT32: Final = Struct(">i")
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_NO_TAGS: Final[Mapping[int, Any]] = {}
+
+
+BAD_BYTES: Final = (error, IndexError, UnicodeDecodeError)
+"""What decoders raise for bytes that end too early or are not UTF-8."""
+
+
+def error_of_bad_bytes(what: str, failure: Exception) -> ProtocolError:
+    """The ProtocolError that says the same as one of BAD_BYTES."""
+    wrong = "holds a string that is not UTF-8" if isinstance(failure, UnicodeDecodeError) else "ends inside a field"
+    return ProtocolError(f"{what} {wrong}")
 
 
 @contextmanager
@@ -22,10 +35,8 @@ def reading(what: str) -> Iterator[None]:
     """Turns every error that bad bytes can cause in its block into ProtocolError."""
     try:
         yield
-    except (error, IndexError):
-        raise ProtocolError(f"{what} ends inside a field") from None
-    except UnicodeDecodeError:
-        raise ProtocolError(f"{what} holds a string that is not UTF-8") from None
+    except BAD_BYTES as failure:
+        raise error_of_bad_bytes(what, failure) from None
 
 
 def read_uvarint(frame: Frame, offset: int) -> tuple[int, int]:
@@ -52,13 +63,13 @@ def read_compact_length(frame: Frame, offset: int) -> tuple[int, int]:
 
 def read_legacy_length16(frame: Frame, offset: int) -> tuple[int, int]:
     """The int16 length of a string; -1 is null."""
-    (length,) = INT16.unpack_from(frame, offset)
+    (length,) = _INT16.unpack_from(frame, offset)
     return _checked(length), offset + 2
 
 
 def read_legacy_length32(frame: Frame, offset: int) -> tuple[int, int]:
     """The int32 length of a byte string or array; -1 is null."""
-    (length,) = INT32.unpack_from(frame, offset)
+    (length,) = _INT32.unpack_from(frame, offset)
     return _checked(length), offset + 4
 
 
@@ -136,6 +147,23 @@ def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
     return tag, offset, end_of(frame, offset, size, "a tagged field")
 
 
+def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
+    """The values of those tagged fields whose tags are known, by tag, and the offset behind all of them."""
+    if frame[offset] == 0:  # Most structs have no tagged field.
+        return _NO_TAGS, offset + 1
+    found: dict[int, Any] = {}
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, offset, end = read_tag(frame, offset)
+        read = readers.get(tag)
+        if read is not None:
+            found[tag], stop = read(frame, offset)
+            if stop != end:
+                raise ProtocolError(f"tagged field {tag} has {end - offset} bytes, its value {stop - offset}")
+        offset = end
+    return found, offset
+
+
 def skip_tagged_fields(frame: Frame, offset: int) -> int:
     """Skips a tag buffer in which no tag is known, and returns the offset behind it."""
     try:
@@ -145,9 +173,3 @@ def skip_tagged_fields(frame: Frame, offset: int) -> int:
     except IndexError:
         raise ProtocolError("tagged fields reach beyond the frame") from None
     return offset
-
-
-def check_end(frame: Frame, offset: int, what: str) -> None:
-    """Raises unless everything was read."""
-    if offset != len(frame):
-        raise ProtocolError(f"{what} has {len(frame) - offset} bytes behind its end")

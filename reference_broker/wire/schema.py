@@ -1,4 +1,4 @@
-"""Reads the layout of a message from kio's dataclasses, once per class, when a codec is built for it."""
+"""Reads the layout of a message from kio's dataclasses or ours, once per class, when a codec is built for it."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
+
+from reference_broker.wire.errors import ErrorCode
 
 NUMBERS: Final[Mapping[str, str]] = {
     "int8": "b",
@@ -18,19 +20,37 @@ NUMBERS: Final[Mapping[str, str]] = {
     "uint64": "Q",
     "float64": "d",
 }
-"""Kafka's number types, by their letter in ``struct``."""
+"""Kafka's number types, with their letters in ``struct``."""
+
+FIXED: Final[Mapping[str, str]] = {
+    **NUMBERS,
+    "bool": "?",
+    "error_code": "h",
+    "uuid": "16s",
+    "raw_uuid": "16s",
+    "timedelta_i32": "i",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
+}
+"""All types of a fixed size, with their letters in ``struct``."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+NO_UUID: Final = bytes(16)
 
 _ZEROES: Final[Mapping[str, object]] = {
     **dict.fromkeys(NUMBERS, 0),
     "float64": 0.0,
     "bool": False,
+    "error_code": ErrorCode.none,
     "string": "",
     "bytes": b"",
     "records": None,
     "uuid": None,
+    "raw_uuid": NO_UUID,
     "timedelta_i32": timedelta(0),
     "timedelta_i64": timedelta(0),
-    "datetime_i64": datetime(1970, 1, 1, tzinfo=UTC),
+    "datetime_i64": EPOCH,
 }
 
 
@@ -38,9 +58,10 @@ _ZEROES: Final[Mapping[str, object]] = {
 class SchemaField:
     """One field of a struct.
 
-    ``kind`` is kio's name of the primitive type. It is empty for a struct, whose class is in ``struct``. For an array,
-    ``nullable`` says whether the array itself may be null. ``tag`` is None if the field is not tagged. ``default`` is
-    the schema's, or else Kafka's implicit one (zero, empty, or null if null is allowed).
+    ``kind`` is kio's name of the primitive type, or ``raw_uuid`` for a UUID that is kept as 16 bytes. It is empty for a
+    struct, whose class is in ``struct``. For an array, ``nullable`` says whether the array itself may be null. ``tag``
+    is None if the field is not tagged. ``default`` is the schema's, or else Kafka's implicit one (zero, empty, or null
+    if null is allowed). ``since`` is the first version that has the field, in classes that serve several versions.
     """
 
     name: str
@@ -50,17 +71,18 @@ class SchemaField:
     nullable: bool
     tag: int | None
     default: object
+    since: int = 0
 
 
 @cache
 def schema_fields(entity: type) -> tuple[SchemaField, ...]:
-    """The fields of a kio dataclass in the order of the wire (tagged ones stand among them)."""
+    """The fields of a message's dataclass in the order of the wire (tagged ones stand among them)."""
     return tuple(_schema_field(each) for each in fields(entity))
 
 
 def is_flexible_entity(entity: type) -> bool:
-    """Whether the struct has compact lengths and a tag buffer."""
-    return bool(entity.__flexible__)  # type: ignore[attr-defined]
+    """Whether the struct has compact lengths and a tag buffer. A class that does not say so has."""
+    return getattr(entity, "__flexible__", True)
 
 
 def _schema_field(each: Any) -> SchemaField:
@@ -69,7 +91,7 @@ def _schema_field(each: Any) -> SchemaField:
     if is_array:
         inner, _ = _without_none(get_args(inner)[0])
     struct = inner if is_dataclass(inner) and isinstance(inner, type) else None
-    kind = "" if struct is not None else each.metadata["kafka_type"]
+    kind = "" if struct is not None else _kind(each, inner)
     return SchemaField(
         name=each.name,
         kind=kind,
@@ -78,7 +100,13 @@ def _schema_field(each: Any) -> SchemaField:
         nullable=nullable,
         tag=each.metadata.get("tag"),
         default=_default(each, kind, struct, is_array, nullable),
+        since=each.metadata.get("since", 0),
     )
+
+
+def _kind(each: Any, inner: Any) -> str:
+    named: str = each.metadata["kafka_type"] if "kafka_type" in each.metadata else inner.__metadata__[0]
+    return "raw_uuid" if named.endswith("uuid") and inner is bytes else named.removeprefix("[]")
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -98,8 +126,4 @@ def _default(each: Any, kind: str, struct: type | None, is_array: bool, nullable
         return ()
     if struct is not None:
         return struct(**{field.name: field.default for field in schema_fields(struct)})
-    if kind == "error_code":
-        from kio.schema.errors import ErrorCode
-
-        return ErrorCode.none
     return _ZEROES[kind]

@@ -114,7 +114,6 @@ class BatchDelivery:
         if slot.operation.invoke_us < 0:
             slot.operation.invoke_us = self.script.now.mono_us
         slot.operation.partitions_sent = 1
-        self.state.sent(batch)
         answer = yield from self.script.call(*self._request(slot), self.request_wait_ms * 1000)
         if isinstance(answer, str):
             return self.state.lost(batch), answer, None

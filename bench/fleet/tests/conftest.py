@@ -55,7 +55,7 @@ from bench.fleet.behaviours.protocol import (
 )
 from bench.fleet.recorder import MemorySink, Recorder
 from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
-from reference_broker.records.batch import patched, read_header
+from reference_broker.records.batch import UNPATCHED_FROM, patched_prefix, read_header
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
@@ -97,7 +97,7 @@ class Log:
                 return 45, -1
             known.append((header.base_sequence, header.last_sequence, self.end))
         base = self.end
-        self.batches.append(b"".join(patched(data, base_offset=base, leader_epoch=0)))
+        self.batches.append(patched_prefix(header, base, 0) + data[UNPATCHED_FROM:])
         self.end += header.record_count
         return 0, base
 

@@ -215,7 +215,7 @@ def test_the_quorum_answers(module: Any, what: str, key: ApiKey) -> None:
 @pytest.mark.clause("D-3")
 def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def announced(*keys: ApiKey) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
-        monkeypatch.setattr(k18_api_versions, "SERVED", {key: VERSIONS[key] for key in keys})
+        monkeypatch.setattr(k18_api_versions, "SERVED", {key: VERSIONS[key][:2] for key in keys})
         controller = SimpleNamespace(
             supported_features=lambda: (("metadata.version", 7, 25),),
             finalized_features=lambda: (),

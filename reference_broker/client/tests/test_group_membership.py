@@ -156,7 +156,7 @@ def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_agai
 
 def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_giving_something_up() -> None:
     membership = joined_member(T0, T1, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     again = ask(membership, 0, requests.JOIN_GROUP).body
     said = decode_subscription(again.protocols[0].metadata)
     assert (said.owned, said.generation_id, said.user_data) == ((T0, T1), 1, b"\0\0\0\1")
@@ -196,7 +196,7 @@ def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_st
 
 def test_a_join_without_an_answer_is_begun_again_with_the_same_id() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
     membership.failed(50)
     ask(membership, 150, requests.FIND_COORDINATOR)
@@ -218,7 +218,7 @@ def test_joining_goes_on_after_a_backoff(error: int) -> None:
 
 def test_a_sync_that_comes_too_late_joins_again() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     membership.next_request(0)
@@ -282,7 +282,7 @@ def test_who_leaves_while_joining_leaves_with_the_id_it_is_given() -> None:
 def test_what_a_commit_says_counts_only_for_the_generation_that_it_named() -> None:
     membership = joined_member(T0)
     asked_as = membership.identity
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.release()
     follow(membership, 0, T1, generation=2)
@@ -375,7 +375,7 @@ def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered: boo
 
 def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets() -> None:
     membership = joined_member(T0)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.release()
     ask(membership, 0, requests.JOIN_GROUP)
@@ -407,7 +407,7 @@ def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance
     error: ErrorCode,
 ) -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.rejoin()
+    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
     membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     ask(membership, 0, requests.SYNC_GROUP)

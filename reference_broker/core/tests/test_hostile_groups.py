@@ -64,7 +64,7 @@ class Sender:
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[ApiKey, int, dict[str, Any]]:
     key = draw(st.sampled_from(APIS + (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) * 4))
-    version = draw(st.integers(*VERSIONS[key]))
+    version = draw(st.integers(*VERSIONS[key][:2]))
     schema = load_request_schema(key, version)
     said = draw(values(schema, schema.__flexible__))
     names = {each.name for each in schema_fields(schema)}

@@ -61,7 +61,7 @@ def test_an_unclean_stop_is_recovered_by_the_next_start() -> None:
 def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
     world = filled(MemoryDisk())
     log = world.log("t0")
-    unsynced = log.unsynced_paths()
+    unsynced = log.sync_point().paths
     world.hold_syncs = True
     world.shut_down()
     assert unsynced
@@ -70,7 +70,7 @@ def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
     assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
     world.complete_syncs()
     assert world.node.stopped
-    assert log.unsynced_paths() == ()
+    assert log.sync_point().paths == ()
 
 
 def test_a_stop_answers_the_produce_that_waits_for_its_sync() -> None:
@@ -105,7 +105,7 @@ def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clea
     while world.syncs or world.fire_due():
         if world.syncs:
             world.complete_sync()
-        assert not (log.unsynced_paths() and world.disk.exists(CLEAN_SHUTDOWN_FILE))
+        assert not (log.sync_point().paths and world.disk.exists(CLEAN_SHUTDOWN_FILE))
     assert world.node.stopped
 
 
@@ -179,7 +179,7 @@ def test_deleted_records_stay_deleted_after_a_while() -> None:
     assert number in world.replies
     world.complete_syncs()
     assert world.disk.exists("t0-0/log-start-offset-checkpoint")
-    assert world.log("t0").unsynced_paths() == ()
+    assert world.log("t0").sync_point().paths == ()
 
 
 def test_directories_left_by_a_half_done_deletion_are_gone_before_a_topic_of_that_name_is_made() -> None:

@@ -20,6 +20,7 @@ from reference_broker.groups.offsets.committed_offsets import (
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.storage.record_fields import DamagedRecord, FieldReader, FieldWriter
+from reference_broker.wire.decoding import primitive_reader
 
 METADATA_EPOCH_TAG: Final = 10_000
 
@@ -31,6 +32,7 @@ CLASSIC_VALUE: Final = 3
 EPOCH_VALUE: Final = 4
 """The version of an offset's value where the metadata epoch is switched on. It is the first flexible one."""
 
+_EPOCH_READER: Final = {METADATA_EPOCH_TAG: primitive_reader("int64", flexible=True, nullable=False)}
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
@@ -108,7 +110,7 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
     metadata = fields.string()
     commit_ms = fields.int64()
     expire_ms = fields.int64() if version == 1 else NO_TIMESTAMP
-    epoch = fields.tagged().get(METADATA_EPOCH_TAG)
+    epoch = fields.tagged(_EPOCH_READER).get(METADATA_EPOCH_TAG, NO_METADATA_EPOCH)
     return CommitOffset(
         topic=key.topic,
         partition=key.partition,
@@ -116,15 +118,9 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
         leader_epoch=leader_epoch,
         metadata=metadata,
         commit_timestamp_ms=commit_ms,
-        metadata_epoch=NO_METADATA_EPOCH if epoch is None else _epoch_of(epoch),
+        metadata_epoch=epoch,
         expire_timestamp_ms=expire_ms,
     )
-
-
-def _epoch_of(content: bytes) -> int:
-    if len(content) != _INT64.size:
-        raise DamagedRecord(f"a metadata epoch has 8 bytes, not {len(content)}")
-    return int(_INT64.unpack(content)[0])
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -136,8 +132,8 @@ def group_value(group: Group) -> bytes:
     out = FieldWriter(CLASSIC_VALUE)
     out.string(group.protocol_type or "")
     out.int32(group.generation)
-    out.nullable_string(group.protocol if group.members else None)
-    out.nullable_string(group.leader if group.members else None)
+    out.string(group.protocol if group.members else None)
+    out.string(group.leader if group.members else None)
     out.int64(group.state_since_ms)
     out.length(len(group.members))
     for member in group.members.values():
@@ -147,7 +143,7 @@ def group_value(group: Group) -> bytes:
 
 def _write_member(out: FieldWriter, member: Member, protocol: str | None) -> None:
     out.string(member.member_id)
-    out.nullable_string(member.group_instance_id)
+    out.string(member.group_instance_id)
     out.string(member.client_id)
     out.string(member.client_host)
     out.int32(member.rebalance_timeout_ms)
@@ -163,7 +159,7 @@ def read_group(group_id: str, data: bytes) -> Group:
     protocol, leader = fields.nullable_string(), fields.nullable_string()
     since_ms = fields.int64() if fields.version >= 2 else NO_TIMESTAMP
     members = tuple(_read_member(fields, protocol) for _ in range(fields.length()))
-    fields.tagged()
+    fields.tagged({})
     instances = [each.group_instance_id for each in members if each.group_instance_id is not None]
     if len({each.member_id for each in members}) < len(members) or len(set(instances)) < len(instances):
         raise DamagedRecord(f"group {group_id} has a member twice")
@@ -180,7 +176,7 @@ def _read_member(fields: FieldReader, protocol: str | None) -> Member:
     rebalance_ms = fields.int32() if version >= 1 else -1
     session_ms = fields.int32()
     subscription, assignment = fields.blob(), fields.blob()
-    fields.tagged()
+    fields.tagged({})
     return Member(
         member_id=member_id,
         group_instance_id=instance_id,

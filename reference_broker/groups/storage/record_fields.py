@@ -1,7 +1,23 @@
 """Reads and writes the fields of a coordinator's records in turn, in Kafka's plain and flexible encodings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct, error
+from typing import Any
+
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.reading import (
+    BAD_BYTES,
+    Reader,
+    error_of_bad_bytes,
+    read_compact_count,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_known_tags,
+    read_legacy_count,
+    read_legacy_nullable_string,
+    read_legacy_string,
+)
+from reference_broker.wire.writing import compact_string, legacy_string, tag_buffer, tagged, uvarint
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -43,30 +59,17 @@ class FieldWriter:
         self.data += _INT64.pack(value)
 
     def length(self, count: int) -> None:
-        """Writes the length of an array."""
-        if self._flexible:
-            _write_varint(self.data, count + 1)
-        else:
-            self.data += _INT32.pack(count)
+        """Writes the length of an array or of bytes."""
+        self.data += uvarint(count + 1) if self._flexible else _INT32.pack(count)
 
-    def string(self, value: str) -> None:
+    def string(self, value: str | None) -> None:
         """Raises TextTooLong."""
-        encoded = value.encode()
         if self._flexible:
-            _write_varint(self.data, len(encoded) + 1)
-        elif len(encoded) > MOST_TEXT_BYTES:
-            raise TextTooLong(f"a text of {len(encoded)} bytes")
+            self.data += compact_string(value)
+        elif fits(value):
+            self.data += legacy_string(value)
         else:
-            self.data += _INT16.pack(len(encoded))
-        self.data += encoded
-
-    def nullable_string(self, value: str | None) -> None:
-        if value is not None:
-            self.string(value)
-        elif self._flexible:
-            self.data.append(0)
-        else:
-            self.data += _INT16.pack(-1)
+            raise TextTooLong(f"a text of more than {MOST_TEXT_BYTES} bytes")
 
     def blob(self, value: bytes) -> None:
         self.length(len(value))
@@ -74,11 +77,7 @@ class FieldWriter:
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:
         """Writes tagged fields, which are given by ascending tag. Only flexible versions have them."""
-        _write_varint(self.data, len(fields))
-        for tag, content in fields.items():
-            _write_varint(self.data, tag)
-            _write_varint(self.data, len(content))
-            self.data += content
+        self.data += tag_buffer([tagged(tag, content) for tag, content in fields.items()])
 
 
 class FieldReader:
@@ -103,25 +102,16 @@ class FieldReader:
 
     def length(self) -> int:
         """Reads the length of an array or of bytes. It is never more than what is left."""
-        count = self._varint() - 1 if self._flexible else self._number(_INT32)
-        return self._checked(count)
+        read_count = read_compact_count if self._flexible else read_legacy_count
+        return int(self._take(read_count, 1))
 
     def string(self) -> str:
-        found = self.nullable_string()
-        if found is None:
-            raise DamagedRecord("a text is null that must not be")
-        return found
+        return str(self._take(read_compact_string if self._flexible else read_legacy_string))
 
     def nullable_string(self) -> str | None:
-        length = self._varint() - 1 if self._flexible else self._number(_INT16)
-        if length == -1:
-            return None
-        start = self._position
-        self._position += self._checked(length)
-        try:
-            return self._data[start : self._position].decode()
-        except UnicodeDecodeError as wrong:
-            raise DamagedRecord("a text is not UTF-8") from wrong
+        read = read_compact_nullable_string if self._flexible else read_legacy_nullable_string
+        found: str | None = self._take(read)
+        return found
 
     def blob(self) -> bytes:
         length = self.length()
@@ -129,16 +119,11 @@ class FieldReader:
         self._position += length
         return self._data[start : self._position]
 
-    def tagged(self) -> dict[int, bytes]:
-        """Reads the tagged fields, by tag. A version that is not flexible has none."""
+    def tagged(self, readers: Mapping[int, Reader]) -> Mapping[int, Any]:
+        """Reads the tagged fields that have a reader, by tag. A version that is not flexible has none."""
         if not self._flexible:
             return {}
-        found = {}
-        for _ in range(self._varint()):
-            tag, size = self._varint(), self._varint()
-            start = self._position
-            self._position += self._checked(size)
-            found[tag] = self._data[start : self._position]
+        found: Mapping[int, Any] = self._take(read_known_tags, readers)
         return found
 
     def _number(self, layout: Struct) -> int:
@@ -149,26 +134,11 @@ class FieldReader:
         self._position += layout.size
         return int(value)
 
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            if self._position >= len(self._data) or shift > 28:
-                raise DamagedRecord("a record ends inside a number")
-            byte = self._data[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    def _checked(self, length: int) -> int:
-        if not 0 <= length <= len(self._data) - self._position:
-            raise DamagedRecord(f"a field of {length} bytes, {len(self._data) - self._position} are left")
-        return length
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+    def _take(self, read: Callable[..., tuple[Any, int]], *more: Any) -> Any:
+        try:
+            value, self._position = read(self._data, self._position, *more)
+        except BAD_BYTES as failure:
+            raise DamagedRecord(str(error_of_bad_bytes("a record", failure))) from None
+        except ProtocolError as damage:
+            raise DamagedRecord(str(damage)) from None
+        return value

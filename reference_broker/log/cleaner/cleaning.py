@@ -16,12 +16,11 @@ from reference_broker.log.cleaner.record_rows import plain_records, rows
 from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
 from reference_broker.log.cleaner.transactions import CleanedTransactions
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
 from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
-from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, InvalidRecords, read_header
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.records.batch import BatchHeader, Buffer, InvalidRecords, read_header
 
 CHUNK_BYTES = 128 * 1024
 """So many bytes are read in one go, and written in one."""
@@ -232,23 +231,13 @@ class Cleaning:
 
     def _batches(self, segment: Segment, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Whole batches. Raises InvalidRecords (CORRUPT_MESSAGE) where something else stands."""
-        disk, end, path = self.log.disk, segment.size_bytes, segment.path
-        chunk, chunk_at = memoryview(b""), position
-        while position < end:
-            at = position - chunk_at
-            size = read_header(chunk, at).size_bytes if at + HEADER_BYTES <= len(chunk) else CHUNK_BYTES
-            if at + size > len(chunk):
-                chunk = memoryview(disk.read(path, position, min(max(size, CHUNK_BYTES), end - position)))
-                at, chunk_at = 0, position
-                self._io_bytes += len(chunk)
-                self.done.read_bytes += len(chunk)
-            header = read_header(chunk, at)
-            size = header.size_bytes
-            if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:
-                raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: no batch at byte {position}")
-            if at + size <= len(chunk):
-                yield header, chunk[at : at + size]
-                position += size
+        disk, end = self.log.disk, segment.size_bytes
+        for _, header, batch in whole_batches(disk, segment.path, position, end, CHUNK_BYTES, self._note_read):
+            yield header, batch
+
+    def _note_read(self, size: int) -> None:
+        self._io_bytes += size
+        self.done.read_bytes += size
 
     def _pause(self, relied_on: Sequence[Segment]) -> Steps:
         """Ends the slice if it is long enough."""

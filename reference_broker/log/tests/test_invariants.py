@@ -13,7 +13,7 @@ from reference_broker.log.segment import new_segment
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, appended, at, batch_of, marked, opened
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import read_header
-from reference_broker.records.control import build_marker
+from reference_broker.records.tests.markers import build_marker
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=0)
 SPOILED: list[tuple[str, Callable[[PartitionLog], object]]] = []

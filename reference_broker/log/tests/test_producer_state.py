@@ -19,7 +19,7 @@ from reference_broker.log.tests.log_world import (
     sent,
 )
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.records.control import build_marker
+from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import ErrorCode
 
 LAST = 2**31 - 1

@@ -262,7 +262,7 @@ def test_an_empty_partition_has_no_files_and_stays_empty() -> None:
         log = opened(disk, clean=clean)
         assert (log.log_start_offset, log.log_end_offset) == (0, 0)
         assert log.read(0, 100) == b""
-        assert log.unsynced_paths() == ()
+        assert log.sync_point().paths == ()
         log.close_cleanly()
     assert disk.files == {}
 
@@ -285,14 +285,14 @@ def test_the_log_start_survives_a_crash_whether_synced_or_not() -> None:
     log.mark_synced(log.sync_point())
     log.delete_records_before(7)
     assert opened(disk.copy(), clean=False).log_start_offset == 7
-    new = next(path for path in log.unsynced_paths() if "log-start" in path)
+    new = next(path for path in log.sync_point().paths if "log-start" in path)
     content = bytes(disk.files[new])
     for size in range(len(content)):
         torn = disk.copy()
         del torn.files[new][size:]
         assert opened(torn, clean=False).log_start_offset == 5
     log.mark_synced(log.sync_point())
-    assert log.unsynced_paths() == ()
+    assert log.sync_point().paths == ()
     assert not disk.exists(new)
     assert opened(disk.copy()).log_start_offset == 7
 

@@ -139,9 +139,9 @@ def test_a_sync_covers_what_was_appended_before_it() -> None:
     assert log.appended_since_sync == 5
     log.mark_synced(point)
     assert (log.synced_offset, log.appended_since_sync) == (3, 2)
-    assert log.unsynced_paths() == point.paths
+    assert log.sync_point().paths == point.paths
     log.mark_synced(log.sync_point())
-    assert (log.synced_offset, log.unsynced_paths()) == (5, ())
+    assert (log.synced_offset, log.sync_point().paths) == (5, ())
 
 
 def test_a_sync_from_before_a_truncation_says_nothing_about_what_came_after() -> None:
@@ -156,7 +156,7 @@ def test_a_sync_from_before_a_truncation_says_nothing_about_what_came_after() ->
     appended(log, batch_of(1))
     log.mark_synced(point)
     assert log.synced_offset == 1
-    assert log.unsynced_paths() != ()
+    assert log.sync_point().paths != ()
     log.truncate_to(0)
     assert log.synced_offset == 0
 

@@ -10,7 +10,6 @@ from reference_broker.records.builder import build
 from reference_broker.records.control import (
     ControlType,
     build_control,
-    build_marker,
     decode_snapshot_header,
     leader_change,
     read_control,
@@ -20,6 +19,7 @@ from reference_broker.records.control import (
 )
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
+from reference_broker.records.tests.markers import build_marker
 
 
 @pytest.mark.parametrize("commit", [True, False])

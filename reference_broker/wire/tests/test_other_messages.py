@@ -89,7 +89,7 @@ def check_equal_to_kio(schema: type, value: Any) -> None:
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(data=st.data())
 def test_every_api_is_coded_as_kio_codes_it(key: ApiKey, data: st.DataObject) -> None:
-    version = data.draw(st.integers(*VERSIONS[key]))
+    version = data.draw(st.integers(*VERSIONS[key][:2]))
     direction = data.draw(st.sampled_from(DIRECTIONS))
     schema = schema_of(key, version, direction)
     check_equal_to_kio(schema, data.draw(entities(schema)))
@@ -118,7 +118,8 @@ def test_served_versions_round_trip(key: ApiKey, version: int, direction: Direct
     change = changes.get((key, version))
     read = decoder(schema, body_class(key, direction))
     expected = kio_bytes(wire)
-    body = read(expected, 0)[0] if change is None else change.up(wire, body_class(key, direction))
+    target = body_class(key, direction)
+    body = read(expected, 0)[0] if change is None else reshape.converted(wire, target, change.up)
     check_classes(body, body_class(key, direction))
     frame, decoded = through_the_wire(key, version, direction, body)
     assert decoded == body
@@ -229,7 +230,7 @@ def test_an_unknown_error_code_reads_as_unknown_server_error() -> None:
 
 
 def test_flexible_versions_are_kios() -> None:
-    for key, (least, greatest) in VERSIONS.items():
+    for key, (least, greatest, _) in VERSIONS.items():
         for version in range(least, greatest + 1):
             assert is_flexible(key, version) == load_request_schema(key, version).__flexible__
             assert is_flexible(key, version) == load_response_schema(key, version).__flexible__

@@ -32,8 +32,8 @@ from reference_broker.records.batch import (
 )
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record
+from reference_broker.records.tests.markers import build_marker
 
 
 def three_rounds(log: PartitionLog) -> None:
