@@ -8,7 +8,6 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.node import BrokerNode
-from bench.peers.reference import reference_node
 from bench.peers.tests.group_members import (
     COOPERATIVE,
     EAGER,
@@ -20,6 +19,7 @@ from bench.peers.tests.group_members import (
     quiet,
     until,
 )
+from bench.peers.tests.one_node import reference_node
 
 pytestmark = [
     pytest.mark.live,
