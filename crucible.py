@@ -403,7 +403,7 @@ def _measured(wanted: "Options") -> "Results":
 
     if wanted.peer:
         kafka_classpath()  # What is missing is told now, not after minutes of measuring.
-    return measure(wanted.peer, progress, wanted)
+    return measure(progress, wanted)
 
 
 @main.command()

@@ -1,74 +1,42 @@
-"""``crucible bench``: the broker's figures, and beside a peer's in the same run, in alternation."""
+"""Runs the rows of ``crucible bench``. With a peer, both brokers are measured in the same run and take turns."""
 
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
-from bench.options import Options
+from bench.options import ROWS, Options
 from bench.peers.cluster import System
 from bench.peers.errors import PeerError
 from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.systems import systems
 from bench.results import Results
-from bench.rows import (
-    cleaner,
-    commits,
-    coordinator_killed,
-    failover,
-    fetch,
-    group_join,
-    ladder,
-    leader_killed,
-    memory,
-    metadata,
-    produce,
-    rebalance,
-    records,
-    rest,
-    start,
-)
 from bench.rows.context import Progress
 from reference_broker.blocking.transport import TransportError
 
 Measures = Callable[[Results, Sequence[System], Path, Options, Progress], None]
 
 FAILURES = (PeerError, TransportError, OSError, subprocess.TimeoutExpired)
-"""A broker that cannot be had, refuses, hangs or goes away."""
+"""Raised when a broker cannot be had, refuses a request, hangs or goes away."""
 
-MEASURES: Mapping[str, Measures] = {
-    "ladder": ladder.measure,
-    "start": start.measure,
-    "memory": memory.measure,
-    "records": records.measure,
-    "produce": produce.measure,
-    "fetch": fetch.measure,
-    "rest": rest.measure,
-    "leader-killed": leader_killed.measure,
-    "group-join": group_join.measure,
-    "rebalance": rebalance.measure,
-    "commits": commits.measure,
-    "coordinator-killed": coordinator_killed.measure,
-    "cleaner": cleaner.measure,
-    "failover": failover.measure,
-    "metadata": metadata.measure,
-}
+MEASURES: Mapping[str, Measures] = {row: import_module(f"bench.rows.{row.replace('-', '_')}").measure for row in ROWS}
+"""Each row's function ``measure``, by the name of its file in ``bench/rows``."""
 
 
-def run(peer: str | None, progress: Progress, options: Options | None = None) -> Results:
-    """All figures that ``options`` choose; ``Results.missing`` says which could not be had, and why."""
-    options = options or Options(peer)
+def run(progress: Progress, options: Options) -> Results:
+    """Measures the rows that ``options`` choose. ``Results.missing`` says which could not be measured, and why."""
     results = Results(options.peer, settings=_settings(options.peer))
     for row in options.chosen():
         with tempfile.TemporaryDirectory(prefix="crucible-bench-") as scratch:
             try:
                 MEASURES[row](results, systems(options.peer), Path(scratch), options, progress)
-            except FAILURES as failure:  # The other rows took minutes and are worth having.
+            except FAILURES as failure:  # The other rows took minutes, so their figures are kept.
                 results.missing[row] = f"{type(failure).__name__}: {failure}"
                 progress(f"{row} could not be measured: {results.missing[row]}")
     return results
 
 
 def _settings(peer: str | None) -> dict[str, str]:
-    """What the peer is told beside its defaults."""
+    """Returns the peer's settings that differ from its defaults."""
     return {**SETTINGS, "java": " ".join(HEAP)} if peer else {}

@@ -3,9 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
-from kio.static.primitive import i16, i32
-
+from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Effect, Reply, SetTimer, Sync
 from reference_broker.core.events import Event, Opened, Request, Synced, TimerFired
@@ -23,7 +21,8 @@ PRODUCE_VERSION = 9
 
 
 class MemoryNode:
-    """Ready to serve; one connection. Timers that lie in the future never fire. ``config``: Kafka's names."""
+    """A node that is ready to serve, with one connection. Timers that lie in the future never fire. ``config`` holds
+    settings by Kafka's names."""
 
     def __init__(self, disk: Disk | None = None, config: Mapping[str, str] | None = None, seed: int = 1) -> None:
         self.node = Node(0, BrokerConfig.parse(config or {}), disk or MemoryDisk(), seed)
@@ -32,24 +31,17 @@ class MemoryNode:
         self._settle(self.node.handle(NOW, Opened(CONNECTION, "micro")))
 
     def create_topic(self, name: str, partitions: int) -> None:
-        topic = CreatableTopic(
-            name=name,  # type: ignore[arg-type]
-            num_partitions=i32(partitions),
-            replication_factor=i16(1),
-            assignments=(),
-            configs=(),
-        )
-        self.call(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=(topic,)))
+        self.call(ApiKey.CREATE_TOPICS, 7, create_topics_request([new_topic(name, partitions, 1, {})], 60_000))
 
     def call(self, api_key: int, version: int, body: object) -> object:
-        """One request's answer."""
+        """Sends one request and returns the body of its answer."""
         tag = Tag(api_key, version, "micro")
         replies = self._settle(self.node.handle(NOW, Request(CONNECTION, 0, api_key, version, "micro", body, tag)))
         assert len(replies) == 1, f"one answer to one request, not {len(replies)}"
         return replies[0].body
 
     def _settle(self, effects: Sequence[Effect]) -> list[Reply]:
-        """Carries effects out until none is due; returns the replies among them."""
+        """Carries effects out until none is due, and returns the replies among them."""
         pending: deque[Effect] = deque(effects)
         replies = []
         while pending:

@@ -1,8 +1,8 @@
-"""Clusters under measurement, of either system and of one node or several. They are always ended."""
+"""Clusters that are measured: of either system, with one node or several. They always end with their block."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from bench.peers.node import BrokerNode
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``members``: all combined nodes, on 127.0.0.1."""
+    """``members`` are all nodes. Each is broker and controller and listens on 127.0.0.1."""
 
     name: str
     members: Sequence[BrokerNode]
@@ -43,7 +43,7 @@ class Cluster:
         return sum(int(each.memory_info().rss) for each in self._processes())
 
     def cpu_s(self) -> float:
-        """Processor time of all nodes since each began."""
+        """Returns the seconds of processor time that all nodes have used since they started."""
         times = [each.cpu_times() for each in self._processes()]
         return float(sum(each.user + each.system for each in times))
 
@@ -57,37 +57,24 @@ Prepares = Callable[[Path, int, Mapping[str, str]], AbstractContextManager[Clust
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A maker of brokers. ``prepare(folder, nodes, config)``: fresh nodes, not launched yet, ended with the block;
-    ``config``: settings by Kafka's names beside the defaults. Raises PeerError when they cannot be had."""
+    """A broker that can be measured. ``prepare(folder, nodes, config)`` makes new nodes, which are not launched yet and
+    end with the block. ``config`` holds the settings that differ from the defaults, by Kafka's names. It raises
+    PeerError when the nodes cannot be had."""
 
     name: str
     prepare: Prepares
 
-    def launched(self, folder: Path, nodes: int, config: Mapping[str, str]) -> AbstractContextManager[Cluster]:
-        """The same, launched, each of them ready."""
-        return _Launched(self.prepare(folder, nodes, config))
-
-
-class _Launched(AbstractContextManager[Cluster]):
-    def __init__(self, prepared: AbstractContextManager[Cluster]) -> None:
-        self._prepared = prepared
-
-    def __enter__(self) -> Cluster:
-        cluster = self._prepared.__enter__()
-        try:
+    @contextmanager
+    def launched(self, folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
+        """Prepares the same nodes, launches them and waits until each of them is ready. Raises PeerError."""
+        with self.prepare(folder, nodes, config) as cluster:
             cluster.launch()
             cluster.await_ready()
-        except BaseException:
-            self._prepared.__exit__(None, None, None)
-            raise
-        return cluster
-
-    def __exit__(self, *what: object) -> None:
-        self._prepared.__exit__(None, None, None)
+            yield cluster
 
 
 def until(condition: Callable[[], bool], limit_s: float, what: str, every_s: float = 0.05) -> None:
-    """Raises PeerError after ``limit_s``."""
+    """Waits until the condition holds. Raises PeerError after ``limit_s``, with ``what`` in its message."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,14 +1,13 @@
-"""Stock consumers that read a whole partition, assigned by hand, and how long the reading took."""
+"""Measures how long stock consumers take to read a whole partition, which is assigned by hand."""
 
 import re
-import subprocess
 import time
 from pathlib import Path
 
 import confluent_kafka
 
 from bench.peers.errors import PeerError
-from bench.peers.jars import kafka_classpath
+from bench.peers.java import run_java
 
 LIMIT_S = 120.0
 CHUNK = 10_000
@@ -19,41 +18,27 @@ _LOADED = re.compile(r"^\[([\d.]+)s\] (\S+)", re.M)
 
 
 def java_consumer_s(bootstrap: str, topic: str, records: int, folder: Path) -> float:
-    """``kafka-console-consumer`` by partition, printing nothing, with Kafka's defaults.
+    """Returns the seconds that ``kafka-console-consumer`` reads, with Kafka's defaults and without printing.
 
-    From the first fetch answer to the last record: Java logs when it loads a class, and the two moments each load one
-    of their own. The virtual machine's start and end, longer than the reading, are left out. Raises PeerError.
+    The time runs from the first fetch answer to the last record. Java logs when it loads a class, and each of the two
+    moments loads a class of its own. So the start and the end of the virtual machine are left out; they take longer
+    than the reading. Raises PeerError.
     """
     log = folder / "classes.log"
-    command = [
-        "java",
-        "-Xmx512m",
-        "-XX:-UsePerfData",
-        f"-Xlog:class+load=info:file={log}:uptime",
-        "-cp",
-        kafka_classpath(),
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        "--bootstrap-server",
-        bootstrap,
-        "--topic",
-        topic,
-        "--partition",
-        "0",
-        "--offset",
-        "earliest",
-        "--max-messages",
-        str(records),
-        "--formatter",
-        "org.apache.kafka.tools.consumer.NoOpMessageFormatter",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if done.returncode != 0 or f"total of {records} messages" not in done.stderr:
-        raise PeerError(f"Kafka's console consumer failed: {(done.stdout + done.stderr).strip().splitlines()[-1:]}")
+    options = ["-Xmx512m", f"-Xlog:class+load=info:file={log}:uptime"]
+    words = ["--bootstrap-server", bootstrap, "--topic", topic, "--partition", "0", "--offset", "earliest"]
+    words += ["--max-messages", str(records), "--formatter", "org.apache.kafka.tools.consumer.NoOpMessageFormatter"]
+    _, errors = run_java("org.apache.kafka.tools.consumer.ConsoleConsumer", words, LIMIT_S, options)
+    if f"total of {records} messages" not in errors:
+        raise PeerError(f"Kafka's console consumer did not read all records: {errors.strip().splitlines()[-1:]}")
     return reading_s(log.read_text())
 
 
 def reading_s(class_log: str) -> float:
-    """Seconds between the two classes in Java's log of loaded classes, each at its first line. Raises PeerError."""
+    """Returns the seconds between the first lines of the two classes in Java's log of loaded classes.
+
+    Raises PeerError if one of them is missing.
+    """
     loaded = [(float(at_s), name) for at_s, name in _LOADED.findall(class_log)]
     began = next((at_s for at_s, name in loaded if name.startswith(_FIRST_ANSWER)), None)
     ended = next((at_s for at_s, name in loaded if name == _END), None)
@@ -63,9 +48,12 @@ def reading_s(class_log: str) -> float:
 
 
 def librdkafka_s(bootstrap: str, topic: str, records: int, folder: Path) -> float:  # noqa: ARG001
-    """confluent-kafka with its defaults, in large chunks: from the first chunk to the last. Raises PeerError."""
+    """Returns the seconds that confluent-kafka reads with its defaults, from the first record to the last chunk.
+
+    Raises PeerError.
+    """
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}  # There are no groups.
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}  # It joins no group.
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -80,7 +68,7 @@ def librdkafka_s(bootstrap: str, topic: str, records: int, folder: Path) -> floa
 
 
 def _count(messages: list[confluent_kafka.Message]) -> int:
-    """Raises PeerError when nothing came, or an error."""
+    """Raises PeerError when nothing came, or when an error came."""
     if not messages or any(message.error() for message in messages):
         raise PeerError(f"librdkafka read nothing more: {[message.error() for message in messages][:1]}")
     return len(messages)

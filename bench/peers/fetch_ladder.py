@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from bench.peers.errors import PeerError
-from bench.peers.raw_client import RawConnection, create_topic
+from bench.peers.raw_client import FETCH_VERSION, PRODUCE_VERSION, RawConnection, create_topic
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.apis import ApiKey
@@ -15,9 +15,6 @@ from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchReques
 from reference_broker.wire.messages import decode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
-FETCH_VERSION = 12
-"""The newest that names topics by name: the same frames for every peer, without a metadata lookup."""
-PRODUCE_VERSION = 9
 PARTITION_MAX_BYTES = 1 << 20
 CHANGING_PARTITIONS = 100
 """Appends go round the first so many partitions at every step of the ladder, so that their files are equally warm

@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.peers.cluster import Cluster
-from bench.peers.jars import kafka_classpath
+from bench.peers.java import java_command
 from bench.peers.kafka import HEAP, SETTINGS, format_storage, new_cluster_id, write_properties
 from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
 
 NAME = "Apache Kafka"
 READY_LIMIT_S = 90.0
-_JAVA_OPTIONS = (*HEAP, "-XX:-UsePerfData")
 
 
 @contextmanager
@@ -23,7 +22,6 @@ def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterat
     They end by SIGKILL: nobody reads their files again, and nodes that all leave at once wait for a controller that
     has gone.
     """
-    classpath = kafka_classpath()
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2 * nodes)
     voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports[nodes:]))
@@ -39,8 +37,8 @@ def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterat
         }
         properties = folder / f"node-{node}.properties"
         write_properties(properties, {**SETTINGS, **config, **own})
-        format_storage(classpath, cluster_id, properties)
-        command = ["java", *_JAVA_OPTIONS, "-cp", classpath, "kafka.Kafka", str(properties)]
+        format_storage(cluster_id, properties)
+        command = java_command("kafka.Kafka", [str(properties)], HEAP)
         members.append(BrokerNode(NAME, node, ports[node], command, properties.with_suffix(".log"), READY_LIMIT_S))
     try:
         yield Cluster(NAME, members)

@@ -5,14 +5,21 @@ import struct
 from types import TracebackType
 from typing import Self
 
-from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
-from kio.static.primitive import i16, i32
-
+from bench.fleet.behaviours.bodies import create_topics_request, new_topic
+from bench.peers.errors import PeerError
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.messages import decode_response, encode_request
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 _LENGTH = struct.Struct(">i")
 CLIENT_ID = "crucible-bench"
+FETCH_VERSION = 12
+"""The newest that names topics. So every broker gets the same frames, and nobody must look up a topic's ID."""
+PRODUCE_VERSION = 9
+CREATE_VERSION = 5
+TIMEOUT_MS = 10_000
+ALL_REPLICAS = -1
 
 
 class RawConnection:
@@ -71,12 +78,21 @@ class RawConnection:
 
 
 def create_topic(connection: RawConnection, name: str, partitions: int) -> None:
-    """One replica, default settings. A refusal shows in whatever is done with the topic next."""
-    topic = CreatableTopic(
-        name=name,  # type: ignore[arg-type]
-        num_partitions=i32(partitions),
-        replication_factor=i16(1),
-        assignments=(),
-        configs=(),
-    )
-    connection.call(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=(topic,)))
+    """Asks for a topic with one replica and default settings. A refusal shows at the next use of the topic."""
+    body = create_topics_request([new_topic(name, partitions, 1, {})], TIMEOUT_MS)
+    connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
+
+
+def produce_request(topic: str, partition: int, batch: bytes, timeout_ms: int = TIMEOUT_MS) -> ProduceRequest:
+    """Makes a request with one batch for one partition. All replicas in sync must acknowledge it."""
+    named = ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])
+    return ProduceRequest(ALL_REPLICAS, timeout_ms, [named])
+
+
+def base_offset(answer: object, name: str) -> int:
+    """Returns the offset of the batch's first record. Raises PeerError if the broker ``name`` refused the batch."""
+    assert isinstance(answer, ProduceResponse), f"{answer} answers no produce"
+    told = answer.responses[0].partitions[0]
+    if told.error_code:
+        raise PeerError(f"{name} refused a record with error {told.error_code}")
+    return told.base_offset

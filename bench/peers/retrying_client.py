@@ -20,24 +20,21 @@ from bench.fleet.behaviours.bodies import (
     new_topic,
 )
 from bench.peers.errors import PeerError
+from bench.peers.raw_client import PRODUCE_VERSION, produce_request
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 CLIENT_ID = "crucible-bench-retrying"
 METADATA_VERSION = 12
 CREATE_VERSION = 7
 DELETE_VERSION = 5
 """The newest that names topics."""
-PRODUCE_VERSION = 9
 QUORUM_VERSION = 1
 AGAIN_AFTER_S = 0.01
 CALL_LIMIT_S = 10.0
-ALL_REPLICAS = -1
 METADATA_TOPIC = "__cluster_metadata"
 
 Answer = TypeVar("Answer")
@@ -141,11 +138,7 @@ class RetryingClient:
 
     def acknowledged(self, topic: str, partition: int, batch: bytes, limit_s: float) -> int:
         """Sends one batch, acks=all, to whoever leads until it is acknowledged; its base offset. Raises PeerError."""
-        body = ProduceRequest(
-            ALL_REPLICAS,
-            self._call_limit_ms,
-            [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])],
-        )
+        body = produce_request(topic, partition, batch, self._call_limit_ms)
 
         def ask() -> int | None:
             led = self.partitions(topic).get(partition)

@@ -1,30 +1,21 @@
-"""The log cleaner: how fast one pass is, and which dirty share it holds under a steady load of new values."""
+"""Measures how fast one pass of the log cleaner is, and which dirty share it holds under a steady load."""
 
 import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kio.schema.incremental_alter_configs.v1.request import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from kio.static.primitive import i8
-
 from bench.alternation import Samples, alternate
+from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.options import Options
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.errors import PeerError
-from bench.peers.raw_client import RawConnection
-from bench.peers.retrying_client import ALL_REPLICAS, RetryingClient
+from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, base_offset, produce_request
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 CONFIG = {"log.cleaner.backoff.ms": "100"}
 SEGMENT_BYTES = 5_000_000
@@ -34,9 +25,7 @@ VALUE_BYTES = 100
 RECORDS = 500
 """In a batch."""
 LOAD_BYTES_PER_S = 2_000_000
-PRODUCE_VERSION = 9
 CHECKPOINT = "cleaner-offset-checkpoint"
-TOPIC_RESOURCE = 2
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
@@ -59,10 +48,9 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 
 def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
-    """Megabytes per second from the moment when the full log becomes a compacted one, and processor time in seconds.
-
-    Raises PeerError."""
-    _create(cluster, topic, {"cleanup.policy": "delete"})
+    """Returns megabytes per second and seconds of processor time, both from the moment when the full log becomes a
+    compacted one. Raises PeerError."""
+    make_topic(cluster, topic, config=TOPIC_CONFIG | {"cleanup.policy": "delete"})
     with RawConnection(cluster.ports[0]) as connection:
         produced = 0
         for number in range(total_bytes // (RECORDS * VALUE_BYTES) + 1):
@@ -74,8 +62,11 @@ def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[f
 
 
 def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float]:
-    """The dirty share in percent, again and again in the second half of a steady load. Raises PeerError."""
-    _create(cluster, topic, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
+    """Returns the dirty share in percent, read after each batch in the second half of a steady load.
+
+    Raises PeerError.
+    """
+    make_topic(cluster, topic, config={"cleanup.policy": "compact", "segment.bytes": "1048576"})
     shares: list[float] = []
     number = sent = 0
     began = time.perf_counter()
@@ -91,32 +82,21 @@ def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float
     return shares
 
 
-def _create(cluster: Cluster, topic: str, config: dict[str, str]) -> None:
-    with RetryingClient(cluster.ports) as client:
-        client.create_topic(topic, 1, 1, LIMIT_S, TOPIC_CONFIG | config)
-        client.await_replicas(topic, 1, 1, LIMIT_S)
-
-
 def _produce(connection: RawConnection, topic: str, number: int) -> int:
-    """One batch, whose keys recur; returns its bytes."""
+    """Sends one batch, whose keys recur, and returns its size in bytes."""
     now_ms = int(time.time() * 1000)
     first = number * RECORDS * 7
     value = bytes(range(VALUE_BYTES))
     batch = build(
         [Record(timestamp_ms=now_ms, key=b"key-%06d" % ((first + at * 7) % KEYS), value=value) for at in range(RECORDS)]
     )
-    body = ProduceRequest(ALL_REPLICAS, 10_000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(0, batch)])])
-    answer = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
-    error = answer.responses[0].partitions[0].error_code  # type: ignore[attr-defined]
-    if error:
-        raise PeerError(f"a record was refused with error {error}")
+    answer = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(topic, 0, batch))
+    base_offset(answer, "the broker")
     return len(batch)
 
 
 def _compact(connection: RawConnection, topic: str) -> None:
-    setting = AlterableConfig(name="cleanup.policy", config_operation=i8(0), value="compact")
-    resource = AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=topic, configs=(setting,))
-    body = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    body = set_topic_configs_request([topic], {"cleanup.policy": "compact"})
     answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)
     error = int(answer.responses[0].error_code)  # type: ignore[attr-defined]
     if error:
@@ -124,13 +104,14 @@ def _compact(connection: RawConnection, topic: str) -> None:
 
 
 def _dirty_share(home: Path, topic: str) -> float:
-    """Of the closed segments' bytes, those that no pass has seen: from the files, alike for both brokers."""
+    """Returns the share of the closed segments' bytes that no pass has seen. It is read from the files, in the same way
+    for both brokers."""
     segments = []
     for path in home.rglob(f"{topic}-0/*.log"):
         try:
             segments.append((int(path.stem), path.stat().st_size))
         except FileNotFoundError:
-            continue  # Replaced by a cleaned one meanwhile.
+            continue  # A cleaned segment has replaced it meanwhile.
     closed = sorted(segments)[:-1]
     cleaned = _checkpoint(home, topic)
     total = sum(size for _, size in closed)
@@ -138,7 +119,8 @@ def _dirty_share(home: Path, topic: str) -> float:
 
 
 def _checkpoint(home: Path, topic: str) -> int:
-    """Kafka keeps one file in a log directory, the reference broker one beside each log; the rows look alike."""
+    """Returns the offset up to which the log is cleaned. Kafka keeps one file in a log directory, the reference broker
+    one beside each log; their rows look alike."""
     for path in home.rglob(CHECKPOINT):
         try:
             rows = path.read_text().splitlines()[2:]

@@ -1,4 +1,4 @@
-"""Commits on one coordinator: several connections, some requests of each on their way, the same bytes for both."""
+"""Measures commits on one coordinator: 8 connections, each with 8 requests in flight, the same bytes for both."""
 
 import time
 from collections.abc import Sequence
@@ -11,13 +11,12 @@ from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.raw_client import RawConnection
 from bench.peers.raw_group import await_coordinator, check_committed, commit_frame
-from bench.peers.retrying_client import RetryingClient
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 
 CONNECTIONS = 8
 IN_FLIGHT = 8
-"""Of each connection."""
+"""On each connection."""
 TOPIC = "committed"
 
 
@@ -42,7 +41,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 @dataclass(slots=True)
 class _Load:
-    """``frames``: by connection, IN_FLIGHT encoded commits of a group of its own."""
+    """``frames`` holds IN_FLIGHT encoded commits for each connection. Each connection has a group of its own."""
 
     cluster: Cluster
     connections: list[RawConnection]
@@ -51,9 +50,7 @@ class _Load:
     @classmethod
     def at(cls, cluster: Cluster, stack: ExitStack) -> "_Load":
         """Raises PeerError."""
-        with RetryingClient(cluster.ports) as client:
-            client.create_topic(TOPIC, 1, 1, LIMIT_S)
-            client.await_replicas(TOPIC, 1, 1, LIMIT_S)
+        make_topic(cluster, TOPIC)
         connections = [stack.enter_context(RawConnection(cluster.ports[0])) for _ in range(CONNECTIONS)]
         frames = []
         for number, connection in enumerate(connections):
@@ -62,7 +59,7 @@ class _Load:
         return cls(cluster, connections, frames)
 
     def commit(self, at_least: int) -> int:
-        """Returns how many were acknowledged. Raises PeerError for a refusal."""
+        """Sends commits and returns how many were acknowledged. Raises PeerError for a refusal."""
         done = 0
         while done < at_least:
             for connection, frames in zip(self.connections, self.frames, strict=True):

@@ -1,20 +1,21 @@
-"""The context that measurements share: brokers that are up at the same time, and a listener for progress."""
+"""What the rows share: brokers that are up at the same time, topics, limits, and who hears of the progress."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.peers.cluster import Cluster, System
+from bench.peers.retrying_client import LedPartition, RetryingClient
 
 Progress = Callable[[str], None]
 
 LIMIT_S = 120.0
-"""For anything that a broker is waited for; longer, and it has hung."""
+"""A broker that needs longer than this for anything has hung."""
 
 
 @contextmanager
 def all_up(systems: Sequence[System], folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[list[Cluster]]:
-    """Every system's brokers, ready; they stay up for the whole block, so that each is as warm as it gets."""
+    """Launches every system's brokers. They stay up for the whole block, so that each gets as warm as it can."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(system.launched(folder / system.name.replace(" ", "-"), nodes, config))
@@ -22,6 +23,15 @@ def all_up(systems: Sequence[System], folder: Path, nodes: int, config: Mapping[
         ]
 
 
+def make_topic(
+    cluster: Cluster, name: str, partitions: int = 1, replicas: int = 1, config: Mapping[str, str] | None = None
+) -> dict[int, LedPartition]:
+    """Creates a topic and returns its partitions once all their replicas are in sync. Raises PeerError."""
+    with RetryingClient(cluster.ports) as client:
+        client.create_topic(name, partitions, replicas, LIMIT_S, config)
+        return client.await_replicas(name, partitions, replicas, LIMIT_S)
+
+
 def place(nodes: int) -> str:
-    """How a row calls it."""
+    """Returns what a row calls a cluster of so many nodes."""
     return "one node" if nodes == 1 else f"{nodes} replicas on {nodes} nodes"

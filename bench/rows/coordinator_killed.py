@@ -1,16 +1,16 @@
-"""Measures how long no commit is accepted after a group's coordinator is killed, with the same timeouts on both."""
+"""Measures the time from the kill of a group's coordinator to the next accepted commit, with equal timeouts."""
 
 import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.alternation import Samples
+from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.retrying_groups import RetryingGroups
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 from bench.rows.leader_killed import NODES, TIMEOUTS
 
 TOPIC = "committed"
@@ -33,24 +33,22 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
     with all_up(systems, folder / "coordinator", NODES, CONFIG) as clusters:
         for cluster in clusters:
             _prepare(cluster)
-        for number in range(options.sizes.coordinator_kills):
-            for cluster in clusters if number % 2 == 0 else reversed(clusters):
-                taken_s = _again_committed_s(cluster, f"group-{number}", number)
-                taken.add(cluster.name, taken_s)
-                progress(f"coordinator killed: {cluster.name} accepts a commit after {taken_s:.2f} s")
+        for number, cluster in alternate(clusters, options.sizes.coordinator_kills):
+            taken_s = _again_committed_s(cluster, f"group-{number}", number)
+            taken.add(cluster.name, taken_s)
+            progress(f"coordinator killed: {cluster.name} accepts a commit after {taken_s:.2f} s")
     results.beside("coordinator killed to first accepted commit", taken.figures(), less_is_better=True)
 
 
 def _prepare(cluster: Cluster) -> None:
     """Raises PeerError."""
+    make_topic(cluster, TOPIC, 1, NODES)
     with RetryingGroups(cluster.ports) as client:
-        client.create_topic(TOPIC, 1, NODES, LIMIT_S)
-        client.await_replicas(TOPIC, 1, NODES, LIMIT_S)
         client.committed("first", TOPIC, 0, LIMIT_S)
 
 
 def _again_committed_s(cluster: Cluster, group: str, offset: int) -> float:
-    """The node is back, and in sync, when this returns. Raises PeerError."""
+    """Returns the seconds until a commit is accepted again. The node is back when this returns. Raises PeerError."""
     with RetryingGroups(cluster.ports) as client:
         client.await_replicas(OFFSETS_TOPIC, OFFSETS_PARTITIONS, NODES, LIMIT_S)
         client.committed(group, TOPIC, offset, LIMIT_S)

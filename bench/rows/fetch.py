@@ -1,4 +1,4 @@
-"""Everything in a log, read again by Kafka's own consumer and by librdkafka, partitions assigned by hand."""
+"""Measures how fast Kafka's own consumer and librdkafka read a log. Its partition is assigned by hand."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,9 +8,8 @@ from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.consumers import java_consumer_s, librdkafka_s
 from bench.peers.perf_tools import producer_perf
-from bench.peers.retrying_client import RetryingClient
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import Progress, all_up, make_topic
 
 RECORD_BYTES = 1_024
 GOAL = 1.0
@@ -20,7 +19,7 @@ CONSUMERS: Sequence[tuple[str, Reads]] = (("Kafka's consumer", java_consumer_s),
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
-    """On one node, from the page cache: each reader once before anything counts."""
+    """Reads on one node, from the page cache. The first run of each reader is not counted."""
     records = options.sizes.fetch_bytes // RECORD_BYTES
     with all_up(systems, folder / "fetch", 1, {}) as clusters:
         for cluster in clusters:
@@ -31,9 +30,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 
 def _fill(cluster: Cluster, records: int) -> None:
-    with RetryingClient(cluster.ports) as client:
-        client.create_topic(TOPIC, 1, 1, LIMIT_S)
-        client.await_replicas(TOPIC, 1, 1, LIMIT_S)
+    make_topic(cluster, TOPIC)
     producer_perf(cluster.bootstrap, TOPIC, records, RECORD_BYTES)
 
 

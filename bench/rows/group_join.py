@@ -8,20 +8,19 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
-from bench.peers.raw_client import RawConnection
+from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.peers.raw_group import RawMember, await_coordinator, subscription_of
 from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
 DELAY = "group.initial.rebalance.delay.ms"
 DELAYS_MS = (3000, 0)
-"""Kafka's default and ours, and none."""
+"""The default of both brokers, and none."""
 TOPIC = "joined"
-FETCH_VERSION = 12
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
@@ -39,10 +38,10 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 
 def _prepare(cluster: Cluster) -> None:
-    """A topic with a record; the offsets topic exists and everybody's code is loaded. Raises PeerError."""
+    """Writes a record to a new topic, then joins twice, so that the offsets topic exists and the broker has loaded its
+    code. Raises PeerError."""
+    make_topic(cluster, TOPIC)
     with RetryingClient(cluster.ports) as client:
-        client.create_topic(TOPIC, 1, 1, LIMIT_S)
-        client.await_replicas(TOPIC, 1, 1, LIMIT_S)
         client.acknowledged(TOPIC, 0, batch_of(100), LIMIT_S)
     for number in range(2):
         _first_record_ms(cluster, f"warm-{number}")

@@ -1,4 +1,4 @@
-"""A partition's leader is killed: how long until a record is acknowledged again, acks=all, same timeouts on both."""
+"""Measures the time from the kill of a partition's leader to the next acknowledged record, with equal timeouts."""
 
 import signal
 import time
@@ -11,7 +11,7 @@ from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
 from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 
 NODES = 3
 GOAL = 1.0
@@ -45,14 +45,13 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 
 def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) -> float:
-    """On a topic of its own, which every node leads a part of. The node is back, and in sync, when this returns.
+    """Returns the seconds until a record is acknowledged again, on a new topic with a partition for each node to lead.
 
-    Raises PeerError.
+    The node is back and in sync when this returns. Raises PeerError.
     """
     batch = batch_of(100)
     with RetryingClient(cluster.ports) as client:
-        client.create_topic(topic, NODES, NODES, LIMIT_S, TOPIC_CONFIG)
-        led = client.await_replicas(topic, NODES, NODES, LIMIT_S)
+        led = make_topic(cluster, topic, NODES, NODES, TOPIC_CONFIG)
         for partition in led:
             client.acknowledged(topic, partition, batch, LIMIT_S)
         controller = client.active_controller(LIMIT_S)

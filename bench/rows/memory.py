@@ -1,4 +1,4 @@
-"""Resident memory of one node: idle, and with fetch sessions of 50 partitions each, one connection a session."""
+"""Measures the resident memory of one node, first idle, then with fetch sessions of 50 partitions each."""
 
 import statistics
 import time
@@ -10,21 +10,19 @@ from bench.alternation import Samples, alternate
 from bench.options import Options, Sizes
 from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
-from bench.peers.raw_client import RawConnection
-from bench.peers.retrying_client import RetryingClient
+from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.results import Curve, Results, Row, Series
-from bench.rows.context import LIMIT_S, Progress
+from bench.rows.context import Progress, make_topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 GOAL = 3.0
 IDLE_GOAL_MIB = 110
 TOPIC = "sessions"
-FETCH_VERSION = 12
 WARM_FETCHES = 5
-"""So many times what is counted."""
+"""The warm-up fetches this many times as often as what is counted."""
 QUIET_S = 2.0
-"""Before memory is read: what start or sessions left to do is done."""
+"""The wait before memory is read, in which the broker finishes what the start or the sessions left to do."""
 PARTITION_MAX_BYTES = 1 << 20
 
 
@@ -66,10 +64,8 @@ def _mib(cluster: Cluster) -> float:
 
 
 def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times: dict[int, Samples]) -> None:
-    """Opens more and more of them; at the end each must still be there."""
-    with RetryingClient(cluster.ports) as client:
-        client.create_topic(TOPIC, sizes.session_partitions, 1, LIMIT_S)
-        client.await_replicas(TOPIC, sizes.session_partitions, 1, LIMIT_S)
+    """Opens more and more sessions on connections of their own. A session that is gone raises PeerError."""
+    make_topic(cluster, TOPIC, sizes.session_partitions)
     with ExitStack() as stack:
         sessions: list[_Session] = []
         for step in sizes.session_steps:
@@ -85,7 +81,7 @@ def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times:
 
 
 def _fetches_ms(sessions: "Sequence[_Session]", count: int) -> list[float]:
-    """Of one session after the other, round and round."""
+    """Returns the milliseconds of each of ``count`` fetches. The sessions take turns."""
     return [sessions[number % len(sessions)].fetch_ms() for number in range(count)]
 
 
@@ -103,7 +99,7 @@ class _Session:
             raise PeerError(f"{name} opened no fetch session")
 
     def fetch_ms(self) -> float:
-        """Of an incremental fetch that finds nothing new."""
+        """Returns the milliseconds of an incremental fetch that finds nothing new."""
         began = time.perf_counter()
         self._ask([])
         return (time.perf_counter() - began) * 1000

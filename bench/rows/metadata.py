@@ -1,8 +1,8 @@
-"""Large changes of the metadata, its snapshots, and starting from them.
+"""Measures large changes of the metadata, the size of its snapshots, and how long loading them takes.
 
-A topic of 10,000 partitions goes out as one transaction of a three-node quorum. Then, in one process and on real files,
-a metadata log of 10,000 partitions and 100,000 changes of settings is loaded again and again, in alternation with the
-snapshot that replaces it, with everything up to the published image, and nothing after that.
+First a quorum of three nodes creates topics of 10,000 partitions, each in one transaction. Then this process loads a
+metadata log of 10,000 partitions and 100,000 changes of settings from real files, in turn with the snapshot that
+replaces it. A load ends when the metadata image is published.
 """
 
 import shutil
@@ -10,14 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kio.schema.incremental_alter_configs.v1.request import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
-from kio.static.primitive import i8
 
+from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.micro.node import NOW, MemoryNode
 from bench.options import Options, Sizes
 from bench.peers.cluster import System
@@ -29,20 +24,17 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.wire.apis import ApiKey
 
 VOTERS = 3
-CHANGES_PER_REQUEST = 5_000
 TOPIC = "large"
 NEVER = str(2**62)
-TOPIC_RESOURCE = 2
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
-    """Of the reference broker alone: the logs are loaded in this process."""
+    """Measures the reference broker alone, because the logs are loaded in this process."""
     if VOTERS in options.nodes:
         _creation(results, systems[0], folder / "cluster", options.sizes, progress)
     _loading(results, folder, options.sizes, progress)
@@ -92,12 +84,11 @@ def _fill(folder: Path, sizes: Sizes, config: dict[str, str]) -> None:
     disk = FileDisk(folder, 64)
     node = MemoryNode(disk, config)
     node.create_topic(TOPIC, sizes.metadata_partitions)
-    for first in range(0, sizes.metadata_changes, CHANGES_PER_REQUEST):
-        changes = range(first, first + CHANGES_PER_REQUEST)
-        for each in range(0, CHANGES_PER_REQUEST, 10):
-            answer = node.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, _altering(changes[each : each + 10]))
-            assert isinstance(answer, IncrementalAlterConfigsResponse)
-            assert not int(answer.responses[0].error_code), answer.responses[0]
+    for first in range(0, sizes.metadata_changes, len(_SETTINGS)):
+        values = {name: str(1_000_000 + first + number) for number, name in enumerate(_SETTINGS)}
+        answer = node.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_topic_configs_request([TOPIC], values))
+        assert isinstance(answer, IncrementalAlterConfigsResponse)
+        assert not int(answer.responses[0].error_code), answer.responses[0]
     disk.close()
 
 
@@ -115,18 +106,8 @@ _SETTINGS = (
 )
 
 
-def _altering(numbers: range) -> IncrementalAlterConfigsRequest:
-    """Ten changes of one topic's settings."""
-    configs = tuple(
-        AlterableConfig(name=name, config_operation=i8(0), value=str(1_000_000 + number))
-        for name, number in zip(_SETTINGS, numbers, strict=True)
-    )
-    resource = AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=TOPIC, configs=configs)
-    return IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-
-
 class _Alone:
-    """Ports of a replica that is loaded and never takes part in anything."""
+    """The ports of a replica that is loaded and never takes part in a quorum."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
@@ -140,31 +121,21 @@ class _Alone:
         return 0
 
     def cancel_timer(self, timer: int) -> None:
-        """None that was kept can be meant: those run at once."""
+        """Timers that were kept are due at once, so none of them is cancelled."""
 
     def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:  # noqa: ARG002
         done()
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        """Not looked at."""
+        """Nobody reads the trace."""
 
-    def send(
-        self,
-        peer: int,
-        channel: Channel,
-        api_key: int,
-        api_version: int,
-        body: object,
-        timeout_ms: int,
-        replied: Callable[[object], None],
-        failed: Callable[[], None],
-    ) -> None:
+    def send(self, *asked: object, **named: object) -> None:
         """A replica that is only loaded has nobody to ask."""
-        raise AssertionError((peer, channel, api_key, api_version, body, timeout_ms, replied, failed))
+        raise AssertionError((asked, named))
 
 
 def _load_s(folder: Path) -> float:
-    """Until all that the log and its newest snapshot hold is published."""
+    """Returns the seconds until all that the log and its newest snapshot hold is published."""
     ports, disk = _Alone(), FileDisk(folder, 64)
     home = Home(
         0,

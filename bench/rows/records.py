@@ -1,4 +1,4 @@
-"""What a produce and a fetch cost against the size of the record: one request at a time, one record in it."""
+"""Measures what a produce and a fetch of one record cost, by the record's size. One request is in flight at a time."""
 
 import statistics
 import time
@@ -10,19 +10,16 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
-from bench.peers.raw_client import RawConnection
-from bench.peers.retrying_client import ALL_REPLICAS, RetryingClient, batch_of
+from bench.peers.raw_client import FETCH_VERSION, PRODUCE_VERSION, RawConnection, base_offset, produce_request
+from bench.peers.retrying_client import batch_of
 from bench.results import Curve, Results, Series
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import Progress, all_up, make_topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.messages import decode_response
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 TOPIC = "records"
 WARM_BLOCKS = 8
-PRODUCE_VERSION = 9
-FETCH_VERSION = 12
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
@@ -58,7 +55,10 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 @dataclass(slots=True)
 class _Probe:
-    """One connection, one partition; ``end``: the next record's offset. Raises PeerError."""
+    """Produces and fetches on one connection and one partition. ``end`` is the offset of the next record.
+
+    Every method raises PeerError.
+    """
 
     name: str
     connection: RawConnection
@@ -66,32 +66,24 @@ class _Probe:
 
     @classmethod
     def at(cls, cluster: Cluster) -> "_Probe":
-        with RetryingClient(cluster.ports) as client:
-            client.create_topic(TOPIC, 1, 1, LIMIT_S, {"max.message.bytes": str(2 << 20)})
-            client.await_replicas(TOPIC, 1, 1, LIMIT_S)
+        make_topic(cluster, TOPIC, config={"max.message.bytes": str(2 << 20)})
         return cls(cluster.name, RawConnection(cluster.ports[0]))
 
     def block_ms(self, record_bytes: int, rounds: int) -> tuple[float, float]:
-        """Medians of a produce and of a fetch of what it wrote."""
+        """Returns the median milliseconds of a produce, and of a fetch of what it wrote."""
         batch = batch_of(record_bytes)
         taken = [(self._produce_ms(batch), self._fetch_ms(record_bytes)) for _ in range(rounds)]
         produced, fetched = zip(*taken, strict=True)
         return statistics.median(produced), statistics.median(fetched)
 
     def _produce_ms(self, batch: bytes) -> float:
-        topic = ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])
-        answer, taken_ms = self._timed(ApiKey.PRODUCE, PRODUCE_VERSION, ProduceRequest(ALL_REPLICAS, 10_000, [topic]))
-        told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
-        if told.error_code:
-            raise PeerError(f"{self.name} refused a record with error {told.error_code}")
-        self.end = told.base_offset + 1
+        answer, taken_ms = self._timed(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(TOPIC, 0, batch))
+        self.end = base_offset(answer, self.name) + 1
         return taken_ms
 
     def _fetch_ms(self, record_bytes: int) -> float:
         topic = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, self.end - 1, 2 << 20)])
-        request = FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=50 << 20, session_id=0, session_epoch=-1, topics=[topic]
-        )
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 << 20, topics=[topic])
         answer, taken_ms = self._timed(ApiKey.FETCH, FETCH_VERSION, request)
         records = answer.responses[0].partitions[0].records  # type: ignore[attr-defined]
         if records is None or len(records) < record_bytes:

@@ -1,4 +1,4 @@
-"""Processor time of a whole cluster at rest: three nodes, many partitions with three replicas, no client."""
+"""Measures the processor time of a cluster at rest: three nodes, many partitions with three replicas, no client."""
 
 import time
 from collections.abc import Sequence
@@ -7,18 +7,17 @@ from pathlib import Path
 from bench.alternation import Samples
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
-from bench.peers.retrying_client import RetryingClient
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import Progress, all_up, make_topic
 
 NODES = 3
 GOAL = 1.0
 PARTITIONS_PER_TOPIC = 2_500
-"""Kafka makes no larger topics in one request than its batches of metadata records hold."""
+"""Kafka creates a topic in one request only if its metadata records fit into one batch."""
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
-    """All clusters rest at the same time, so every window is the same window for each."""
+    """All clusters rest at the same time, so that each window is the same for all of them."""
     if NODES not in options.nodes:
         return
     sizes = options.sizes
@@ -41,11 +40,8 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
 
 
 def _create(cluster: Cluster, partitions: int) -> None:
-    with RetryingClient(cluster.ports) as client:
-        for first in range(0, partitions, PARTITIONS_PER_TOPIC):
-            count = min(PARTITIONS_PER_TOPIC, partitions - first)
-            client.create_topic(f"rest-{first}", count, NODES, LIMIT_S)
-            client.await_replicas(f"rest-{first}", count, NODES, LIMIT_S)
+    for first in range(0, partitions, PARTITIONS_PER_TOPIC):
+        make_topic(cluster, f"rest-{first}", min(PARTITIONS_PER_TOPIC, partitions - first), NODES)
 
 
 def _window(clusters: Sequence[Cluster], window_s: float, spent: Samples) -> None:

@@ -29,7 +29,7 @@ def _has_a_bug(*_: object) -> None:
 def test_other_rows_are_measured_when_one_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "MEASURES", {"ladder": _measures, "start": _fails, "memory": _measures})
     lines: list[str] = []
-    results = compare.run("kafka", lines.append, Options("kafka", ("ladder", "start", "memory")))
+    results = compare.run(lines.append, Options("kafka", ("ladder", "start", "memory")))
     assert [row.work for row in results.rows] == ["2 in True"] * 2
     assert results.missing == {"start": "PeerError: it hung"}
     assert any("start could not be measured" in line for line in lines)
@@ -38,4 +38,4 @@ def test_other_rows_are_measured_when_one_cannot_be(monkeypatch: pytest.MonkeyPa
 def test_a_bug_of_ours_is_not_taken_for_a_broker_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "MEASURES", {"ladder": _has_a_bug})
     with pytest.raises(AssertionError, match="ours"):
-        compare.run(None, lambda _: None, Options(None, ("ladder",)))
+        compare.run(lambda _: None, Options(None, ("ladder",)))

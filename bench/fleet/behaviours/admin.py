@@ -298,7 +298,7 @@ class Admin(ClusterScript):
         if task.change == "delete":
             return bodies.DELETE_TOPICS, versions.delete_topics, bodies.delete_topics_request(topics, wait_ms)
         if task.change == "configure":
-            body = bodies.set_topic_config_request(topics, CONFIG_KEY, str(task.value))
+            body = bodies.set_topic_configs_request(topics, {CONFIG_KEY: str(task.value)})
             return bodies.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
         if task.change == "upgrade":
             body = bodies.upgrade_feature_request(METADATA_VERSION, task.value, wait_ms)

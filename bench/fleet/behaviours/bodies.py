@@ -117,12 +117,14 @@ def delete_topics_request(topics: Sequence[str], timeout_ms: int) -> DeleteTopic
     )
 
 
-def set_topic_config_request(topics: Sequence[str], key: str, value: str) -> IncrementalAlterConfigsRequest:
-    """The same setting for each of the topics."""
-    setting = AlterableConfig(name=key, config_operation=i8(SET_CONFIG), value=value)
+def set_topic_configs_request(topics: Sequence[str], settings: Mapping[str, str]) -> IncrementalAlterConfigsRequest:
+    """Gives each of the topics the same settings."""
+    configs = tuple(
+        AlterableConfig(name=key, config_operation=i8(SET_CONFIG), value=value) for key, value in settings.items()
+    )
     return IncrementalAlterConfigsRequest(
         resources=tuple(
-            AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configs=(setting,))
+            AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configs=configs)
             for each in topics
         ),
         validate_only=False,

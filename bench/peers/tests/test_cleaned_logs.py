@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.java_tools import dump_segments
+from bench.peers.tests.java_tools import dump_segments
 from reference_broker.log.cleaner.cleanable import cleanable
 from reference_broker.log.cleaner.cleaning import Cleaning
 from reference_broker.log.config import LogConfig

@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.node import BrokerNode
-from bench.peers.reference import reference_node
 from bench.peers.tests.group_members import (
     COOPERATIVE,
     EAGER,
@@ -21,6 +20,7 @@ from bench.peers.tests.group_members import (
     quiet,
     until,
 )
+from bench.peers.tests.one_node import reference_node
 
 pytestmark = [
     pytest.mark.live,

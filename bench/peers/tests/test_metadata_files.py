@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.java_tools import JavaTools
-from bench.peers.metadata_dump import Dump, DumpedRecord, dump_metadata
-from bench.peers.reference import reference_node
+from bench.peers.tests.java_tools import JavaTools
+from bench.peers.tests.metadata_dump import Dump, DumpedRecord, dump_metadata
+from bench.peers.tests.one_node import reference_node
 
 pytestmark = pytest.mark.peer
 

@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 import pytest
 
-from bench.peers.java_tools import DescribedReplica, JavaTools, ToolError
-from bench.peers.metadata_dump import dump_metadata
-from bench.peers.node import end
-from bench.peers.reference import ReferenceNode
+from bench.peers.node import BrokerNode
 from bench.peers.systems import REFERENCE
+from bench.peers.tests.java_tools import DescribedReplica, JavaTools, ToolError
+from bench.peers.tests.metadata_dump import dump_metadata
 
 pytestmark = pytest.mark.peer
 

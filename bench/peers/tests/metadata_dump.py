@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.peers.java_tools import dump_segments
+from bench.peers.tests.java_tools import dump_segments
 
 COMPLAINTS = re.compile(
     "isvalid: false|Mismatches|Non-consecutive|Found timestamp mismatch|Found out of order|Could not|Error|Exception"

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.errors import PeerError
-from bench.peers.jars import kafka_classpath
+from bench.peers.java import ToolError, java_command, run_java
 
 LIMIT_S = 60
 """A tool that takes longer has hung; each takes one or two seconds, most of it Java's start."""
@@ -27,11 +26,7 @@ QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 DUMP = "kafka.tools.DumpLogSegments"
 
-_JAVA = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:-UsePerfData", "-cp")
-
-
-class ToolError(PeerError):
-    """A tool ended with an error; the message is what it printed."""
+_JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +93,8 @@ def dump_segments(paths: Sequence[Path], *options: str) -> str:
 
 
 def _ran(main_class: str, words: Sequence[str], stdin: str) -> tuple[str, str]:
-    """Standard output and standard error."""
-    command = [*_JAVA, kafka_classpath(), main_class, *words]
-    try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired as expired:
-        raise ToolError(f"{main_class} did not end within {LIMIT_S} s") from expired
-    errors = _without_logging(done.stderr)
-    if done.returncode != 0:
-        raise ToolError(f"{done.stdout}{errors}".strip())
-    return done.stdout, errors
-
-
-def _without_logging(text: str) -> str:
-    """Kafka's jars come without a logging back end, which SLF4J mentions at each start."""
-    return "\n".join(line for line in text.splitlines() if not line.startswith("SLF4J"))
+    """Returns standard output and standard error."""
+    return run_java(main_class, words, LIMIT_S, _JAVA_OPTIONS, stdin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +237,7 @@ def console_member(bootstrap: str, topic: str, group: str) -> "Iterator[subproce
 
 @contextmanager
 def _running_consumer(words: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
-    command = [*_JAVA, kafka_classpath(), CONSUMER, *words]
+    command = java_command(CONSUMER, words, _JAVA_OPTIONS)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
