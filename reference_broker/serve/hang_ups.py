@@ -2,6 +2,7 @@
 
 import asyncio
 import select
+from dataclasses import dataclass, field
 from typing import Protocol
 
 LOOK_EVERY_S = 1.0
@@ -14,16 +15,14 @@ class Watched(Protocol):
     def abort(self) -> None: ...
 
 
+@dataclass(slots=True)
 class HangUps:
     """Looks once a second at the watched sockets alone, and aborts those whose peer closed or reset."""
 
-    __slots__ = ("_handle", "_loop", "_watched")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._watched: dict[Watched, int] = {}
-        """With the descriptor of its socket."""
-        self._handle: asyncio.TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop
+    _watched: dict[Watched, int] = field(default_factory=dict)
+    """With the descriptor of its socket."""
+    _handle: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Watched, watch: bool) -> None:
         if not watch:
