@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -78,13 +77,28 @@ class Member:
         )
 
 
+@dataclass(slots=True)
+class Ending:
+    """Whether the cluster was told to end.
+
+    It is no ``threading.Event``, since a signal's handler must take no lock: the main thread may hold it.
+    """
+
+    is_set: bool = False
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return self.is_set
+
+
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
     """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers``."""
-    ending = threading.Event()
+    ending = Ending()
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        ending.set()
+        ignore_end_signals()  # The process ends now: told twice is told once.
+        ending.is_set = True
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -96,9 +110,7 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
         _tell(str(death))
         return EXIT_CRASH
     finally:
-        if ending.is_set():
-            ignore_end_signals()  # The process ends now: told twice is told once.
-        else:
+        if not ending.is_set:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -113,7 +125,7 @@ def check_plan(plan: ClusterPlan) -> None:
         raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes take the ports from there on: give less.")
 
 
-def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.Event) -> int:
+def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: Ending) -> int:
     check_plan(plan)
     identity = claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, ""))
     with ExitStack() as stack:
@@ -124,7 +136,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.E
         members = plan_members(plan, identity.cluster_id, links)
         try:
             _start_all(members, ending)
-            if not ending.is_set():
+            if not ending.is_set:
                 announce(_ready_line(members, facts))
                 sys.stdout.flush()
             while not ending.wait(LOOK_EVERY_S):
@@ -140,7 +152,7 @@ def started(plan: ClusterPlan) -> Iterator[list[Member]]:
     check_plan(plan)
     members = plan_members(plan, claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id, None)
     try:
-        _start_all(members, threading.Event())
+        _start_all(members, Ending())
         yield members
     finally:
         end_all([member.child for member in members if member.child is not None])
@@ -164,13 +176,13 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
     ]
 
 
-def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
+def _start_all(members: Sequence[Member], ending: Ending) -> None:
     """Starts all nodes at once, because none is ready before a majority runs. Raises NodeDied, SetupError."""
     for member in members:
         member.launch()
     deadline = time.monotonic() + READY_LIMIT_S
     starting = [member.child for member in members if member.child is not None]
-    while starting and not ending.is_set():
+    while starting and not ending.is_set:
         starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
         if starting and time.monotonic() > deadline:
             raise NodeDied(f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}")
