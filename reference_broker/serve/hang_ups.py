@@ -3,16 +3,11 @@
 import asyncio
 import select
 from dataclasses import dataclass, field
-from typing import Protocol
+
+from reference_broker.serve.connection import Connection
 
 LOOK_EVERY_S = 1.0
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-
-
-class Watched(Protocol):
-    transport: asyncio.Transport
-
-    def abort(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -20,11 +15,11 @@ class HangUps:
     """Looks once a second at the watched sockets alone, and aborts those whose peer closed or reset."""
 
     _loop: asyncio.AbstractEventLoop
-    _watched: dict[Watched, int] = field(default_factory=dict)
+    _watched: dict[Connection, int] = field(default_factory=dict)
     """With the descriptor of its socket."""
     _handle: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: Watched, watch: bool) -> None:
+    def watch(self, connection: Connection, watch: bool) -> None:
         if not watch:
             self._watched.pop(connection, None)
             return
