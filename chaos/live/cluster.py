@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -81,13 +80,28 @@ class Member:
         )
 
 
+@dataclass(slots=True)
+class Ending:
+    """Whether the cluster was told to end.
+
+    It is no ``threading.Event``, since a signal's handler must take no lock: the main thread may hold it.
+    """
+
+    is_set: bool = False
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return self.is_set
+
+
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
     """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers``."""
-    ending = threading.Event()
+    ending = Ending()
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        ending.set()
+        ignore_end_signals()  # The process ends now: told twice is told once.
+        ending.is_set = True
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -99,9 +113,7 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
         _tell(str(death))
         return EXIT_CRASH
     finally:
-        if ending.is_set():
-            ignore_end_signals()  # The process ends now, and a second signal changes nothing.
-        else:
+        if not ending.is_set:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -116,7 +128,7 @@ def check_plan(plan: ClusterPlan) -> None:
         raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes take the ports from there on: give less.")
 
 
-def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.Event) -> int:
+def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: Ending) -> int:
     cluster_id = _claimed(plan)
     with ExitStack() as stack:
         links, facts = None, {}
@@ -124,7 +136,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.E
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
             links, facts = Links(server.client), {"toxiproxy": server.address}
         members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
-        if not ending.is_set():
+        if not ending.is_set:
             announce(_ready_line(members, facts))
             sys.stdout.flush()
         while not ending.wait(LOOK_EVERY_S):
@@ -135,7 +147,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.E
 @contextmanager
 def started(plan: ClusterPlan) -> Iterator[list[Member]]:
     """Runs a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
-    with _running(plan_members(plan, _claimed(plan), None), threading.Event()) as members:
+    with _running(plan_members(plan, _claimed(plan), None), Ending()) as members:
         yield members
 
 
@@ -146,7 +158,7 @@ def _claimed(plan: ClusterPlan) -> str:
 
 
 @contextmanager
-def _running(members: list[Member], ending: threading.Event) -> Iterator[list[Member]]:
+def _running(members: list[Member], ending: Ending) -> Iterator[list[Member]]:
     try:
         _start_all(members, ending)
         yield members
@@ -171,13 +183,13 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
     return [Member(node, listen[node], advertised[node], {**plan.config, **told[node]}, plan.data) for node in nodes]
 
 
-def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
+def _start_all(members: Sequence[Member], ending: Ending) -> None:
     """Starts all nodes at once, because none is ready before a majority runs. Raises NodeDied, SetupError."""
     for member in members:
         member.launch()
     deadline = time.monotonic() + READY_LIMIT_S
     starting = [member.child for member in members if member.child is not None]
-    while starting and not ending.is_set():
+    while starting and not ending.is_set:
         starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
         if starting and time.monotonic() > deadline:
             raise NodeDied(f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}")

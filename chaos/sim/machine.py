@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk, SyncedBytes
-from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, Send, SetTimer, Sync
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
-from reference_broker.core.events import Event, Synced, SyncFailed, TaskDone, TimerFired
+from reference_broker.core.events import Event, Synced, SyncFailed, TimerFired
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import DiskError
@@ -30,7 +30,6 @@ RESTART_AFTER_FAILURE_US = 2_000_000
 START_WALL_MS = 1_750_000_000_000
 SYNC_US = (200, 4000)
 """How long a sync takes, drawn for each."""
-TASK_US = (100, 3000)
 
 
 class NodeDied(BaseException):
@@ -103,7 +102,6 @@ class Machine:
             Close: lambda close: self.network.close(close.connection),
             SetTimer: self._set_timer,
             Sync: self._sync,
-            Offload: self._offload,
         }
 
     @property
@@ -266,14 +264,6 @@ class Machine:
             self.give(incarnation, SyncFailed(token, str(error)))
         else:
             self.give(incarnation, Synced(token))
-
-    def _offload(self, effect: Offload) -> None:
-        try:
-            result = effect.task()
-        except Exception as error:
-            result = error
-        delay_us = _between(self._random, TASK_US)
-        self.agenda.after(delay_us, self.give, self.incarnation, TaskDone(effect.token, result))
 
 
 def _between(random: Random, bounds: tuple[int, int]) -> int:

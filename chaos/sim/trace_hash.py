@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from chaos.sim.codec_check import reply_bytes, request_bytes
-from reference_broker.core.effects import Effect, Offload, Reply, Send
+from reference_broker.core.effects import Effect, Reply, Send
 from reference_broker.core.events import Event, PeerReply, Request
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow, HistoryRow
@@ -54,8 +54,6 @@ class TraceHash:
                 action = ClientRequest(effect.api_key, effect.api_version, effect.tag.client_id, effect.body, 0)
                 coded = request_bytes(action, effect.token).hex()
                 self.add(f"{now} send {effect.peer} {effect.channel} {effect.timeout_ms} {coded}")
-            elif isinstance(effect, Offload):
-                self.add(f"{now} offload {effect.token}")
             else:
                 self.add(f"{now} {effect}")
         return effects

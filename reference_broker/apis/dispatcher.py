@@ -1,6 +1,7 @@
 """Gives each request to the handler of its API: the one place where a body's class is looked at."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from reference_broker.apis.broker import Broker
@@ -11,14 +12,12 @@ _Bound = tuple[Any, Callable[[Call, Any], object | None]]
 """(classes of bodies, handler)."""
 
 
+@dataclass(slots=True)
 class Dispatcher:
     """Of one node. An API loads, and is bound to the node's parts, when it is first asked for."""
 
-    __slots__ = ("_bound", "_broker")
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._bound: dict[int, _Bound] = {}
+    _broker: Broker
+    _bound: dict[int, _Bound] = field(default_factory=dict)
 
     def dispatch(self, api_key: int, call: Call, body: object) -> None:
         """Answers ``call`` now, or its handler keeps it. The API must be one that is served."""

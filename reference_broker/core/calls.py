@@ -1,6 +1,7 @@
 """A request that is being answered, as the API handlers see it (``apis.call.Call``)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Request
@@ -8,18 +9,16 @@ from reference_broker.core.events import Request
 NO_CONNECTION = -1
 
 
+@dataclass(slots=True)
 class LocalCall:
     """A request from this node's broker to its own controller."""
 
-    __slots__ = ("_answer", "api_version", "client_host", "client_id", "closed", "connection")
-
-    def __init__(self, client_id: str, api_version: int, answer: Callable[[object], None]) -> None:
-        self.connection = NO_CONNECTION
-        self.client_id = client_id
-        self.client_host = ""
-        self.api_version = api_version
-        self.closed = False
-        self._answer = answer
+    client_id: str
+    api_version: int
+    _answer: Callable[[object], None]
+    connection: int = NO_CONNECTION
+    client_host: str = ""
+    closed: bool = False
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
         assert not self.closed, "a local request is answered twice"

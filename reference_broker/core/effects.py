@@ -3,7 +3,6 @@
 A driver carries out the effects of one event in order. Effects are named tuples, as events are.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from reference_broker.ports.channels import Channel
@@ -61,13 +60,6 @@ class Sync(NamedTuple):
     paths: tuple[str, ...]
 
 
-class Offload(NamedTuple):
-    """Run ``task`` outside the core (it touches nothing of the node's), then give TaskDone(token, result)."""
-
-    token: int
-    task: Callable[[], object]
-
-
 class Note(NamedTuple):
     """A line of the trace: what happened inside, for checks and for people. Values are ints or strings."""
 
@@ -75,4 +67,4 @@ class Note(NamedTuple):
     fields: tuple[tuple[str, int | str], ...] = ()
 
 
-Effect: TypeAlias = Reply | Close | Send | SetTimer | Sync | Offload | Note
+Effect: TypeAlias = Reply | Close | Send | SetTimer | Sync | Note

@@ -85,13 +85,4 @@ class SyncFailed(NamedTuple):
     reason: str
 
 
-class TaskDone(NamedTuple):
-    """An Offload finished. ``result`` is the task's, or the exception that it raised."""
-
-    token: int
-    result: object
-
-
-Event: TypeAlias = (
-    Opened | Request | Closed | PeerUp | PeerReply | PeerDown | TimerFired | Synced | SyncFailed | TaskDone
-)
+Event: TypeAlias = Opened | Request | Closed | PeerUp | PeerReply | PeerDown | TimerFired | Synced | SyncFailed

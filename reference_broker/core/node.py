@@ -28,7 +28,6 @@ from reference_broker.core.events import (
     Request,
     Synced,
     SyncFailed,
-    TaskDone,
     TimerFired,
 )
 from reference_broker.core.housekeeping import Housekeeping
@@ -38,7 +37,6 @@ from reference_broker.core.randomness import KeyedRandom
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.roles import CoordinatedRoles
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -151,6 +149,7 @@ class Node:
         groups = GroupCoordinator(
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
         )
+        replication.listeners.append(groups)
         self.broker = Broker(
             node_id=node_id,
             config=config,
@@ -177,7 +176,7 @@ class Node:
             config,
             disk,
             partitions,
-            CoordinatedRoles(replication, groups),
+            replication,
             now=lambda: self.broker.now,
             later=lambda step: _ignore_number(self._timers.set(self.broker.now.mono_us, step)),
             replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
@@ -195,7 +194,6 @@ class Node:
             PeerUp: self._ignore,
             PeerReply: self._peers.replied,
             PeerDown: self._peers.down,
-            TaskDone: self._ignore,
         }
 
     @property
@@ -389,7 +387,7 @@ class Node:
         raise NodeFailed(f"the disk did not sync ({event.reason}); what is durable is unknown, so the node ends")
 
     def _ignore(self, event: Event) -> None:
-        """There is nothing to do: sends have their own callbacks, and there is no offloaded work."""
+        """A new channel changes nothing: each send has its own callbacks."""
 
     def logs(self) -> Iterator[PartitionLog]:
         """The logs of all replicas here, with the metadata log last."""

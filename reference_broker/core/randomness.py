@@ -11,8 +11,6 @@ class KeyedRandom:
     in the simulator it comes from the run's seed. It is a ``ports.chance.RandomSource``.
     """
 
-    __slots__ = ("_counter", "_key")
-
     def __init__(self, seed: int, purpose: str) -> None:
         self._key = sha256(f"{seed}/{purpose}".encode()).digest()
         self._counter = 0

@@ -32,20 +32,6 @@ from reference_broker.wire.errors import Error, ErrorCode
 class GroupCoordinator:
     """``image`` returns the metadata as this node knows it."""
 
-    __slots__ = (
-        "_cleaning",
-        "_config",
-        "_image",
-        "_leaders",
-        "_led",
-        "_loads",
-        "_ports",
-        "commits",
-        "is_creating",
-        "membership",
-        "metrics",
-    )
-
     def __init__(
         self,
         ports: Ports,

@@ -10,18 +10,6 @@ _COORDINATOR = ("kafka.server", "group-coordinator-metrics")
 class GroupMetrics:
     """The parts of the coordinator count here themselves."""
 
-    __slots__ = (
-        "by_state",
-        "commits",
-        "deletions",
-        "expirations",
-        "groups",
-        "load_time_ms",
-        "loading",
-        "offsets",
-        "rebalances",
-    )
-
     def __init__(self, metrics: Metrics) -> None:
         self.offsets: Gauge = metrics.gauge(*_MANAGER, "NumOffsets")
         """Visible commits of all partitions that are led here."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.ports.node_ports import Ports
@@ -10,15 +11,13 @@ Slices: TypeAlias = Generator[None, None, None]
 """A piece of work that yields after each slice."""
 
 
+@dataclass(slots=True)
 class SliceQueue:
     """A queue without work has no timer."""
 
-    __slots__ = ("_is_armed", "_ports", "_work")
-
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
-        self._work: deque[Slices] = deque()
-        self._is_armed = False
+    _ports: Ports
+    _work: deque[Slices] = field(default_factory=deque)
+    _is_armed: bool = False
 
     def add(self, work: Slices) -> None:
         """Starts the work at the next event, after what was added before."""

@@ -35,8 +35,6 @@ class HighWatermarks:
     ``moved`` and ``forget`` cost one look-up. A write costs what moved plus one join of all rows.
     """
 
-    __slots__ = ("_file", "_interval_ms", "_is_stale", "_moved", "_ports", "_rows", "_timer")
-
     def __init__(self, disk: Disk, ports: Ports, interval_ms: int) -> None:
         self._file = Checkpoint(disk, FILE_NAME)
         self._ports = ports

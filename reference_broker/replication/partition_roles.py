@@ -7,6 +7,20 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.replication.partitions import Partition
 
 
+class LeadershipListener(Protocol):
+    """It is told of partitions that this node leads, after replication.
+
+    What a group coordinator writes needs a leader's state. Whoever waits for a record of a lost partition is told so
+    before the groups of that partition are dropped.
+    """
+
+    def leads(self, partition: Partition) -> None:
+        """Repeated with each newer state of the partition."""
+        ...
+
+    def resigns(self, partition: Partition) -> None: ...
+
+
 class PartitionRoles(Protocol):
     """The publisher (``replication.partition_publisher``) makes these calls; replication carries them out.
 

@@ -1,6 +1,6 @@
 """Both halves of one node's part in replication: the partitions that it leads, and those that it follows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.metadata_replica import MetadataReplica
@@ -13,6 +13,7 @@ from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetchers import Fetchers
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.leaders import Leaders
+from reference_broker.replication.partition_roles import LeadershipListener
 from reference_broker.replication.partitions import Partition
 
 
@@ -22,6 +23,7 @@ class Replication:
 
     leaders: Leaders
     fetchers: Fetchers
+    listeners: list[LeadershipListener] = field(default_factory=list)
 
     def start(self) -> None:
         """Called once this node is registered. What it leads and follows from now on is replicated."""
@@ -34,9 +36,13 @@ class Replication:
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         self.leaders.leads(partition, state)
+        for listener in self.listeners:
+            listener.leads(partition)
 
     def resigns(self, partition: Partition) -> None:
         self.leaders.resigns(partition)
+        for listener in self.listeners:
+            listener.resigns(partition)
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
         self.fetchers.follows(topic, index, state, log)

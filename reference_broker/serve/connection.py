@@ -1,42 +1,18 @@
 """One client connection: bytes in, requests one at a time, answers out. Plain callbacks, no task and no future."""
 
 import asyncio
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from reference_broker.core.events import Request
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
+
+if TYPE_CHECKING:
+    from reference_broker.serve.driver import Driver
 
 READ_AHEAD_BYTES = 1 << 20
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
 WRITE_BEHIND_BYTES = 1 << 20
 """How many bytes a slow reader may leave unread before its next request waits."""
-
-
-class Serves(Protocol):
-    """What a connection needs of the driver."""
-
-    def opened(self, connection: "Connection") -> bool:
-        """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
-        ...
-
-    def decoded(self, connection: "Connection", frame: memoryview) -> Request:
-        """Raises ProtocolError."""
-        ...
-
-    def handle(self, request: Request) -> None: ...
-
-    def resume(self) -> None:
-        """Goes on with connections whose next request is waiting already."""
-        ...
-
-    def broke_protocol(self, connection: "Connection", reason: str) -> None: ...
-
-    def closed(self, connection: "Connection") -> None: ...
-
-    def watch_for_close(self, connection: "Connection", watch: bool) -> None:
-        """A connection that is not read does not notice that its peer closes it; the driver looks from time to time."""
-        ...
 
 
 class Connection(asyncio.Protocol):
@@ -64,7 +40,7 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, driver: Serves, max_frame_bytes: int) -> None:
+    def __init__(self, driver: "Driver", max_frame_bytes: int) -> None:
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True
@@ -119,7 +95,7 @@ class Connection(asyncio.Protocol):
                 self.busy = True
                 self._driver.handle(request)
         except ProtocolError as broken:
-            self._driver.broke_protocol(self, str(broken))
+            self._driver.close(self, str(broken))
         finally:
             self.pumping = False
 

@@ -2,23 +2,22 @@
 
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 _SHORTEST_S = 0.0005
 
 
+@dataclass(slots=True)
 class Deadlines:
     """Calls ``fire(timer)`` once at or after each deadline, in their order. Times: the clock's ``mono_us``."""
 
-    __slots__ = ("_armed_us", "_fire", "_handle", "_heap", "_loop", "_mono_us")
-
-    def __init__(self, loop: AbstractEventLoop, mono_us: Callable[[], int], fire: Callable[[int], None]) -> None:
-        self._loop = loop
-        self._mono_us = mono_us
-        self._fire = fire
-        self._heap: list[tuple[int, int]] = []
-        self._handle: TimerHandle | None = None
-        self._armed_us = 0
+    _loop: AbstractEventLoop
+    _mono_us: Callable[[], int]
+    _fire: Callable[[int], None]
+    _heap: list[tuple[int, int]] = field(default_factory=list)
+    _handle: TimerHandle | None = None
+    _armed_us: int = 0
 
     def set(self, timer: int, deadline_us: int) -> None:
         heappush(self._heap, (deadline_us, timer))

@@ -6,7 +6,7 @@ import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.serve.open_files import OpenFile, OpenFiles
@@ -16,16 +16,8 @@ LOCK_NAME = ".lock"
 _BUFFERS_PER_WRITE = 512  # Below Linux's IOV_MAX of 1024.
 
 
-class Durable(Protocol):
-    """What a driver needs of a disk beyond the port. ``synchronise`` blocks and runs in a thread."""
-
-    def open_for_sync(self, paths: Sequence[str]) -> Descriptors: ...
-
-    def synchronise(self, descriptors: Sequence[int]) -> None: ...
-
-
 class FileDisk:
-    """``reference_broker.ports.disk.Disk`` over files; one thread calls the port's methods.
+    """``ports.disk.Disk`` over files. One thread calls all methods but ``synchronise``.
 
     Appends go straight to the page cache, and a cut-short append is undone. Descriptors are kept in a
     least-recently-used table of ``max_open_files``. The names of new files become durable with the next sync of a file

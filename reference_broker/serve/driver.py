@@ -1,7 +1,6 @@
 """Drives one ``core.Node`` over TCP connections and real files: events in, effects carried out in order.
 
-Everything runs in the event loop's thread. Only syncs and offloaded tasks run in other threads; their results come back
-as events.
+Everything runs in the event loop's thread. Only syncs run in other threads; their results come back as events.
 """
 
 import asyncio
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from reference_broker.core.effects import Close, Effect, Note, Offload, Reply, Send, SetTimer, Sync
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Closed,
@@ -19,10 +18,10 @@ from reference_broker.core.events import (
     Request,
     Synced,
     SyncFailed,
-    TaskDone,
     TimerFired,
 )
 from reference_broker.core.hooks import Hooks
+from reference_broker.core.node import Node
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.clock import Clock
@@ -30,7 +29,7 @@ from reference_broker.serve.connection import Connection
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.deadlines import Deadlines
 from reference_broker.serve.dial_map import FindAddress
-from reference_broker.serve.disk import Durable
+from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import Peers
@@ -48,25 +47,6 @@ def nobody(_: int) -> None:
 
 NOTES_TO_LOG = frozenset({"truncated_below_high_watermark"})
 """Notes that an operator must see, so they are logged and not only traced."""
-
-
-class Drivable(Protocol):
-    """``core.node.Node`` as the driver sees it."""
-
-    @property
-    def listening(self) -> bool: ...
-
-    @property
-    def ready(self) -> bool: ...
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def start(self, now: Now) -> Sequence[Effect]: ...
-
-    def handle(self, now: Now, event: Event) -> Sequence[Effect]: ...
-
-    def shutdown(self, now: Now) -> Sequence[Effect]: ...
 
 
 class Watcher(Protocol):
@@ -92,8 +72,8 @@ class Driver:
 
     def __init__(
         self,
-        node: Drivable,
-        disk: Durable,
+        node: Node,
+        disk: FileDisk,
         clock: Clock,
         log: LogLines,
         loop: asyncio.AbstractEventLoop,
@@ -138,14 +118,12 @@ class Driver:
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
         self._sync_threads = ThreadPoolExecutor(4, "sync")
-        self._task_threads = ThreadPoolExecutor(1, "task")
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,
             Close: self._close,
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
             Sync: self._sync,
-            Offload: self._offload,
             Note: self._note,
         }
 
@@ -175,7 +153,6 @@ class Driver:
         for connection in list(self.connections.values()):
             connection.abort()
         self._sync_threads.shutdown(wait=True, cancel_futures=True)
-        self._task_threads.shutdown(wait=False, cancel_futures=True)
 
     def close_idle(self, limit_ms: int) -> None:
         """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
@@ -191,9 +168,10 @@ class Driver:
             elif connection.last_active_us < now_us - limit_ms * 1000:
                 connection.abort()
 
-    # What connections call (connection.Serves).
+    # What connections call.
 
     def opened(self, connection: Connection) -> bool:
+        """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
         if self._ended or len(self.connections) >= self._max_connections:
             self._log.warn("connection_refused", peer=connection.peer, reason="max.connections is reached")
             return False
@@ -205,6 +183,7 @@ class Driver:
         return True
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request:
+        """Raises ProtocolError."""
         if self.meter is not None:
             self.meter.decoding()
         try:
@@ -234,15 +213,13 @@ class Driver:
             self._stumble(bug)
 
     def resume(self) -> None:
+        """Goes on with connections whose next request is waiting already."""
         while self._unblocked:
             self._unblocked.popleft().pump()
 
-    def broke_protocol(self, connection: Connection, reason: str) -> None:
-        self._closing(connection, reason)
-        connection.close()
-
-    def _closing(self, connection: Connection, reason: str) -> None:
+    def close(self, connection: Connection, reason: str) -> None:
         self._log.warn("connection_closed", peer=connection.peer, connection=connection.number, reason=reason)
+        connection.close()
 
     def closed(self, connection: Connection) -> None:
         del self.connections[connection.number]
@@ -250,6 +227,7 @@ class Driver:
         self.give(Closed(connection.number))
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
+        """A connection that is not read does not notice that its peer closes it, so it is looked at now and then."""
         self._hang_ups.watch(connection, watch)
 
     # One step.
@@ -297,16 +275,9 @@ class Driver:
         """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
         if isinstance(bug, StartRefused):
             self._refused(str(bug))
-            return
-        if isinstance(bug, NodeFailed):
-            self._fail(str(bug))
-            return
-        self._fail(told(bug))
-
-    def _fail(self, reason: str) -> None:
-        if not self._ended:
+        elif not self._ended:
             self._ended = True
-            self._failed(reason)
+            self._failed(str(bug) if isinstance(bug, NodeFailed) else told(bug))
 
     # What powers.DriverPowers does through the driver.
 
@@ -345,10 +316,7 @@ class Driver:
     def _close(self, effect: Close) -> None:
         connection = self.connections.get(effect.connection)
         if connection is not None:
-            self._log.warn(
-                "connection_closed", peer=connection.peer, connection=effect.connection, reason=effect.reason
-            )
-            connection.close()
+            self.close(connection, effect.reason)
 
     def _sync(self, effect: Sync) -> None:
         if self.sync_delay_s:
@@ -367,11 +335,12 @@ class Driver:
             self._loop.call_soon(self._sync_failed, effect, failure)
             return
         future = self._sync_threads.submit(self._disk.synchronise, descriptors)
-        future.add_done_callback(
-            lambda done: self._from_thread(
-                lambda: self._sync_piece_done(effect, start + FILES_PER_SYNC, done.exception())
-            )
-        )
+        future.add_done_callback(lambda done: self._sync_piece_ended(effect, start + FILES_PER_SYNC, done.exception()))
+
+    def _sync_piece_ended(self, effect: Sync, following: int, failure: BaseException | None) -> None:
+        """Runs in the thread of the sync."""
+        if not self._ended:
+            self._loop.call_soon_threadsafe(self._sync_piece_done, effect, following, failure)
 
     def _sync_piece_done(self, effect: Sync, following: int, failure: BaseException | None) -> None:
         if failure is not None:
@@ -388,13 +357,3 @@ class Driver:
         """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""
         if note.what in NOTES_TO_LOG:
             self._log.warn(note.what, **dict(note.fields))
-
-    def _offload(self, effect: Offload) -> None:
-        future = self._task_threads.submit(effect.task)
-        future.add_done_callback(
-            lambda done: self._from_thread(lambda: self.give(TaskDone(effect.token, done.exception() or done.result())))
-        )
-
-    def _from_thread(self, work: Callable[[], None]) -> None:
-        if not self._ended:
-            self._loop.call_soon_threadsafe(work)

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT, SIGHUP: the first asks for a clean end, further ones change nothing until the process is gone."""
+"""SIGTERM, SIGINT, SIGHUP: the first one asks for a clean end, and further ones change nothing."""
 
 import asyncio
 import signal
@@ -11,17 +11,18 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def end_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Iterator[None]:
-    """Calls ``end`` in the loop for each of these signals, inside the block. After the block they are ignored for good.
+    """Calls ``end`` in the loop when the first of these signals comes inside the block.
 
-    Otherwise the system's handlers would return when the loop closes, and a second SIGTERM would kill a node that has
-    ended cleanly.
+    From then on, and in any case after the block, they are ignored for good. Otherwise the system's handlers would
+    return when the interpreter ends, and a second SIGTERM would kill a node that has ended cleanly.
     """
 
     def told(_number: int, _frame: FrameType | None) -> None:
+        ignore_end_signals()
         loop.call_soon_threadsafe(end)
 
     for number in END_SIGNALS:
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # Ignored: under nohup.
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup makes it ignored.
             signal.signal(number, told)
     try:
         yield
@@ -30,7 +31,13 @@ def end_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Ite
 
 
 def ignore_end_signals() -> None:
-    """Blocks the signals first, so that earlier ones are handled and none comes between a handler and its removal."""
+    """Ignores these signals for good. A handler of one of them calls it first.
+
+    A signal that comes while a handler runs calls the handler again inside of itself. Signals that come fast enough
+    would nest the calls until Python raises RecursionError.
+
+    Blocking them first runs the handlers of those that have come, and lets none come between a handler and its removal.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     for number in END_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

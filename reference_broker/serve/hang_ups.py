@@ -2,30 +2,24 @@
 
 import asyncio
 import select
-from typing import Protocol
+from dataclasses import dataclass, field
+
+from reference_broker.serve.connection import Connection
 
 LOOK_EVERY_S = 1.0
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-class Watched(Protocol):
-    transport: asyncio.Transport
-
-    def abort(self) -> None: ...
-
-
+@dataclass(slots=True)
 class HangUps:
     """Looks once a second at the watched sockets alone, and aborts those whose peer closed or reset."""
 
-    __slots__ = ("_handle", "_loop", "_watched")
+    _loop: asyncio.AbstractEventLoop
+    _watched: dict[Connection, int] = field(default_factory=dict)
+    """With the descriptor of its socket."""
+    _handle: asyncio.TimerHandle | None = None
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._watched: dict[Watched, int] = {}
-        """With the descriptor of its socket."""
-        self._handle: asyncio.TimerHandle | None = None
-
-    def watch(self, connection: Watched, watch: bool) -> None:
+    def watch(self, connection: Connection, watch: bool) -> None:
         if not watch:
             self._watched.pop(connection, None)
             return

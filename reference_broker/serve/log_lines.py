@@ -10,8 +10,6 @@ from typing import TextIO
 class LogLines:
     """``event`` names what happened; the rest are its facts."""
 
-    __slots__ = ("_node_id", "_stream")
-
     def __init__(self, node_id: int, stream: TextIO | None = None) -> None:
         self._node_id = node_id
         self._stream = sys.stderr if stream is None else stream

@@ -16,8 +16,6 @@ class OpenFile:
 class OpenFiles:
     """Dictionary order is order of use: the first entry is the one to close next."""
 
-    __slots__ = ("_files", "_limit", "_open")
-
     def __init__(self, open_file: Callable[[str, bool], OpenFile], limit: int) -> None:
         """``open_file(path, create)``; ``limit``: open descriptors at most, >= 1."""
         self._open = open_file

@@ -80,24 +80,6 @@ class PeerChannel:
     broke, and PeerDown is on its way). If none is set, the next send dials.
     """
 
-    __slots__ = (
-        "_channel",
-        "_closed",
-        "_correlation_id",
-        "_dialled_s",
-        "_dialling",
-        "_link",
-        "_owner",
-        "_peer",
-        "_refusals",
-        "_resting",
-        "_timer",
-        "_told_down",
-        "_unsent",
-        "_unsent_bytes",
-        "outstanding",
-    )
-
     def __init__(self, owner: Peers, peer: int, channel: Channel) -> None:
         self.outstanding: deque[_Outstanding] = deque()
         self._owner = owner
@@ -266,8 +248,6 @@ def _decoded(asked: _Outstanding, frame: memoryview) -> tuple[int, object]:
 
 class _Link(asyncio.Protocol):
     """One connection of a channel. What it receives counts until the channel gives it up."""
-
-    __slots__ = ("_channel", "_reader", "transport")
 
     def __init__(self, channel: PeerChannel, max_frame_bytes: int) -> None:
         self._channel = channel

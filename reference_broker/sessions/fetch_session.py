@@ -192,10 +192,6 @@ class FetchSession:
                 return cached
         return None
 
-    def place(self, cached: CachedPartition) -> int:
-        """Its place in the answer to the latest request."""
-        return self.revision.place(self, cached)
-
     def rank(self, ordered: list[CachedPartition]) -> None:
         """Gives the partitions this order, from 0 on."""
         self._with_data = self.revision.queue()

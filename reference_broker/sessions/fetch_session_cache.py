@@ -55,8 +55,8 @@ class FetchSessionCache:
     sessions: dict[int, FetchSession] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
-    final: FinalRevision = field(init=False)
-    first: FirstRevision = field(init=False)
+    final: Revision = field(init=False)
+    first: Revision = field(init=False)
     _refusal: Refusal | None = None
     _num_sessions: Gauge = field(init=False)
     _num_partitions: Gauge = field(init=False)
@@ -64,7 +64,7 @@ class FetchSessionCache:
     _ids_not_found: Counter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.final, self.first = FinalRevision(), FirstRevision(self.first_min_eviction_ms)
+        self.final, self.first = FinalRevision(MIN_EVICTION_MS), FirstRevision(self.first_min_eviction_ms)
         metrics, kind = self.metrics, "FetchSessionCache"
         self._num_sessions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions")
         self._num_partitions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached")

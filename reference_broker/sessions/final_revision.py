@@ -1,12 +1,10 @@
 """Fetch sessions as accepted and shipped: 32-bit IDs and epochs; news is what differs from what was last sent."""
 
-from dataclasses import dataclass
-
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.queues import ListQueue
-from reference_broker.sessions.revision import DataQueue, is_lasting
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.sessions.revision import DataQueue, Revision, is_lasting
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import PartitionData
 
 MIN_EVICTION_MS = 120_000
@@ -23,31 +21,17 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == LARGEST_EPOCH else epoch + 1
 
 
-@dataclass(frozen=True, slots=True)
-class FinalRevision:
+class FinalRevision(Revision):
     """An answer holds news, and errors or divergence for as long as they last.
 
     A repeated request is refused. A partition that returned records moves to the end of the list. Marks are read as a
     bit: marked or not.
     """
 
-    min_eviction_ms: int = MIN_EVICTION_MS
-
-    @property
-    def name(self) -> str:
-        return "final"
-
-    @property
-    def largest_id(self) -> int:
-        return 0x7FFFFFFF
-
-    @property
-    def unknown_id(self) -> Error:
-        return ErrorCode.fetch_session_id_not_found
-
-    @property
-    def wrong_number(self) -> Error:
-        return ErrorCode.invalid_fetch_session_epoch
+    name = "final"
+    largest_id = 0x7FFFFFFF
+    unknown_id = ErrorCode.fetch_session_id_not_found
+    wrong_number = ErrorCode.invalid_fetch_session_epoch
 
     def is_number(self, number: int) -> bool:
         return 1 <= number <= LARGEST_EPOCH
@@ -71,9 +55,6 @@ class FinalRevision:
     def named(self, session: FetchSession, cached: CachedPartition) -> None:
         session.mark(cached)
 
-    def assessed(self, session: FetchSession, cached: CachedPartition, available_bytes: int) -> None:
-        """Nothing to note: data is sent whenever it is there."""
-
     def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:  # noqa: ARG002
         return (
             bool(data.records)
@@ -87,11 +68,5 @@ class FinalRevision:
         if data.records:
             session.move_to_end(cached)
 
-    def left_out(self, session: FetchSession, cached: CachedPartition) -> None:
-        """Nothing to note: the partition had no news."""
-
     def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:  # noqa: ARG002
         return False
-
-    def full_answered(self, session: FetchSession) -> None:
-        """The list keeps the order of the request."""

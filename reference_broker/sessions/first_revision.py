@@ -6,18 +6,15 @@ Its number is written only when it is looked at, so that an answer whose limit l
 touch them.
 """
 
-from dataclasses import dataclass
-
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.queues import RingQueue
-from reference_broker.sessions.revision import DataQueue, is_lasting
-from reference_broker.wire.errors import DraftError, Error
+from reference_broker.sessions.revision import DataQueue, Revision, is_lasting
+from reference_broker.wire.errors import DraftError
 from reference_broker.wire.fetch import PartitionData
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRevision:
+class FirstRevision(Revision):
     """Request N+1 proves that answer N was processed. A repeated request N gets at least the partitions that its first
     answer held.
 
@@ -25,23 +22,10 @@ class FirstRevision:
     final revision, since the page does not say.
     """
 
-    min_eviction_ms: int
-
-    @property
-    def name(self) -> str:
-        return "first"
-
-    @property
-    def largest_id(self) -> int:
-        return 0x7FFFFFFFFFFFFFFF
-
-    @property
-    def unknown_id(self) -> Error:
-        return DraftError.INVALID_FETCH_SESSION
-
-    @property
-    def wrong_number(self) -> Error:
-        return DraftError.INVALID_FETCH_SESSION
+    name = "first"
+    largest_id = 0x7FFFFFFFFFFFFFFF
+    unknown_id = DraftError.INVALID_FETCH_SESSION
+    wrong_number = DraftError.INVALID_FETCH_SESSION
 
     def is_number(self, number: int) -> bool:
         return number >= 1

@@ -4,7 +4,9 @@ Both work on the same ``FetchSession`` with its cached partitions, marks and wai
 accepted and shipped; ``first_revision`` is the first text of the KIP's page.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import PartitionData
@@ -27,85 +29,71 @@ class DataQueue(Protocol):
         ...
 
 
-class Revision(Protocol):
+@dataclass(frozen=True, slots=True)
+class Revision(ABC):
     """Numbers are the epochs (final) or sequence numbers (first) that incremental requests carry."""
 
-    @property
-    def name(self) -> str:
-        """``final`` or ``first``."""
-        ...
+    name: ClassVar[str]
+    """``final`` or ``first``."""
+    largest_id: ClassVar[int]
+    """Session IDs are random from 1 to this."""
+    unknown_id: ClassVar[Error]
+    """Top-level error for a session that does not exist (any more)."""
+    wrong_number: ClassVar[Error]
+    """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
+    min_eviction_ms: int
+    """A session may be taken if it is idle longer than this, or older than this and smaller than the newcomer."""
 
-    @property
-    def largest_id(self) -> int:
-        """Session IDs are random from 1 to this."""
-        ...
-
-    @property
-    def min_eviction_ms(self) -> int:
-        """A session may be taken if it is idle longer than this, or older than this and smaller than the newcomer."""
-        ...
-
-    @property
-    def unknown_id(self) -> Error:
-        """Top-level error for a session that does not exist (any more)."""
-        ...
-
-    @property
-    def wrong_number(self) -> Error:
-        """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
-        ...
-
+    @abstractmethod
     def is_number(self, number: int) -> bool:
         """Whether an incremental request can carry it at all."""
-        ...
 
+    @abstractmethod
     def accepts(self, session: "FetchSession", number: int) -> bool:
         """Whether an incremental request with this number is valid now."""
-        ...
 
+    @abstractmethod
     def advance(self, session: "FetchSession", number: int) -> None:
         """An incremental request with a valid number was accepted."""
-        ...
 
+    @abstractmethod
     def queue(self) -> DataQueue:
         """An empty one, for a new session."""
-        ...
 
+    @abstractmethod
     def start(self, session: "FetchSession") -> int:
         """Where the answer to the latest request begins."""
-        ...
 
+    @abstractmethod
     def place(self, session: "FetchSession", cached: "CachedPartition") -> int:
         """The partition's place in the answer to the latest request. Places order an answer and need not be dense."""
-        ...
 
+    @abstractmethod
     def named(self, session: "FetchSession", cached: "CachedPartition") -> None:
         """A request names it; it will be looked at."""
-        ...
 
-    def assessed(self, session: "FetchSession", cached: "CachedPartition", available_bytes: int) -> None:
+    def assessed(  # noqa: B027 - may be left as it is
+        self, session: "FetchSession", cached: "CachedPartition", available_bytes: int
+    ) -> None:
         """A look found ``available_bytes`` to read; ``cached.available_bytes`` is still that of the previous look."""
-        ...
 
+    @abstractmethod
     def reports(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData) -> bool:
         """Whether ``data``, which is what there is to say without records, belongs in an incremental answer."""
-        ...
 
+    @abstractmethod
     def sent(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData, more: bool) -> None:
         """The answer held ``data``. ``more`` says that there are bytes beyond its records."""
-        ...
 
-    def left_out(self, session: "FetchSession", cached: "CachedPartition") -> None:
+    def left_out(self, session: "FetchSession", cached: "CachedPartition") -> None:  # noqa: B027 - may be left as it is
         """The partition was looked at, but the answer did not hold it."""
-        ...
 
+    @abstractmethod
     def stays_marked(self, session: "FetchSession", cached: "CachedPartition") -> bool:
         """Whether the next answer must look at it although nothing changes and it has no data left to send."""
-        ...
 
-    def full_answered(self, session: "FetchSession") -> None:
+    def full_answered(self, session: "FetchSession") -> None:  # noqa: B027 - may be left as it is
         """A full request's partitions have all been settled."""
-        ...
 
 
 def is_lasting(sent: PartitionData) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from bench.ports import free_port
 from chaos.faults.registry import LIVE
-from chaos.faults.timed import End, Place
+from chaos.faults.timed import End
 from chaos.live.errors import SetupError
 from chaos.live.foreign_target import behind_proxies, parse_target
 from chaos.live.links import Link, Links, cure, poison

@@ -183,13 +183,14 @@ class Fetch:
 
     def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
         """What the answer tells, in list order: what was read within the limits, and all that is news."""
+        session, revision = self.session, self.session.revision
         answers = self._read_within_limits()
-        for cached in self.session.changed:
+        for cached in session.changed:
             if cached not in answers:
                 data = told_of(cached, self.looks[cached], self.reader)
-                if self.session.revision.reports(self.session, cached, data):
+                if revision.reports(session, cached, data):
                     answers[cached] = data
-        return sorted(answers.items(), key=lambda item: self.session.place(item[0]))
+        return sorted(answers.items(), key=lambda item: revision.place(session, item[0]))
 
     def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
         """Reads in list order until the bytes are spent. The first partition with data may exceed both limits."""

@@ -13,8 +13,6 @@ class PartitionHealth:
     Every node keeps them, as all that is known of the metadata.
     """
 
-    __slots__ = ("_imbalanced", "_offline")
-
     def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
         """Walks over ``image`` once."""
         self._offline: Gauge = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")

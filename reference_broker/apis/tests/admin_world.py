@@ -20,7 +20,6 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller_channel import ControllerChannel
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.roles import CoordinatedRoles
 from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld, run
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
@@ -129,6 +128,7 @@ class AdminWorld:
         groups = GroupCoordinator(
             self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
         )
+        replication.listeners.append(groups)
         self.broker = Broker(
             node_id=1,
             config=parsed,
@@ -148,7 +148,7 @@ class AdminWorld:
             parsed,
             self.disk,
             partitions,
-            CoordinatedRoles(replication, groups),
+            replication,
             now=lambda: NOW,
             later=lambda step: self.outside.steps.append(step),
         )

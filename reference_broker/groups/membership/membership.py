@@ -38,8 +38,6 @@ class Membership:
     """A group is served from the moment it is loaded, or first asked for, until its partition is lost or it is deleted.
     ``find`` is ``GroupCoordinator.find``."""
 
-    __slots__ = ("_around", "_find", "_served")
-
     def __init__(
         self,
         ports: Ports,

@@ -5,6 +5,7 @@ tried again later, for instance where too few replicas are in sync.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -25,26 +26,20 @@ LOOKS_PER_RETENTION = 8
 """How often a group is looked at whose offsets cannot expire as it is, because its members subscribe to the topics."""
 
 
+@dataclass(slots=True)
 class Cleaning:
     """Looks every ``offsets.retention.check.interval.ms`` at the groups that are due, and at no others. ``active`` is
     ``GroupCoordinator.active``."""
 
-    __slots__ = ("_active", "_config", "_membership", "_metrics", "_ports", "_work")
+    _ports: Ports
+    _config: BrokerConfig
+    _active: Callable[[], Iterable[OffsetsPartition]]
+    _membership: Membership
+    _metrics: GroupMetrics
+    _work: SliceQueue = field(init=False)
 
-    def __init__(
-        self,
-        ports: Ports,
-        config: BrokerConfig,
-        active: Callable[[], Iterable[OffsetsPartition]],
-        membership: Membership,
-        metrics: GroupMetrics,
-    ) -> None:
-        self._ports = ports
-        self._config = config
-        self._active = active
-        self._membership = membership
-        self._metrics = metrics
-        self._work = SliceQueue(ports)
+    def __post_init__(self) -> None:
+        self._work = SliceQueue(self._ports)
 
     def start(self) -> None:
         """The first look comes after one interval."""

@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete, apart from any version of the messages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -25,27 +25,20 @@ OFFSETS_A_SLICE = 250
 """How many offsets of one commit are judged and written in one event. They cost some 3 ms."""
 
 
+@dataclass(slots=True)
 class Commits:
     """What clients ask of the offsets of their groups. ``find`` is ``GroupCoordinator.find``."""
 
-    __slots__ = ("_config", "_find", "_image", "_membership", "_metrics", "_ports", "_slices")
+    _ports: Ports
+    _config: BrokerConfig
+    _find: Callable[[str], OffsetsPartition | Error]
+    _membership: Membership
+    _image: Callable[[], MetadataImage]
+    _metrics: GroupMetrics
+    _slices: SliceQueue = field(init=False)
 
-    def __init__(
-        self,
-        ports: Ports,
-        config: BrokerConfig,
-        find: Callable[[str], OffsetsPartition | Error],
-        membership: Membership,
-        image: Callable[[], MetadataImage],
-        metrics: GroupMetrics,
-    ) -> None:
-        self._ports = ports
-        self._config = config
-        self._find = find
-        self._membership = membership
-        self._image = image
-        self._metrics = metrics
-        self._slices = SliceQueue(ports)
+    def __post_init__(self) -> None:
+        self._slices = SliceQueue(self._ports)
 
     # --- OffsetCommit -----------------------------------------------------------------------------------------------
 

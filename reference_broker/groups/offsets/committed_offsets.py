@@ -6,7 +6,7 @@ in time. So a client that comes back finds the same offset here as with a coordi
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 NO_METADATA_EPOCH = -1
@@ -56,20 +56,18 @@ class Stored:
     """One past the last record of the batch with which the commit came."""
 
 
+@dataclass(slots=True)
 class CommittedOffsets:
     """A commit costs O(1). A method that looks at all offsets on their way says so."""
 
-    __slots__ = ("_by_group", "_by_topic", "_newest", "_waiting", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """The number of visible offsets."""
-        self._by_group: dict[str, dict[str, dict[int, Stored]]] = {}
-        self._by_topic: dict[str, dict[str, None]] = {}
-        self._waiting: deque[tuple[int, Sequence[Change]]] = deque()
-        """One past the last record, and what it changes, in the order of the log."""
-        self._newest: dict[OffsetKey, tuple[int, CommitOffset | None]] = {}
-        """What the last record on its way makes of a key."""
+    count: int = 0
+    """The number of visible offsets."""
+    _by_group: dict[str, dict[str, dict[int, Stored]]] = field(default_factory=dict)
+    _by_topic: dict[str, dict[str, None]] = field(default_factory=dict)
+    _waiting: deque[tuple[int, Sequence[Change]]] = field(default_factory=deque)
+    """One past the last record, and what it changes, in the order of the log."""
+    _newest: dict[OffsetKey, tuple[int, CommitOffset | None]] = field(default_factory=dict)
+    """What the last record on its way makes of a key."""
 
     # --- changes ----------------------------------------------------------------------------------------------------
 

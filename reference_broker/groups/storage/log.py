@@ -5,6 +5,7 @@ acknowledgement.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -27,16 +28,14 @@ BATCH_RECORDS: Final = 500
 """A consumer of many partitions commits them in one request. Its records must not be larger than a batch may be."""
 
 
+@dataclass(slots=True)
 class OffsetsLog:
     """``led`` is the partition, as this node leads it. The errors are the log's own."""
 
-    __slots__ = ("_leaders", "_ports", "_timeout_ms", "led")
-
-    def __init__(self, ports: Ports, config: BrokerConfig, leaders: Leaders, led: Partition) -> None:
-        self.led = led
-        self._ports = ports
-        self._leaders = leaders
-        self._timeout_ms = config.offsets_commit_timeout_ms
+    _ports: Ports
+    _config: BrokerConfig
+    _leaders: Leaders
+    led: Partition
 
     def append(self, records: Sequence[KeyAndValue], taken: Callable[[int], None], written: Written) -> None:
         """Appends all records or none, in batches of BATCH_RECORDS.
@@ -105,7 +104,9 @@ class OffsetsLog:
             written(ErrorCode.none)
         else:
             self._leaders.acknowledge(
-                [(led, end_offset)], self._timeout_ms, lambda errors: written(errors.get(led, ErrorCode.none))
+                [(led, end_offset)],
+                self._config.offsets_commit_timeout_ms,
+                lambda errors: written(errors.get(led, ErrorCode.none)),
             )
 
 

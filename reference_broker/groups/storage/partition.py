@@ -42,22 +42,6 @@ class OffsetsPartition:
     """Whoever writes passes ``written``, which gets the error that clients are told. It may be called before the method
     returns. It is called even if another node leads the partition by then (NOT_COORDINATOR)."""
 
-    __slots__ = (
-        "_is_watching",
-        "_log",
-        "_metrics",
-        "_ports",
-        "_slices",
-        "groups",
-        "index",
-        "is_led",
-        "is_loaded",
-        "led",
-        "loaded_end",
-        "offsets",
-        "retention",
-    )
-
     def __init__(self, ports: Ports, log: OffsetsLog, retention: Retention, metrics: GroupMetrics) -> None:
         self.led: Partition = log.led
         self.index = log.led.index

@@ -12,8 +12,6 @@ MS_PER_MINUTE = 60_000
 class Retention:
     """The looks that are planned for the groups of one partition."""
 
-    __slots__ = ("_due", "_earliest", "retention_ms")
-
     def __init__(self, retention_minutes: int) -> None:
         self.retention_ms = retention_minutes * MS_PER_MINUTE
         """offsets.retention.minutes"""

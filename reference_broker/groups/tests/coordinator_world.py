@@ -8,7 +8,6 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.groups.offsets.requests import CommitRequest, FetchedOffset, WantedOffset
-from reference_broker.groups.roles import CoordinatedRoles
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.log.config import LogConfig
@@ -16,6 +15,7 @@ from reference_broker.log.partition_log import PartitionLog, open_log, run_to_en
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import World
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -36,8 +36,8 @@ class CoordinatorWorld(World):
         self.groups = GroupCoordinator(
             ports, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, Random(5)
         )
-        replication: Any = self.leaders
-        self.roles = CoordinatedRoles(replication, self.groups)
+        fetchers: Any = None  # Nothing is followed here.
+        self.roles = Replication(self.leaders, fetchers, [self.groups])
         self.led: dict[int, Partition] = {}
         self.groups.start()
 

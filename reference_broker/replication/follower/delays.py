@@ -1,6 +1,7 @@
 """Partitions that are left alone for a while. All that come back at the same time share one timer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.ports.node_ports import Ports
@@ -18,20 +19,16 @@ def backoff_ms(errors: int, longest_ms: int) -> int:
     return min(FIRST_BACKOFF_MS << min(errors, 16), longest_ms)
 
 
+@dataclass(slots=True)
 class Delays:
     """``back`` gets each partition whose pause is over. ``done()`` is called after the last of them."""
 
-    __slots__ = ("_back", "_done", "_groups", "_longest_ms", "_ports")
-
-    def __init__(
-        self, ports: Ports, longest_ms: int, back: Callable[[Followed], None], done: Callable[[], None]
-    ) -> None:
-        self._ports = ports
-        self._longest_ms = longest_ms
-        self._back = back
-        self._done = done
-        self._groups: dict[int, list[Followed]] = {}
-        """Keyed by the time from which the partitions are fetched again."""
+    _ports: Ports
+    _longest_ms: int
+    _back: Callable[[Followed], None]
+    _done: Callable[[], None]
+    _groups: dict[int, list[Followed]] = field(default_factory=dict)
+    """Keyed by the time from which the partitions are fetched again."""
 
     def put(self, one: Followed) -> None:
         """Pauses a partition after an error, longer with each error in a row."""

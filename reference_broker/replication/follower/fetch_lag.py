@@ -1,5 +1,6 @@
 """Kafka's MaxLag: how many committed records the followed partition that is furthest behind has not fetched."""
 
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from reference_broker.metrics.metrics import Gauge
@@ -8,20 +9,18 @@ from reference_broker.replication.follower.followed import Followed
 _COMPACT_FROM = 64
 
 
+@dataclass(slots=True)
 class FetchLag:
     """Takes the lag from each partition's latest answer.
 
     Only partitions that are behind are kept. Any other partition costs one look-up per answer.
     """
 
-    __slots__ = ("_furthest", "_gauge", "_lags", "_last")
-
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
-        self._lags: dict[Followed, int] = {}
-        self._furthest: list[tuple[int, int, Followed]] = []
-        """A heap of (-lag, number, partition). An entry with an outdated lag is ignored."""
-        self._last = 0
+    _gauge: Gauge
+    _lags: dict[Followed, int] = field(default_factory=dict)
+    _furthest: list[tuple[int, int, Followed]] = field(default_factory=list)
+    """A heap of (-lag, number, partition). An entry with an outdated lag is ignored."""
+    _last: int = 0
 
     def answered(self, one: Followed, high_watermark: int) -> None:
         """Called when the records of an answer are in the log. ``high_watermark`` is the leader's in that answer."""

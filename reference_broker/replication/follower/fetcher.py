@@ -60,23 +60,6 @@ class Fetcher:
     waits for ``_timer`` to send the next request. Or it has nothing to ask for.
     """
 
-    __slots__ = (
-        "_asks_revision",
-        "_busy",
-        "_delays",
-        "_due_us",
-        "_ended",
-        "_failures",
-        "_handler",
-        "_lookups",
-        "_setting",
-        "_timer",
-        "_undurable",
-        "_unsaid",
-        "followed",
-        "leader_id",
-    )
-
     def __init__(self, leader_id: int, setting: FetcherSetting) -> None:
         self.leader_id = leader_id
         self.followed: dict[TopicPartition, Followed] = {}

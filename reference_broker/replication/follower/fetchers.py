@@ -20,8 +20,6 @@ class Fetchers:
     nodes before ``start`` and after ``halt``.
     """
 
-    __slots__ = ("_fetchers", "_followed", "_halted", "_setting")
-
     def __init__(
         self,
         ports: Ports,

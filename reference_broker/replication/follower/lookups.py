@@ -1,6 +1,7 @@
 """Asks the leader where its log ends and begins (ListOffsets as a replica), for a partition that was out of range."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -37,29 +38,20 @@ class Question(NamedTuple):
     told: Callable[[object], None]
 
 
+@dataclass(slots=True)
 class Lookups:
     """``settled`` gets each partition that can be fetched now, and ``put_off`` each that found no answer.
 
     Until its answer comes, a partition is in ``_ends`` or in ``_starts``.
     """
 
-    __slots__ = ("_ends", "_intake", "_node_id", "_put_off", "_settled", "_starts", "_timeout_ms")
-
-    def __init__(
-        self,
-        node_id: int,
-        timeout_ms: int,
-        intake: Intake,
-        settled: Callable[[Followed], None],
-        put_off: Callable[[Followed], None],
-    ) -> None:
-        self._node_id = node_id
-        self._timeout_ms = timeout_ms
-        self._intake = intake
-        self._settled = settled
-        self._put_off = put_off
-        self._ends: dict[TopicPartition, Followed] = {}
-        self._starts: dict[TopicPartition, Followed] = {}
+    _node_id: int
+    _timeout_ms: int
+    _intake: Intake
+    _settled: Callable[[Followed], None]
+    _put_off: Callable[[Followed], None]
+    _ends: dict[TopicPartition, Followed] = field(default_factory=dict)
+    _starts: dict[TopicPartition, Followed] = field(default_factory=dict)
 
     def want_offsets(self, one: Followed) -> None:
         self._ends[one.name] = one

@@ -27,6 +27,7 @@ Abandon: TypeAlias = Callable[[], None]
 Heap: TypeAlias = list[tuple[int, int, object]]
 
 LONGEST_TIMEOUT_MS = 0x7FFFFFFF
+_COMPACT_FROM = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -48,19 +49,17 @@ class Waiting:
             self.answered(self.errors)
 
 
+@dataclass(slots=True)
 class Acknowledgements:
     """``heap_of`` returns the heap in which a partition keeps the requests that wait for it."""
 
-    __slots__ = ("_compact_at", "_deadlines", "_heap_of", "_last", "_ports", "_timer", "_timer_us")
-
-    def __init__(self, ports: Ports, heap_of: Callable[[Partition], Heap]) -> None:
-        self._ports = ports
-        self._heap_of = heap_of
-        self._deadlines: list[tuple[int, int, Waiting]] = []
-        self._compact_at = _COMPACT_FROM
-        self._last = 0
-        self._timer: int | None = None
-        self._timer_us = 0
+    _ports: Ports
+    _heap_of: Callable[[Partition], Heap]
+    _deadlines: list[tuple[int, int, Waiting]] = field(default_factory=list)
+    _compact_at: int = _COMPACT_FROM
+    _last: int = 0
+    _timer: int | None = None
+    _timer_us: int = 0
 
     def wait(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon:
         """Waits for ``offsets``, none of which is reached yet.
@@ -138,9 +137,6 @@ class Acknowledgements:
             self._forget_settled(partition)
         if deadlines:
             self._arm(deadlines[0][0])
-
-
-_COMPACT_FROM = 64
 
 
 def _is_waiting(entry: tuple[int, int, object]) -> bool:

@@ -7,6 +7,7 @@ since a replica may hear of its new leader later than that leader does.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.node_ports import Ports
@@ -24,17 +25,15 @@ class WaitingFetch(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class FollowerWaits:
     """Knows each follower's latest waiting fetch. A follower has only one in flight."""
 
-    __slots__ = ("_expected_until_us", "_is_planned", "_ports", "_waiting")
-
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
-        self._waiting: dict[int, WaitingFetch] = {}
-        self._expected_until_us: dict[int, int] = {}
-        """By replica. Nobody checks whether a replica has named its partitions: the time runs out."""
-        self._is_planned = False
+    _ports: Ports
+    _waiting: dict[int, WaitingFetch] = field(default_factory=dict)
+    _expected_until_us: dict[int, int] = field(default_factory=dict)
+    """By replica. Nobody checks whether a replica has named its partitions: the time runs out."""
+    _is_planned: bool = False
 
     def begin(self, replica_id: int, fetch: WaitingFetch, max_wait_ms: int) -> int:
         """Registers a fetch that waits. Returns how long it may wait at most, in ms."""

@@ -5,6 +5,7 @@ or an answer settles it, so the leader repeats it until then.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
@@ -56,6 +57,7 @@ Committed: TypeAlias = Callable[[Partition, tuple[int, ...], int], None]
 """(partition, in-sync replicas, partition epoch)."""
 
 
+@dataclass(slots=True)
 class IsrProposals:
     """Calls ``committed`` when an answer says that a proposal is applied, and ``refused`` when it is not.
 
@@ -63,36 +65,15 @@ class IsrProposals:
     was not applied, once per attempt.
     """
 
-    __slots__ = (
-        "_asking",
-        "_committed",
-        "_failures",
-        "_node_id",
-        "_pending",
-        "_ports",
-        "_refused",
-        "_replica",
-        "_retry_planned",
-    )
-
-    def __init__(
-        self,
-        ports: Ports,
-        node_id: int,
-        replica: MetadataReplica,
-        committed: Committed,
-        refused: Callable[[Partition], None],
-        failures: Counter,
-    ) -> None:
-        self._ports = ports
-        self._node_id = node_id
-        self._replica = replica
-        self._committed = committed
-        self._refused = refused
-        self._failures = failures
-        self._pending: dict[Partition, Proposal] = {}
-        self._asking = False
-        self._retry_planned = False
+    _ports: Ports
+    _node_id: int
+    _replica: MetadataReplica
+    _committed: Committed
+    _refused: Callable[[Partition], None]
+    _failures: Counter
+    _pending: dict[Partition, Proposal] = field(default_factory=dict)
+    _asking: bool = False
+    _retry_planned: bool = False
 
     def propose(self, partition: Partition, proposal: Proposal) -> None:
         """Asks the controller for ``proposal``, which ``partition.followers`` already holds."""

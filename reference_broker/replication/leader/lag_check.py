@@ -5,6 +5,7 @@ A partition at rest is therefore not visited. A round runs in slices, one slice 
 """
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.ports.node_ports import Ports
@@ -18,19 +19,17 @@ Look: TypeAlias = Callable[[Partition, Followers, bool], None]
 """(partition, its followers, whether the leader may propose to remove those that lag)."""
 
 
+@dataclass(slots=True)
 class LagCheck:
     """``watched`` holds partitions in the order in which they fell behind."""
 
-    __slots__ = ("_again", "_is_running", "_look", "_max_lag_ms", "_ports", "_shrinks_again", "watched")
-
-    def __init__(self, ports: Ports, max_lag_ms: int, look: Look) -> None:
-        self.watched: dict[Partition, None] = {}
-        self._ports = ports
-        self._max_lag_ms = max_lag_ms
-        self._look = look
-        self._is_running = False
-        self._again = False
-        self._shrinks_again = False
+    _ports: Ports
+    _max_lag_ms: int
+    _look: Look
+    watched: dict[Partition, None] = field(default_factory=dict)
+    _is_running: bool = False
+    _again: bool = False
+    _shrinks_again: bool = False
 
     def start(self) -> None:
         self._plan()

@@ -29,21 +29,6 @@ from reference_broker.wire.errors import Error, ErrorCode
 class Leaders:
     """``high_watermarks`` is the file that remembers them. Followed partitions are noted there by the fetchers."""
 
-    __slots__ = (
-        "_acks",
-        "_brokers",
-        "_deletions",
-        "_lag_check",
-        "_max_lag_ms",
-        "_metrics",
-        "_moved",
-        "_node_id",
-        "_ports",
-        "_proposals",
-        "high_watermarks",
-        "waits",
-    )
-
     def __init__(
         self,
         ports: Ports,

@@ -18,8 +18,6 @@ class ReplicaMetrics:
     for each partition and attempt.
     """
 
-    __slots__ = ("_gauges", "failed_isr_updates", "isr_expands", "isr_shrinks")
-
     def __init__(self, metrics: Metrics) -> None:
         names = {
             _LED: "LeaderCount",

@@ -1,17 +1,17 @@
 """What the metadata says of the brokers that have a replica of a partition led here. Nothing is cached."""
 
+from dataclasses import dataclass
+
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.replication.leader.replicas import UNKNOWN_EPOCH, FollowerState
 
 
+@dataclass(slots=True)
 class Standings:
     """Answers questions about other brokers, and about this node's own replicas."""
 
-    __slots__ = ("_node_id", "_replica")
-
-    def __init__(self, node_id: int, replica: MetadataReplica) -> None:
-        self._node_id = node_id
-        self._replica = replica
+    _node_id: int
+    _replica: MetadataReplica
 
     def is_eligible(self, state: FollowerState) -> bool:
         """Whether it may join: it is not fenced, not leaving, and of the incarnation in the metadata (KIP-903)."""
