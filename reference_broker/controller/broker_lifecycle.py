@@ -20,6 +20,7 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.controller_channel import ControllerChannel
 from reference_broker.controller.planning.broker_changes import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.metadata.uuids import random_uuid, uuid_from_text
@@ -267,7 +268,7 @@ class BrokerLifecycle:
             ),
             features=tuple(
                 Feature(name=name, min_supported_version=i16(low), max_supported_version=i16(high))
-                for name, low, high in self.channel.controller.supported_features()
+                for name, low, high in supported_features(self._config)
             ),
             rack=self._config.broker_rack or None,
             log_dirs=(UUID(bytes=uuid_from_text(self._identity.directory_id)),),

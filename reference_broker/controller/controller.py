@@ -6,34 +6,20 @@ for as long as this node is the active controller (``succession.py``). An answer
 and published here. What is published comes from the committed log through the loader, as on every node.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
-from reference_broker.controller.broker_heartbeats import BrokerHeartbeats, Heartbeat, HeartbeatAnswer
+from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.operations import Answered, Operation, Plan
 from reference_broker.controller.planning.change import Change, Situation
-from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
-from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
-from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsrs
-from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
-from reference_broker.controller.planning.producer_id_blocks import ProducerIdBlock
-from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart, Unregistration
-from reference_broker.controller.planning.requested_elections import (
-    ElectionOutcomes,
-    RequestedElections,
-    WantedPartitions,
-)
-from reference_broker.controller.planning.topic_creation import TopicCreation, TopicOutcomes, WantedTopic
-from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
+from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
 from reference_broker.controller.succession import Succession
-from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
 from reference_broker.ports.chance import RandomSource
@@ -144,80 +130,26 @@ class Controller:
         broker = self.image.brokers.get(self.node_id)
         return -1 if broker is None else broker.broker_epoch
 
-    @property
-    def finalized_features_epoch(self) -> int:
-        """Grows with the metadata log."""
-        return self.image.provenance.offset
-
-    def supported_features(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, lowest level, highest level)."""
-        return supported_features(self._config)
-
-    def finalized_features(self) -> tuple[tuple[str, int], ...]:
-        return tuple(self.image.features.items())
-
     def subscribe(self, listener: Listener) -> None:
         """``listener`` gets every published delta and the image after it, from the next one on."""
         self._loader.subscribe(listener)
 
-    # What it is asked for: each verb is one change, and its answer follows when the change is published or refused
+    # How a change is made
 
-    def create_topics(
-        self, wanted: Sequence[WantedTopic], validate_only: bool, answer: Callable[[TopicOutcomes], None]
-    ) -> None:
-        self._propose("create topics", TopicCreation(wanted, validate_only), answer)
-
-    def create_partitions(
-        self, wanted: Sequence[WantedGrowth], validate_only: bool, answer: Callable[[GrowthOutcomes], None]
-    ) -> None:
-        self._propose("create partitions", PartitionGrowth(wanted, validate_only), answer)
-
-    def delete_topics(self, named: Sequence[NamedTopic], answer: Callable[[DeletionOutcomes], None]) -> None:
-        self._propose("delete topics", TopicDeletion(named), answer)
-
-    def change_configs(
-        self, wanted: Sequence[WantedConfigs], validate_only: bool, answer: Callable[[ConfigOutcomes], None]
-    ) -> None:
-        self._propose("alter configs", ConfigChange(wanted, validate_only), answer)
-
-    def elect_leaders(
-        self,
-        election: Election,
-        wanted: WantedPartitions | None,
-        answer: Callable[[ElectionOutcomes | Refusal], None],
-    ) -> None:
-        """``wanted`` None: all partitions."""
-        self._propose("elect leaders", RequestedElections(election, wanted), answer, atomic=False)
-
-    def change_isrs(
-        self, leader_id: int, broker_epoch: int, wanted: WantedIsrs, answer: Callable[[IsrOutcomes | Refusal], None]
-    ) -> None:
-        """``leader_id`` and ``broker_epoch``: of the broker that asks."""
-        self._propose("alter partitions", IsrChange(leader_id, broker_epoch, wanted), answer, atomic=False)
-
-    def update_features(
-        self, wanted: Sequence[WantedLevel], validate_only: bool, answer: Callable[[FeatureOutcomes | Refusal], None]
-    ) -> None:
-        self._propose("update features", FeatureUpdates(wanted, validate_only), answer)
+    def propose(self, change: Change[OutcomeT], answer: Callable[[OutcomeT], None]) -> None:
+        """Queues a change. ``answer`` gets its outcome when it is published here or refused."""
+        self.submit(
+            lambda: change.plan(self.situation()),
+            lambda refused: answer(change.outcome(refused)),
+            name=change.name,
+            atomic=change.atomic,
+        )
 
     def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
-        """Two changes, one right after the other. The answer is the broker epoch."""
+        """Queues two changes, one right after the other. The answer is the broker epoch."""
         restart = Restart(wanted, self.cluster_id, self.heartbeats)
-        self._propose("a broker has restarted", restart, _nobody_waits, atomic=False)
-        self._propose("register a broker", BrokerRegistration(restart), answer)
-
-    def unregister_broker(self, broker_id: int, answer: Callable[[Refusal | None], None]) -> None:
-        self._propose("unregister a broker", Unregistration(broker_id, self.heartbeats), answer)
-
-    def allocate_producer_ids(self, broker_id: int, broker_epoch: int, answer: Callable[[int | Refusal], None]) -> None:
-        """The answer is the first of ``producer_id_blocks.BLOCK_SIZE`` IDs."""
-        self._propose("allocate producer IDs", ProducerIdBlock(broker_id, broker_epoch), answer)
-
-    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
-        """Answered at once, whatever the controller works on."""
-        return self.heartbeats.heartbeat(beat)
-
-    # How a change is made
+        self.propose(restart, lambda _: None)  # The broker waits for the second change.
+        self.propose(BrokerRegistration(restart), answer)
 
     def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
         """Queues a change. ``answered(None)``: its records are committed and published here (without records: all that
@@ -245,16 +177,6 @@ class Controller:
             for_placement=self._for_placement,
         )
 
-    def _propose(
-        self, name: str, change: Change[OutcomeT], answer: Callable[[OutcomeT], None], *, atomic: bool = True
-    ) -> None:
-        self.submit(
-            lambda: change.plan(self.situation()),
-            lambda refused: answer(change.outcome(refused)),
-            name=name,
-            atomic=atomic,
-        )
-
     # The quorum's news
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
@@ -275,7 +197,3 @@ class Controller:
 
 def _nothing() -> None:
     """Nobody waits for this node to become active."""
-
-
-def _nobody_waits(_outcome: None) -> None:
-    """The broker waits for the second change of its registration."""

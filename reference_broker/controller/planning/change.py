@@ -7,7 +7,7 @@ between slices. When the records are published, or the change is refused, the co
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.operations import Planning, Records
@@ -44,7 +44,14 @@ class Situation:
 
 
 class Change(Protocol[OutcomeT_co]):
-    """One request of one caller."""
+    """One request of one caller. ``name`` tells people what a transaction was for.
+
+    A change that is not ``atomic`` may be written in several plain batches where the metadata.version has no
+    transactions.
+    """
+
+    name: ClassVar[str]
+    atomic: ClassVar[bool] = True
 
     def plan(self, situation: Situation) -> Records | Planning:
         """The records, judged by the situation."""

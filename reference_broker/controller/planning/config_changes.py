@@ -10,7 +10,7 @@ from reference_broker.configuration.broker_config import BROKER_SYNONYMS, Broker
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
+from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord
@@ -79,8 +79,10 @@ ConfigOutcomes: TypeAlias = Sequence[Refusal | None]
 
 
 @dataclass(slots=True)
-class ConfigChange:
-    """A ``controller.planning.change.Change``: all good resources of one request are changed at once, or none."""
+class ConfigChange(Change[ConfigOutcomes]):
+    """All good resources of one request are changed at once, or none."""
+
+    name = "alter configs"
 
     wanted: Sequence[WantedConfigs]
     validate_only: bool

@@ -34,7 +34,6 @@ class Life:
             leader_id=leader_id,
             image=EMPTY_IMAGE,
             subscribe=self.listeners.append,
-            supported_features=lambda: (("metadata.version", 1, 25),),
         )
         around = Surroundings(3, MemoryDisk(), self.ports, Random(1))
         self.config = BrokerConfig()
