@@ -83,7 +83,7 @@ def _rename_before_sync(original: Function) -> Function:  # noqa: ARG001
 
 def _superseded_snapshot_deleted_at_once(original: Function) -> Function:  # noqa: ARG001
     def due_us(self: Any, snapshot: Any) -> int:  # noqa: ARG001
-        return int(self._now_us())
+        return int(self._surroundings.now_us)
 
     return due_us
 

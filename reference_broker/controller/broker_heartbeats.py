@@ -10,10 +10,9 @@ KAFKA-15441).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.broker_changes import (
     BrokerChange,
     fencing,
@@ -22,10 +21,10 @@ from reference_broker.controller.planning.broker_changes import (
     shutting_down,
     unfencing,
 )
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import ActiveController
 from reference_broker.controller.planning.leader_election import active_brokers
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
-from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.image import BrokerImage
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.errors import ErrorCode
 
@@ -53,19 +52,6 @@ class HeartbeatAnswer:
     should_shut_down: bool
 
 
-class Changes(Protocol):
-    """The controller, as far as it is needed here."""
-
-    @property
-    def is_active(self) -> bool: ...
-    @property
-    def image(self) -> MetadataImage: ...
-    @property
-    def latest(self) -> MetadataImage: ...
-    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
-    def situation(self) -> Situation: ...
-
-
 @dataclass(slots=True)
 class BrokerHeartbeats:
     """``deadlines_us``: by broker ID, when its session ends unless it is heard; empty while not active.
@@ -75,7 +61,7 @@ class BrokerHeartbeats:
 
     surroundings: Surroundings
     config: BrokerConfig
-    controller: Changes
+    controller: ActiveController
     deadlines_us: dict[int, int] = field(default_factory=dict)
     asked: dict[int, None] = field(default_factory=dict)
     published: dict[int, int] = field(default_factory=dict)
@@ -103,11 +89,11 @@ class BrokerHeartbeats:
 
     def heard(self, broker_id: int) -> None:
         """Its session begins anew."""
-        self.deadlines_us[broker_id] = self._now_us() + self.config.broker_session_timeout_ms * 1000
+        self.deadlines_us[broker_id] = self.surroundings.now_us + self.config.broker_session_timeout_ms * 1000
 
     def has_session(self, broker_id: int) -> bool:
         """It was heard in time."""
-        return not self._is_silent(broker_id)
+        return self.deadlines_us.get(broker_id, 0) > self.surroundings.now_us
 
     def forget(self, broker_id: int) -> None:
         """It is no longer registered."""
@@ -185,7 +171,7 @@ class BrokerHeartbeats:
             now = situation.latest.brokers.get(broker_id)
             if now is None or now.broker_epoch != broker.broker_epoch:
                 return ()
-            if only_if_silent and not self._is_silent(broker_id):
+            if only_if_silent and self.has_session(broker_id):
                 return ()
             records = yield from change(situation, now)
             if records:
@@ -199,32 +185,25 @@ class BrokerHeartbeats:
             for what in done if refusal is None else ():
                 self.surroundings.ports.note(what, ("broker", broker_id))
 
-        self.controller.submit(plan(), answered, name=name, atomic=False)
-
-    def _is_silent(self, broker_id: int) -> bool:
-        deadline_us = self.deadlines_us.get(broker_id)
-        return deadline_us is None or deadline_us <= self._now_us()
+        self.controller.submit(plan, answered, name=name, atomic=False)
 
     def _plan_check(self) -> None:
         interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
-        self._check_at_us = self._now_us() + interval_us
-        self._timer = self.surroundings.ports.set_timer(self._check_at_us, self._check)
+        self._check_at_us = self.surroundings.now_us + interval_us
+        self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
         """Late by more than an interval: this node did not run, heartbeats may wait in its sockets."""
-        late_us = self._now_us() - self._check_at_us
+        late_us = self.surroundings.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
         if late_us > interval_us:
             for broker_id in self.deadlines_us:
                 self.deadlines_us[broker_id] += late_us
         brokers = self.controller.latest.brokers
         for broker_id in sorted(brokers):
-            if not brokers[broker_id].fenced and self._is_silent(broker_id):
+            if not brokers[broker_id].fenced and not self.has_session(broker_id):
                 self._submit(brokers[broker_id], "fence a silent broker", fencing, only_if_silent=True)
         self._plan_check()
-
-    def _now_us(self) -> int:
-        return self.surroundings.ports.now().mono_us
 
 
 _NOTES: Mapping[BrokerChange, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}

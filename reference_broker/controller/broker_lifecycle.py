@@ -5,6 +5,7 @@ What the broker is, it learns from the metadata that it publishes itself, like e
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
@@ -44,6 +45,7 @@ class _State(Enum):
     STOPPED = 4
 
 
+@dataclass(slots=True, eq=False)
 class BrokerLifecycle:
     """``registered_epoch``: this incarnation's broker epoch, -1 before. ``identity``: of this node and its cluster.
 
@@ -51,50 +53,26 @@ class BrokerLifecycle:
     life if it ended cleanly, set before ``start``; -1: it did not, or there was none (KIP-966).
     """
 
-    __slots__ = (
-        "_asking",
-        "_config",
-        "_done",
-        "_endpoint",
-        "_has_news",
-        "_identity",
-        "_retry_ms",
-        "_state",
-        "_surroundings",
-        "_timer",
-        "_wants_unfenced",
-        "channel",
-        "incarnation_id",
-        "on_registered",
-        "previous_broker_epoch",
-        "registered_epoch",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _identity: Identity
+    _endpoint: Endpoint
+    channel: ControllerChannel
+    incarnation_id: bytes = field(init=False)
+    registered_epoch: int = NOT_REGISTERED
+    previous_broker_epoch: int = NOT_REGISTERED
+    on_registered: Callable[[], None] = lambda: None
+    _state: _State = _State.NOT_STARTED
+    _wants_unfenced: bool = False
+    _asking: bool = False
+    _has_news: bool = False
+    _timer: int | None = None
+    _retry_ms: int = FIRST_RETRY_MS
+    _done: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        identity: Identity,
-        endpoint: Endpoint,
-        channel: ControllerChannel,
-    ) -> None:
-        self.incarnation_id = random_uuid(surroundings.random)
-        self.registered_epoch = NOT_REGISTERED
-        self.previous_broker_epoch = NOT_REGISTERED
-        self.on_registered: Callable[[], None] = _nobody
-        self._surroundings = surroundings
-        self._config = config
-        self._identity = identity
-        self._endpoint = endpoint
-        self.channel = channel
-        self._state = _State.NOT_STARTED
-        self._wants_unfenced = False
-        self._asking = False
-        self._has_news = False
-        self._timer: int | None = None
-        self._retry_ms = FIRST_RETRY_MS
-        self._done: Callable[[], None] | None = None
-        channel.controller.subscribe(self._published)
+    def __post_init__(self) -> None:
+        self.incarnation_id = random_uuid(self._surroundings.random)
+        self.channel.controller.subscribe(self._published)
 
     @property
     def is_unfenced(self) -> bool:
@@ -126,9 +104,7 @@ class BrokerLifecycle:
         if was is not _State.REGISTERED:
             self._stop()
             return
-        ports = self._surroundings.ports
-        timeout_us = self._config.controller_quorum_request_timeout_ms * 1000
-        ports.set_timer(ports.now().mono_us + timeout_us, self._stop)
+        self._surroundings.after(self._config.controller_quorum_request_timeout_ms * 1000, self._stop)
         self._attempt()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
@@ -174,8 +150,7 @@ class BrokerLifecycle:
         if self._has_news:
             self._has_news, pause_ms = False, 0
         if self._is_alive:
-            ports = self._surroundings.ports
-            self._timer = ports.set_timer(ports.now().mono_us + pause_ms * 1000, self._attempt)
+            self._timer = self._surroundings.after(pause_ms * 1000, self._attempt)
 
     def _ask_soon(self) -> None:
         """Now, or when the request on its way has failed."""
@@ -198,7 +173,7 @@ class BrokerLifecycle:
                 self._surroundings.ports.note("registration_refused", ("error", int(answer.error_code)))
             self._retry()
             return
-        self.registered_epoch = int(answer.broker_epoch)
+        self.registered_epoch = answer.broker_epoch
         self._state = _State.REGISTERED
         self._retry_ms = FIRST_RETRY_MS
         self._surroundings.ports.note("broker_registered", ("epoch", self.registered_epoch))
@@ -290,7 +265,3 @@ _REGISTER_AGAIN = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registe
 
 def _leaves(broker: BrokerImage | None) -> bool:
     return broker is not None and broker.in_controlled_shutdown and not broker.fenced
-
-
-def _nobody() -> None:
-    """Nobody waits for the registration."""

@@ -7,15 +7,15 @@ and published here. What is published comes from the committed log through the l
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.operations import Answered, Operation, Plan
-from reference_broker.controller.planning.change import Change, Situation
+from reference_broker.controller.planning.change import Change, ServeLocally, Situation
 from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
@@ -30,68 +30,52 @@ NO_CONTROLLER = -1
 OutcomeT = TypeVar("OutcomeT")
 
 
-class Controller:
-    """Every node has one; it is active on the quorum's leader, once it has all that was committed before.
+def _not_there(_api_key: int, _body: object, _answer: Callable[[object], None]) -> None:
+    raise AssertionError("a node asks itself before its APIs are there")
 
-    ``endpoint``: what clients are told to connect to. ``cluster_id``: of this cluster, text. ``on_activated``: told
-    when this node becomes active, so that its own broker asks it at once. ``for_placement``: the chance by which new
-    replicas are placed.
+
+@dataclass(slots=True, eq=False)
+class Controller:
+    """Every node has one. It is active on the quorum's leader, once that has all that was committed before.
+
+    ``cluster_id`` is the text of this cluster's ID. New replicas are placed by the chance of ``_for_placement``.
     """
 
-    __slots__ = (
-        "_config",
-        "_for_placement",
-        "_loader",
-        "_quorum",
-        "_succession",
-        "_surroundings",
-        "balance",
-        "broadcast",
-        "cluster_id",
-        "endpoint",
-        "heartbeats",
-        "node_id",
-        "on_activated",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    cluster_id: str
+    _loader: MetadataLoader
+    _quorum: Leadership
+    _for_placement: RandomSource
+    on_activated: Callable[[], None] = lambda: None
+    """Is called when this node becomes active, so that its own broker asks it at once."""
+    serve_locally: ServeLocally = _not_there
+    """Serves what this node asks of itself. Whoever has the APIs sets it."""
+    heartbeats: BrokerHeartbeats = field(init=False)
+    balance: LeaderBalance = field(init=False)
+    broadcast: MetadataBroadcast = field(init=False)
+    succession: Succession = field(init=False)
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        cluster_id: str,
-        loader: MetadataLoader,
-        quorum: Leadership,
-        endpoint: Endpoint,
-        for_placement: RandomSource,
-    ) -> None:
-        self.node_id = surroundings.node_id
-        self.cluster_id = cluster_id
-        self.endpoint = endpoint
-        self.on_activated: Callable[[], None] = _nothing
-        self._surroundings = surroundings
-        self._config = config
-        self._for_placement = for_placement
-        self._loader = loader
-        self._quorum = quorum
-        self.heartbeats = BrokerHeartbeats(surroundings, config, self)
-        self.balance = LeaderBalance(surroundings, config, self)
-        self.broadcast = MetadataBroadcast(surroundings, config, self)
-        self._succession = Succession(
-            surroundings,
-            config,
-            loader,
-            quorum,
-            upkeep=(self.heartbeats, self.balance, self.broadcast),
-            activated=lambda: self.on_activated(),
+    def __post_init__(self) -> None:
+        self.heartbeats = BrokerHeartbeats(self._surroundings, self._config, self)
+        self.balance = LeaderBalance(self._surroundings, self._config, self)
+        self.broadcast = MetadataBroadcast(self._surroundings, self._config, self)
+        self.succession = Succession(
+            self._surroundings,
+            self._config,
+            self._loader,
+            self._quorum,
+            (self.heartbeats, self.balance, self.broadcast),
+            lambda: self.on_activated(),
         )
-        loader.subscribe(self.broadcast.published)
-        loader.on_progress(self._progressed)
+        self._loader.subscribe(self.broadcast.published)
+        self._loader.on_progress = self._progressed
 
     # What is known
 
     @property
     def _reign(self) -> Reign | None:
-        return self._succession.reign
+        return self.succession.reign
 
     @property
     def is_active(self) -> bool:
@@ -127,7 +111,7 @@ class Controller:
     @property
     def broker_epoch(self) -> int:
         """Of this node's registration; -1 before it is published."""
-        broker = self.image.brokers.get(self.node_id)
+        broker = self.image.brokers.get(self._surroundings.node_id)
         return -1 if broker is None else broker.broker_epoch
 
     def subscribe(self, listener: Listener) -> None:
@@ -177,23 +161,8 @@ class Controller:
             for_placement=self._for_placement,
         )
 
-    # The quorum's news
-
-    def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self._succession.leader_changed(leader_id, epoch)
-
-    def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self._succession.leadership_won(epoch, start_offset)
-
-    def leadership_lost(self, epoch: int) -> None:
-        self._succession.leadership_lost(epoch)
-
     def _progressed(self) -> None:
-        self._succession.progressed()
+        self.succession.progressed()
         if self._reign is not None:
             self._reign.answer_published()
             self.broadcast.progressed()
-
-
-def _nothing() -> None:
-    """Nobody waits for this node to become active."""

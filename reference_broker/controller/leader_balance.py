@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_heartbeats import Changes
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.broker_changes import cost_of, looks
+from reference_broker.controller.planning.change import ActiveController
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
 from reference_broker.controller.refusal import Refusal
@@ -29,7 +29,7 @@ class LeaderBalance:
 
     surroundings: Surroundings
     config: BrokerConfig
-    controller: Changes
+    controller: ActiveController
     _seen: MetadataImage | None = None
     """As of the last look that found less than it may change at once."""
     _asked: bool = False
@@ -37,8 +37,7 @@ class LeaderBalance:
 
     def activated(self) -> None:
         self._seen, self._asked = None, False
-        ports = self.surroundings.ports
-        self._timer = ports.set_timer(ports.now().mono_us, self._begin)
+        self._timer = self.surroundings.after(0, self._begin)
 
     def deactivated(self) -> None:
         if self._timer is not None:
@@ -51,17 +50,13 @@ class LeaderBalance:
         self._plan_check()
 
     def _plan_check(self) -> None:
-        ports = self.surroundings.ports
         interval_us = self.config.leader_imbalance_check_interval_seconds * 1_000_000
-        self._timer = ports.set_timer(ports.now().mono_us + interval_us, self._check)
+        self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        self._look()
-        self._plan_check()
-
-    def _look(self) -> None:
         if not self._asked and not _is_same(self._seen, self.controller.latest):
             self._elect(leaderless_only=False)
+        self._plan_check()
 
     def _elect(self, *, leaderless_only: bool) -> None:
         self._asked = True
@@ -87,7 +82,7 @@ class LeaderBalance:
             if refusal is None and len(found) >= MOST_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
-        self.controller.submit(plan(), answered, name="balance leaders", atomic=False)
+        self.controller.submit(plan, answered, name="balance leaders", atomic=False)
 
     def _elections(
         self, changes: PartitionChanges, image: MetadataImage, topic: TopicImage, indexes: range, leaderless_only: bool

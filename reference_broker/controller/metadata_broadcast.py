@@ -10,13 +10,12 @@ While a transaction is being written, nothing is sent and no epoch written: the 
 records, and its End is a change like any other.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.metadata_content import Content, Frames, States, is_told, live_broker
-from reference_broker.controller.operations import Answered, Plan, Records
+from reference_broker.controller.operations import Records
+from reference_broker.controller.planning.change import ActiveController
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
@@ -33,29 +32,10 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import ErrorCode
 
-ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
-"""(API key, request, answer): what the node's own APIs say."""
-
 VERSION = 1000
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800
 """Between attempts to tell one broker: doubled each time, and a random part less."""
-
-
-class Writer(Protocol):
-    """The controller, as far as it is needed here."""
-
-    @property
-    def is_active(self) -> bool: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def image(self) -> MetadataImage: ...
-    @property
-    def latest(self) -> MetadataImage: ...
-    @property
-    def is_writing_transaction(self) -> bool: ...
-    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -72,37 +52,27 @@ class _Told:
     retry_ms: int = FIRST_RETRY_MS
 
 
+@dataclass(slots=True, eq=False)
 class MetadataBroadcast:
-    """``serve_locally``: set by whoever has this node's APIs."""
+    """``_epoch`` is that of this node's reign, or -1. ``_dirty`` says that clients must be told something new, and
+    ``_asked`` that a record of the next metadata epoch is on its way. ``_changed`` names the topics that changed since
+    the last one. ``_has_news`` says that ``_content`` was replaced, and that brokers are told when this event is over.
+    """
 
-    __slots__ = (
-        "_asked",
-        "_changed",
-        "_config",
-        "_content",
-        "_controller",
-        "_dirty",
-        "_epoch",
-        "_frames",
-        "_has_news",
-        "_surroundings",
-        "_told",
-        "serve_locally",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _controller: ActiveController
+    _epoch: int = -1
+    _dirty: bool = False
+    _asked: bool = False
+    _has_news: bool = False
+    _changed: dict[str, None] = field(default_factory=dict)
+    _content: Content | None = None
+    _told: dict[int, _Told] = field(default_factory=dict)
+    _frames: Frames = field(init=False)
 
-    def __init__(self, surroundings: Surroundings, config: BrokerConfig, controller: Writer) -> None:
-        self.serve_locally: ServeLocally = _nobody
-        self._surroundings = surroundings
-        self._config = config
-        self._controller = controller
-        self._epoch = -1
-        self._dirty = False
-        self._asked = False
-        self._has_news = False
-        self._changed: dict[str, None] = {}
-        self._content: Content | None = None
-        self._told: dict[int, _Told] = {}
-        self._frames = Frames(surroundings.ports)
+    def __post_init__(self) -> None:
+        self._frames = Frames(self._surroundings.ports)
 
     # The controller's news
 
@@ -110,8 +80,7 @@ class MetadataBroadcast:
         """All brokers are told anew, by this controller."""
         self._epoch = self._controller.epoch
         self._dirty = True
-        ports = self._surroundings.ports
-        ports.set_timer(ports.now().mono_us, self.progressed)
+        self._surroundings.after(0, self.progressed)
 
     def deactivated(self) -> None:
         self._epoch = -1
@@ -156,8 +125,7 @@ class MetadataBroadcast:
                 return
             self._asked = False
             if refusal is not None:
-                ports = self._surroundings.ports
-                ports.set_timer(ports.now().mono_us + LONGEST_RETRY_MS * 1000, self.progressed)
+                self._surroundings.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
         self._controller.submit(self._plan, answered, name="metadata epoch")
 
@@ -236,7 +204,7 @@ class MetadataBroadcast:
             self._answered(told, target, answer)
 
         if told.broker_id == self._surroundings.node_id:
-            ports.set_timer(ports.now().mono_us, lambda: self.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
+            self._surroundings.after(0, lambda: self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
             return
         timeout_ms = self._config.controller_quorum_request_timeout_ms
         ports.send(
@@ -275,8 +243,7 @@ class MetadataBroadcast:
             return
         pause_ms, told.retry_ms = told.retry_ms, min(2 * told.retry_ms, LONGEST_RETRY_MS)
         pause_ms -= self._surroundings.random.randrange(pause_ms // 2)
-        ports = self._surroundings.ports
-        told.timer = ports.set_timer(ports.now().mono_us + pause_ms * 1000, lambda: self._again(told))
+        told.timer = self._surroundings.after(pause_ms * 1000, lambda: self._again(told))
 
     def _again(self, told: _Told) -> None:
         told.timer = None
@@ -303,7 +270,3 @@ class MetadataBroadcast:
         self._content = None
         self._dirty = self._has_news = False
         self._frames.clear()
-
-
-def _nobody(_api_key: int, _body: object, _answer: object) -> None:
-    raise AssertionError("a node tells itself before its APIs are there")

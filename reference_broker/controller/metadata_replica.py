@@ -51,22 +51,6 @@ class Home:
 class MetadataReplica:
     """Implements ``quorum.quorum.QuorumListener``. The parts exist after ``load``."""
 
-    __slots__ = (
-        "_home",
-        "_identity_known",
-        "_keeping_identity",
-        "_leader_listeners",
-        "controller",
-        "download",
-        "generator",
-        "identity",
-        "lifecycle",
-        "loader",
-        "log",
-        "quorum",
-        "store",
-    )
-
     store: SnapshotStore
     log: MetadataLog
     loader: MetadataLoader
@@ -78,7 +62,8 @@ class MetadataReplica:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._leader_listeners: list[Callable[[], None]] = []
+        self.on_leader_changed: Callable[[], None] = lambda: None
+        """Is called when the known leader changes, or whether this node is the active controller."""
         self._identity_known = False
         self._keeping_identity = False
         self.identity = Identity("", home.node_id, "")
@@ -107,10 +92,6 @@ class MetadataReplica:
         if self._identity_known:
             self.lifecycle.start()
 
-    def on_leader_changed(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called when the known leader or this node's being the active controller changes."""
-        self._leader_listeners.append(listener)
-
     def shut_down(self, done: Callable[[], None]) -> None:
         """The broker leaves the cluster in good order, then the voter its quorum."""
         self.lifecycle.shut_down(lambda: self.quorum.shut_down(done))
@@ -119,20 +100,20 @@ class MetadataReplica:
         """At once, in good order or not: nothing is appended to the log any more."""
         self.quorum.halt()
 
-    # raft.quorum.QuorumListener
+    # quorum.values.QuorumListener
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self.controller.leader_changed(leader_id, epoch)
+        self.controller.succession.leader_changed(leader_id, epoch)
         self.lifecycle.leader_changed(leader_id, epoch)
-        self._tell_leader()
+        self.on_leader_changed()
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self.controller.leadership_won(epoch, start_offset)
-        self._tell_leader()
+        self.controller.succession.leadership_won(epoch, start_offset)
+        self.on_leader_changed()
 
     def leadership_lost(self, epoch: int) -> None:
-        self.controller.leadership_lost(epoch)
-        self._tell_leader()
+        self.controller.succession.leadership_lost(epoch)
+        self.on_leader_changed()
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
         """Everything below is committed, and stands in this node's log."""
@@ -156,13 +137,11 @@ class MetadataReplica:
             cluster_id,
             self.loader,
             self.quorum,
-            home.endpoint,
             home.random_for("apis"),  # Of placement. Under another name each seed would play another run.
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)
         self.controller.on_activated = self._activated
-        self.controller.broadcast.serve_locally = lambda key, body, answer: channel.serve_locally(key, body, answer)
         self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, home.metrics)
         self.loader.on_published = self.generator.published
 
@@ -203,8 +182,4 @@ class MetadataReplica:
 
     def _activated(self) -> None:
         self.lifecycle.controller_activated()
-        self._tell_leader()
-
-    def _tell_leader(self) -> None:
-        for listener in self._leader_listeners:
-            listener()
+        self.on_leader_changed()

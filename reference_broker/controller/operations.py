@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from types import GeneratorType
 from typing import TypeAlias
 
 from reference_broker.controller.partition_invariants import replay_checked
@@ -16,7 +15,7 @@ from reference_broker.records.batch import HEADER_BYTES
 Answered: TypeAlias = Callable[[Refusal | None], None]
 Records: TypeAlias = Iterable[MetadataRecord]
 Planning: TypeAlias = Generator[None, None, Records]
-Plan: TypeAlias = Callable[[], Records | Planning] | Planning
+Plan: TypeAlias = Callable[[], Records | Planning]
 """Gives the records of a change when its turn comes, judged by the controller's ``latest`` of then; a generator may
 yield between slices of planning. The records may be made lazily: they are taken in slices, too."""
 
@@ -81,11 +80,9 @@ class Cut:
 
 def planned(plan: Plan) -> Planning:
     """Runs the plan: its turn has come."""
-    found = plan() if callable(plan) else plan
-    if isinstance(found, GeneratorType):
-        records: Records = yield from found
-        return records
-    assert not isinstance(found, Generator), "a plan in slices is a generator function's"
+    found = plan()
+    if isinstance(found, Generator):
+        return (yield from found)
     return found
 
 

@@ -7,6 +7,7 @@ its way to being committed.
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -66,53 +67,28 @@ class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way h
     """Leadership was lost inside an append."""
 
 
+@dataclass(slots=True, eq=False)
 class Reign:
     """``latest``: the metadata with all changes written so far, committed or not. ``work``: what is left of the event's
     time. ``in_transaction``: a Begin is written, and neither its End nor its Abort. ``lost`` is called when an append
     finds that leadership is gone; it calls ``end``."""
 
-    __slots__ = (
-        "_config",
-        "_current",
-        "_in_flight",
-        "_is_over",
-        "_loader",
-        "_lost",
-        "_pump",
-        "_queue",
-        "_quorum",
-        "_stepping",
-        "_surroundings",
-        "_timer",
-        "in_transaction",
-        "latest",
-        "work",
-    )
-
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        loader: MetadataLoader,
-        quorum: Leadership,
-        latest: MetadataImage,
-        lost: Callable[[], None],
-    ) -> None:
-        self.latest = latest
-        self.work = Slice(UNITS_PER_SLICE)
-        self.in_transaction = False
-        self._surroundings = surroundings
-        self._config = config
-        self._loader = loader
-        self._quorum = quorum
-        self._lost = lost
-        self._is_over = False
-        self._queue: deque[Operation] = deque()
-        self._current: Operation | None = None
-        self._in_flight: deque[tuple[int, Answered]] = deque()  # (last offset, who is told once that is published)
-        self._pump: Steps | None = None
-        self._stepping = False
-        self._timer: int | None = None
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _loader: MetadataLoader
+    _quorum: Leadership
+    latest: MetadataImage
+    _lost: Callable[[], None]
+    work: Slice = field(default_factory=lambda: Slice(UNITS_PER_SLICE))
+    in_transaction: bool = False
+    _is_over: bool = False
+    _queue: deque[Operation] = field(default_factory=deque)
+    _current: Operation | None = None
+    _in_flight: deque[tuple[int, Answered]] = field(default_factory=deque)
+    """(last offset, who is told once that is published)."""
+    _pump: Steps | None = None
+    _stepping: bool = False
+    _timer: int | None = None
 
     def begin(self, first: Activation) -> None:
         """Writes what comes before all changes."""
@@ -161,8 +137,7 @@ class Reign:
         except _ReignOver:
             return
         else:
-            ports = self._surroundings.ports
-            self._timer = ports.set_timer(ports.now().mono_us, lambda: self._step())
+            self._timer = self._surroundings.after(0, self._step)
         finally:
             self._stepping = False
 

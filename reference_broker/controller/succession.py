@@ -6,6 +6,7 @@ NOT_CONTROLLER.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -25,29 +26,20 @@ class Upkeep(Protocol):
     def deactivated(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Succession:
     """``reign``: this node's time as the active controller; None while it is not. ``activated`` is called last when a
     reign begins."""
 
-    __slots__ = ("_activated", "_claim", "_config", "_loader", "_quorum", "_surroundings", "_upkeep", "reign")
-
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        loader: MetadataLoader,
-        quorum: Leadership,
-        upkeep: Sequence[Upkeep],
-        activated: Callable[[], None],
-    ) -> None:
-        self.reign: Reign | None = None
-        self._claim: tuple[int, int] | None = None  # (epoch, offset of its first record)
-        self._surroundings = surroundings
-        self._config = config
-        self._loader = loader
-        self._quorum = quorum
-        self._upkeep = upkeep
-        self._activated = activated
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _loader: MetadataLoader
+    _quorum: Leadership
+    _upkeep: Sequence[Upkeep]
+    _activated: Callable[[], None]
+    reign: Reign | None = None
+    _claim: tuple[int, int] | None = None
+    """(epoch, offset of its first record)."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """A leader that is not this node ends a claim that was never made good."""

@@ -46,7 +46,7 @@ def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> No
         (None if entry.topic_id is None else entry.topic_id.bytes, [_wanted(one) for one in entry.partitions])
         for entry in body.topics
     ]
-    broker.controller.propose(IsrChange(int(body.broker_id), int(body.broker_epoch), wanted), answer)
+    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, wanted), answer)
 
 
 API = Api.of(AlterPartitionRequest, handle)
@@ -54,11 +54,11 @@ API = Api.of(AlterPartitionRequest, handle)
 
 def _wanted(partition: Wanted) -> WantedIsr:
     return WantedIsr(
-        index=int(partition.partition_index),
-        leader_epoch=int(partition.leader_epoch),
-        partition_epoch=int(partition.partition_epoch),
-        isr=tuple((int(replica.broker_id), int(replica.broker_epoch)) for replica in partition.new_isr_with_epochs),
-        recovery_state=int(partition.leader_recovery_state),
+        index=partition.partition_index,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        isr=tuple((replica.broker_id, replica.broker_epoch) for replica in partition.new_isr_with_epochs),
+        recovery_state=partition.leader_recovery_state,
     )
 
 

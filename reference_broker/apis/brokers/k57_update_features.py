@@ -24,9 +24,7 @@ from reference_broker.wire.apis import ApiKey
 
 def handle(broker: PassesOn, call: Call, body: UpdateFeaturesRequest) -> None:
     """Answers later."""
-    wanted = [
-        WantedLevel(one.feature, int(one.max_version_level), int(one.upgrade_type)) for one in body.feature_updates
-    ]
+    wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
     propose(
         broker,
         call,

@@ -46,13 +46,11 @@ API = Api.of(BrokerRegistrationRequest, handle)
 
 def _registration(body: BrokerRegistrationRequest) -> Registration:
     return Registration(
-        broker_id=int(body.broker_id),
+        broker_id=body.broker_id,
         cluster_id=body.cluster_id,
         incarnation_id=_bytes(body.incarnation_id),
-        listeners=tuple((one.name, one.host, int(one.port), int(one.security_protocol)) for one in body.listeners),
-        features=tuple(
-            (one.name, int(one.min_supported_version), int(one.max_supported_version)) for one in body.features
-        ),
+        listeners=tuple((one.name, one.host, one.port, one.security_protocol) for one in body.listeners),
+        features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in body.features),
         rack=body.rack,
         log_dirs=tuple(_bytes(one) for one in body.log_dirs),
     )

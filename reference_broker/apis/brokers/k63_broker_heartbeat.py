@@ -22,9 +22,9 @@ def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> B
     """Answers now, also while the controller works on a long change."""
     answer = broker.controller.heartbeats.heartbeat(
         Heartbeat(
-            broker_id=int(body.broker_id),
-            broker_epoch=int(body.broker_epoch),
-            metadata_offset=int(body.current_metadata_offset),
+            broker_id=body.broker_id,
+            broker_epoch=body.broker_epoch,
+            metadata_offset=body.current_metadata_offset,
             want_fence=body.want_fence,
             want_shut_down=body.want_shut_down,
         )

@@ -20,7 +20,7 @@ from reference_broker.wire.apis import ApiKey
 
 def handle(broker: PassesOn, call: Call, body: UnregisterBrokerRequest) -> None:
     """Answers once the removal is committed and published here."""
-    change = Unregistration(int(body.broker_id), broker.controller.heartbeats)
+    change = Unregistration(body.broker_id, broker.controller.heartbeats)
 
     def answer(refusal: Refusal | None) -> UnregisterBrokerResponse:
         return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, **verdict(refusal))

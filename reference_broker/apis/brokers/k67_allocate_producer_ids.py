@@ -34,7 +34,7 @@ def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) 
             )
         )
 
-    broker.controller.propose(ProducerIdBlock(int(body.broker_id), int(body.broker_epoch)), answer)
+    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), answer)
 
 
 API = Api.of(AllocateProducerIdsRequest, handle)

@@ -17,7 +17,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, ReplacedConfigs
+from reference_broker.controller.planning.config_changes import SET, ConfigChange, ConfigOutcomes, WantedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
@@ -35,10 +35,11 @@ def handle(broker: PassesOn, call: Call, body: AlterConfigsRequest) -> None:
 API = Api.of(AlterConfigsRequest, handle)
 
 
-def _wanted(resource: Wanted) -> ReplacedConfigs:
-    return ReplacedConfigs(
-        resource=(int(resource.resource_type), str(resource.resource_name)),
-        settings=tuple((one.name, one.value) for one in resource.configs),
+def _wanted(resource: Wanted) -> WantedConfigs:
+    return WantedConfigs(
+        resource=(resource.resource_type, resource.resource_name),
+        steps=tuple((one.name, SET, one.value) for one in resource.configs),
+        replaces_all=True,
     )
 
 

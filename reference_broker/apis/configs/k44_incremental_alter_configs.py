@@ -22,7 +22,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.config_changes import AlteredConfigs, ConfigChange, ConfigOutcomes
+from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
@@ -40,10 +40,10 @@ def handle(broker: PassesOn, call: Call, body: IncrementalAlterConfigsRequest) -
 API = Api.of(IncrementalAlterConfigsRequest, handle)
 
 
-def _wanted(resource: AlterConfigsResource) -> AlteredConfigs:
-    return AlteredConfigs(
-        resource=(int(resource.resource_type), str(resource.resource_name)),
-        steps=tuple((one.name, int(one.config_operation), one.value) for one in resource.configs),
+def _wanted(resource: AlterConfigsResource) -> WantedConfigs:
+    return WantedConfigs(
+        resource=(resource.resource_type, resource.resource_name),
+        steps=tuple((one.name, one.config_operation, one.value) for one in resource.configs),
     )
 
 

@@ -43,9 +43,9 @@ def handle(broker: PassesOn, call: Call, body: ElectLeadersRequest) -> ElectLead
             replica_election_results=tuple(_topic_result(topic, partitions) for topic, partitions in told),
         )
 
-    election = ELECTIONS.get(int(body.election_type))
+    election = ELECTIONS.get(body.election_type)
     if election is None:
-        return answer(Refusal(ErrorCode.invalid_request, f"Unknown election type {int(body.election_type)}"))
+        return answer(Refusal(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
     propose(broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), answer)
     return None
 
@@ -56,15 +56,12 @@ API = Api.of(ElectLeadersRequest, handle)
 def _wanted(body: ElectLeadersRequest) -> WantedPartitions | None:
     if body.topic_partitions is None:
         return None
-    return [(str(entry.topic), [int(index) for index in entry.partitions]) for entry in body.topic_partitions]
+    return [(entry.topic, entry.partitions) for entry in body.topic_partitions]
 
 
 def _all_refused(body: ElectLeadersRequest, refusal: Refusal) -> ElectionOutcomes:
     """Version 0 has no error of its own for the whole request."""
-    return [
-        (str(entry.topic), [(int(index), refusal) for index in entry.partitions])
-        for entry in body.topic_partitions or ()
-    ]
+    return [(entry.topic, [(index, refusal) for index in entry.partitions]) for entry in body.topic_partitions or ()]
 
 
 def _topic_result(topic: str, partitions: Sequence[PartitionOutcome]) -> ReplicaElectionResult:

@@ -6,7 +6,8 @@ acknowledged; only partitions without other replicas name it as their leader unt
 sent to a fenced broker.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from reference_broker.controller.planning.change import Situation
@@ -36,11 +37,8 @@ BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], RecordSlices]
 
 
 def restarting(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Before ``broker`` is registered by a new incarnation: what the old one held of others' partitions is passed on. A
-    fenced broker has nothing of the kind."""
-    if broker.fenced:
-        return []
-    return (yield from _passing_on(situation, broker, single_stay=True))
+    """Passes on what ``broker`` holds of others' partitions, before a new incarnation of it is registered."""
+    return _passing_on(situation, broker, single_stay=True)
 
 
 def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
@@ -57,16 +55,14 @@ def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
     whoever has not heard of it is told by itself. Nothing for a broker that is fenced or leaves already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
-    records: list[MetadataRecord] = [_change(broker, NO_CHANGE, 1)]
-    records += yield from _passing_on(situation, broker)
-    return records
+    return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker))]
 
 
 def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
     """As fencing, and says that the broker wanted it."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
-    records: list[MetadataRecord] = [] if broker.fenced else (yield from _passing_on(situation, broker))
+    records = yield from _passing_on(situation, broker)
     records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
     return records
 
@@ -75,20 +71,14 @@ def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
     """It may lead again: what had no leader gets one. Nothing for a broker that is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
         return []
-    records: list[MetadataRecord] = [_change(broker, UNFENCED, 0)]
     changes = PartitionChanges.of(situation.latest, and_with=broker.broker_id)
-    for topic, election in _topics(situation):
-        for indexes in looks(topic):
-            changed = list(changes.coming(topic, indexes, broker.broker_id, election))
-            records += changed
-            if situation.spend(cost_of(indexes, changed)):
-                yield
-    return records
+    records = yield from _changes(situation, partial(changes.coming, broker_id=broker.broker_id))
+    return [_change(broker, UNFENCED, 0), *records]
 
 
 def unregistering(situation: Situation, broker: BrokerImage) -> RecordSlices:
     """Takes it out; what it led passes to others."""
-    records: list[MetadataRecord] = [] if broker.fenced else (yield from _passing_on(situation, broker))
+    records = yield from _passing_on(situation, broker)
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
@@ -102,21 +92,27 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 
 
 def _passing_on(situation: Situation, broker: BrokerImage, *, single_stay: bool = False) -> RecordSlices:
-    """Goes on without the broker."""
-    records: list[MetadataRecord] = []
+    """The partitions go on without the broker. A fenced broker is in sync with nothing that has another member."""
+    if broker.fenced:
+        return []
     changes = PartitionChanges.of(situation.latest, without=broker.broker_id)
-    for topic, election in _topics(situation):
+    without = partial(changes.leaving, broker_id=broker.broker_id, single_stay=single_stay)
+    return (yield from _changes(situation, without))
+
+
+def _changes(
+    situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
+) -> RecordSlices:
+    """What ``changed`` makes of each part of each topic."""
+    records: list[MetadataRecord] = []
+    for topic in situation.latest.topics.values():
+        election = election_of(situation.latest, situation.config, topic.name)
         for indexes in looks(topic):
-            changed = list(changes.leaving(topic, indexes, broker.broker_id, election, single_stay=single_stay))
-            records += changed
-            if situation.spend(cost_of(indexes, changed)):
+            found = list(changed(topic, indexes, election))
+            records += found
+            if situation.spend(cost_of(indexes, found)):
                 yield
     return records
-
-
-def _topics(situation: Situation) -> Iterator[tuple[TopicImage, Election]]:
-    for topic in situation.latest.topics.values():
-        yield topic, election_of(situation.latest, situation.config, topic.name)
 
 
 def looks(topic: TopicImage) -> Iterator[range]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import Planning, Records
+from reference_broker.controller.operations import Answered, Plan, Planning, Records
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.chance import RandomSource
@@ -41,6 +41,29 @@ class Situation:
     next_offset: int
     for_topic_ids: RandomSource
     for_placement: RandomSource
+
+
+ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
+"""(API key, request, answer): the node's own APIs."""
+
+
+class ActiveController(Protocol):
+    """What its upkeep uses of the controller (``controller.controller.Controller``)."""
+
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def latest(self) -> MetadataImage: ...
+    @property
+    def is_writing_transaction(self) -> bool: ...
+    @property
+    def serve_locally(self) -> ServeLocally: ...
+    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
+    def situation(self) -> Situation: ...
 
 
 class Change(Protocol[OutcomeT_co]):

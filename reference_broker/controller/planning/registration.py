@@ -11,7 +11,7 @@ from reference_broker.controller.operations import Planning, Records
 from reference_broker.controller.planning.broker_changes import restarting, unregistering
 from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import Refusal
-from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.image import BrokerImage, MetadataImage, includes
 from reference_broker.metadata.records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
 from reference_broker.wire.errors import ErrorCode
 
@@ -49,10 +49,8 @@ def registration_problem(registration: Registration, cluster_id: str, image: Met
         )
     if not registration.listeners:
         return Refusal(ErrorCode.invalid_registration, "No listeners were given.")
-    supported = {name: (low, high) for name, low, high in registration.features}
     for feature, level in image.features.items():
-        low, high = supported.get(feature, (0, 0))
-        if not low <= level <= high:
+        if not includes(registration.features, feature, level):
             return Refusal(
                 ErrorCode.unsupported_version,
                 f"Unable to register because the broker does not support version {level} of {feature}.",

@@ -34,7 +34,7 @@ def submit(world, records, name="change"):
 
 
 def reign_of(world):
-    reign = world.controller._succession.reign
+    reign = world.controller.succession.reign
     assert reign is not None
     return reign
 
