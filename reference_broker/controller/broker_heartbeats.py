@@ -1,11 +1,12 @@
-"""Who lives: the sessions of brokers, kept by the active controller in memory.
+"""The sessions of brokers, which the active controller keeps in memory.
 
-A heartbeat is answered at once, whatever the controller is busy with; what it leads to (fencing, unfencing, a
-controlled shutdown) is queued as a change. A broker that leaves in good order first hands over what it leads; it is
-fenced and may go once every other broker has heard of that. A silent broker is fenced after
-``broker.session.timeout.ms``, but never for our own slowness: time in which this node did not run is not counted, and a
-queued fencing looks again when its turn comes. A new active controller gives every broker a whole session (KIP-631;
-KAFKA-15441).
+A heartbeat is answered at once, even while the controller works on something else. Fencing, unfencing and controlled
+shutdowns are queued as changes. A broker that shuts down first hands over what it leads. It is fenced, and may go, when
+every other broker has heard of that.
+
+A silent broker is fenced after ``broker.session.timeout.ms``, but never because this node was slow. Time in which this
+node did not run is not counted, and a queued fencing checks the session again when its turn comes. A new active
+controller gives every broker a whole session (KIP-631; KAFKA-15441).
 """
 
 from collections.abc import Mapping
@@ -29,12 +30,12 @@ from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.errors import ErrorCode
 
 CHECKS_PER_SESSION = 6
-"""Sessions are looked at so many times within one session timeout."""
+"""How often sessions are checked within one session timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``metadata_offset``: what the broker has published of the metadata log."""
+    """``metadata_offset`` is the last offset of the metadata log that the broker has published."""
 
     broker_id: int
     broker_epoch: int
@@ -45,7 +46,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Of the published state. ``is_caught_up``: the broker knows its own registration."""
+    """Describes the published state. ``is_caught_up`` says that the broker knows its own registration."""
 
     is_caught_up: bool
     is_fenced: bool
@@ -54,9 +55,10 @@ class HeartbeatAnswer:
 
 @dataclass(slots=True)
 class BrokerHeartbeats:
-    """``deadlines_us``: by broker ID, when its session ends unless it is heard; empty while not active.
+    """``deadlines_us`` says for each broker when its session ends unless a heartbeat comes. It is empty while this node
+    is not active.
 
-    ``asked``: brokers for which a change is queued, so that heartbeats do not pile up more of the same.
+    ``asked`` holds the brokers for which a change is queued, so that heartbeats do not queue more of the same.
     """
 
     surroundings: Surroundings
@@ -65,14 +67,14 @@ class BrokerHeartbeats:
     deadlines_us: dict[int, int] = field(default_factory=dict)
     asked: dict[int, None] = field(default_factory=dict)
     published: dict[int, int] = field(default_factory=dict)
-    """By broker ID: what it has published of the metadata log, as of its last heartbeat."""
+    """The metadata offset in each broker's last heartbeat."""
     left_at: dict[int, int] = field(default_factory=dict)
-    """By ID of a broker that leaves: the offset at which everyone knows what it led before."""
+    """For each broker that shuts down, the metadata offset from which on a broker knows the new leaders."""
     _check_at_us: int = 0
     _timer: int | None = None
 
     def activated(self) -> None:
-        """Every broker that is not fenced has a whole session from now on."""
+        """Begins a whole session for every broker that is not fenced."""
         for broker_id in sorted(self.controller.latest.brokers):
             if not self.controller.latest.brokers[broker_id].fenced:
                 self.heard(broker_id)
@@ -88,20 +90,21 @@ class BrokerHeartbeats:
             self._timer = None
 
     def heard(self, broker_id: int) -> None:
-        """Its session begins anew."""
+        """Begins the broker's session anew."""
         self.deadlines_us[broker_id] = self.surroundings.now_us + self.config.broker_session_timeout_ms * 1000
 
     def has_session(self, broker_id: int) -> bool:
-        """It was heard in time."""
+        """Whether the broker's session has not ended."""
         return self.deadlines_us.get(broker_id, 0) > self.surroundings.now_us
 
     def forget(self, broker_id: int) -> None:
-        """It is no longer registered."""
+        """Ends the session of a broker that is no longer registered."""
         self.deadlines_us.pop(broker_id, None)
         self.left_at.pop(broker_id, None)
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
-        """At once. Refuses where this is not the active controller or the registration is not the latest."""
+        """Answers a heartbeat. Refuses it if this is not the active controller, or if the registration is not the
+        latest."""
         if not self.controller.is_active:
             return NOT_CONTROLLER
         broker = self.controller.latest.brokers.get(beat.broker_id)
@@ -125,7 +128,7 @@ class BrokerHeartbeats:
         )
 
     def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
-        """Queues what the heartbeat asks for, judged again when its turn comes."""
+        """Queues what the heartbeat asks for. It is judged again when its turn comes."""
         if beat.want_shut_down:
             self._shut_down(broker)
         elif beat.want_fence:
@@ -135,7 +138,8 @@ class BrokerHeartbeats:
             self._submit(broker, "unfence a broker", unfencing)
 
     def _shut_down(self, broker: BrokerImage) -> None:
-        """Whoever is the last one, or fenced, has nobody to wait for."""
+        """Begins, continues or ends a controlled shutdown. A broker that is fenced or the last one need not wait for
+        others."""
         broker_id = broker.broker_id
         if is_shut_down(broker, broker.broker_epoch) or broker_id in self.asked:
             return
@@ -148,7 +152,7 @@ class BrokerHeartbeats:
             self._let_go(broker_id)
 
     def _let_go(self, broker_id: int) -> None:
-        """Once every other live broker knows who leads now."""
+        """Ends a controlled shutdown when every other live broker knows who leads now."""
         broker = self.controller.latest.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown or broker.fenced:
             del self.left_at[broker_id]
@@ -193,7 +197,8 @@ class BrokerHeartbeats:
         self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        """Late by more than an interval: this node did not run, heartbeats may wait in its sockets."""
+        """Queues the fencing of silent brokers. If the check is late by more than an interval, this node did not run,
+        and heartbeats may wait in its sockets. Then all sessions are prolonged."""
         late_us = self.surroundings.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
         if late_us > interval_us:

@@ -1,9 +1,9 @@
-"""The active controller: what it knows, and what it is asked for. All that changes the metadata goes through here.
+"""The active controller: what it knows, and what it is asked for. Every change of the metadata goes through it.
 
-There are two images. ``image`` is what this node publishes; ``latest`` also holds what is on its way. Each verb makes a
-change out of the request (``planning/``) and queues it. Changes are planned and written one at a time (``reign.py``),
-for as long as this node is the active controller (``succession.py``). An answer waits until the records are committed
-and published here. What is published comes from the committed log through the loader, as on every node.
+There are two images. ``image`` is what this node publishes. ``latest`` also holds the changes that are written but not
+committed. A change (``planning/``) is queued by ``propose``. Changes are planned and written one at a time
+(``reign.py``) while this node is the active controller (``succession.py``). An answer waits until the records are
+committed and published here. What is published comes from the committed log through the loader, as on every node.
 """
 
 from collections.abc import Callable
@@ -79,43 +79,45 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """It plans and writes changes. A leader is not active before its epoch's start is committed and loaded."""
+        """Whether this node plans and writes changes. A leader does so once the first record of its epoch is committed
+        and loaded."""
         return self._reign is not None
 
     @property
     def leader_id(self) -> int:
-        """The quorum's leader as far as this node knows, active or not; -1: none."""
+        """The quorum's leader, active or not, as far as this node knows, or -1."""
         return self._quorum.leader_id
 
     @property
     def epoch(self) -> int:
-        """The quorum's, as far as this node knows."""
+        """The quorum's epoch, as far as this node knows."""
         return self._quorum.epoch
 
     @property
     def image(self) -> MetadataImage:
-        """Published on this node."""
+        """The metadata that this node publishes."""
         return self._loader.image
 
     @property
     def latest(self) -> MetadataImage:
-        """Also with what is on its way: what plans are judged by. Only while active."""
+        """The metadata with all changes written so far, by which plans judge. It exists only while this node is
+        active."""
         assert self._reign is not None, "what is on its way is known to the active controller only"
         return self._reign.latest
 
     @property
     def is_writing_transaction(self) -> bool:
-        """A metadata transaction of this controller is open: its End or Abort is not written yet."""
+        """Whether a transaction of this controller is open, which means that its End or Abort is not written yet."""
         return self._reign is not None and self._reign.in_transaction
 
     @property
     def broker_epoch(self) -> int:
-        """Of this node's registration; -1 before it is published."""
+        """The broker epoch of this node's registration, or -1 before it is published."""
         broker = self.image.brokers.get(self._surroundings.node_id)
         return -1 if broker is None else broker.broker_epoch
 
     def subscribe(self, listener: Listener) -> None:
-        """``listener`` gets every published delta and the image after it, from the next one on."""
+        """From the next publication on, ``listener`` gets every delta and the image after it."""
         self._loader.subscribe(listener)
 
     # How a change is made
@@ -136,11 +138,11 @@ class Controller:
         self.propose(BrokerRegistration(restart), answer)
 
     def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
-        """Queues a change. ``answered(None)``: its records are committed and published here (without records: all that
-        was on its way before is). Else why nothing is written, or NOT_CONTROLLER: then nobody knows.
+        """Queues a change, whose plan makes the records when its turn comes.
 
-        ``name`` tells people what a transaction was for. Not ``atomic``: the change may go out in several plain batches
-        where the metadata.version knows no transactions.
+        ``answered`` gets None when the records are committed and published here. A plan without records is answered
+        when everything that was written before it is. Otherwise ``answered`` gets the reason why nothing was written,
+        or NOT_CONTROLLER if nobody knows whether it was. ``name`` and ``atomic`` are those of a ``Change``.
         """
         reign = self._reign
         if reign is None:
@@ -149,7 +151,7 @@ class Controller:
         reign.submit(Operation(name, plan, answered, atomic))
 
     def situation(self) -> Situation:
-        """For a plan whose turn has come."""
+        """Makes the situation for a plan whose turn has come."""
         assert self._reign is not None, "plans run on the active controller only"
         return Situation(
             latest=self._reign.latest,

@@ -1,4 +1,4 @@
-"""How a broker asks the active controller: over the network, or by a short cut where this node is it."""
+"""How a broker asks the active controller: over the network, or directly if this node is the controller."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +30,11 @@ class ControllerChannel:
         replied: Callable[[object], None],
         failed: Callable[[], None],
     ) -> None:
-        """Asks the leader that is known now. One of the two callbacks follows, in an event of its own. ``failed``: no
-        leader is known, or it could not be reached in ``controller.quorum.request.timeout.ms``: it may have acted."""
+        """Asks the leader that is known now. One of the two callbacks follows, in an event of its own.
+
+        ``failed`` means that no leader is known, or that it did not answer within
+        ``controller.quorum.request.timeout.ms``. It may have acted nevertheless.
+        """
         leader_id = self.controller.leader_id
         if leader_id == NO_CONTROLLER:
             self._surroundings.after(0, failed)

@@ -1,8 +1,9 @@
-"""Leaders by and by where they belong: preferred leaders, and unclean ones where a topic allows them (KIP-460).
+"""Elects preferred leaders in the background, and unclean leaders where a topic allows them (KIP-460).
 
-Looks every ``leader.imbalance.check.interval.seconds``, but only where topics, brokers or settings have changed since
-it last looked: a cluster at rest costs nothing. A new active controller looks at once for partitions without a leader:
-where metadata.version knows no transactions, the one before may have let a broker in and gone before it had it lead.
+It checks all partitions every ``leader.imbalance.check.interval.seconds``, but only if topics, brokers or settings have
+changed since the last check. So a cluster at rest costs nothing. A new active controller checks at once for partitions
+without a leader. Where metadata.version has no transactions, its predecessor may have unfenced a broker and stopped
+before it elected that broker.
 """
 
 from collections.abc import Iterator
@@ -20,18 +21,18 @@ from reference_broker.metadata.records import MetadataRecord, PartitionChangeRec
 from reference_broker.ports.node_ports import Surroundings
 
 MOST_ELECTIONS_AT_ONCE = 1000
-"""In one change of the metadata; others have their turn between two of them."""
+"""The limit for one change. Other changes have their turn between two of them."""
 
 
 @dataclass(slots=True)
 class LeaderBalance:
-    """Of the active controller."""
+    """Runs on the active controller. ``_asked`` says that a change is queued."""
 
     surroundings: Surroundings
     config: BrokerConfig
     controller: ActiveController
     _seen: MetadataImage | None = None
-    """As of the last look that found less than it may change at once."""
+    """The metadata at the last check that did not reach the limit."""
     _asked: bool = False
     _timer: int | None = None
 
@@ -45,7 +46,7 @@ class LeaderBalance:
             self._timer = None
 
     def _begin(self) -> None:
-        """After the records that a new active controller writes first."""
+        """Elects leaders for partitions without one, after the first records of a new active controller."""
         self._elect(leaderless_only=True)
         self._plan_check()
 

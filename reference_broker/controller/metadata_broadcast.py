@@ -1,13 +1,14 @@
 """The metadata epoch and UpdateMetadata, on the active controller (KIP-232, M-1 to M-3).
 
-Each change of what clients are told leads to one more epoch: a record of its own, one at a time, so that changes that
-come meanwhile share the next. Once it is committed and published here, its content (the image as of that record) goes
-to every live broker at once, this node included: to each what changed since the last that it acknowledged, all of it to
-a broker that acknowledged none of this controller. Until an answer comes a broker is asked for nothing else; without
-one it gets the same again, after a pause that is its alone.
+Each change of what clients are told leads to a new metadata epoch, which is a record of its own. One such record is
+under way at a time, and changes that come meanwhile share the next. When the record is committed and published here,
+its content (the image as of that record) is sent to every live broker, this node included.
 
-While a transaction is being written, nothing is sent and no epoch written: the reign lets nothing come between its
-records, and its End is a change like any other.
+A broker gets what changed since the content that it acknowledged last, or everything if it has acknowledged none of
+this controller. It gets one update at a time. If no answer comes, the same update is sent again after a pause.
+
+While a transaction is being written, nothing is sent and no epoch is written, because nothing may come between its
+records.
 """
 
 from dataclasses import dataclass, field
@@ -35,13 +36,13 @@ from reference_broker.wire.errors import ErrorCode
 VERSION = 1000
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800
-"""Between attempts to tell one broker: doubled each time, and a random part less."""
+"""The pause between attempts to reach one broker. It doubles each time, and is shortened at random."""
 
 
 @dataclass(slots=True, eq=False)
 class _Told:
-    """One incarnation of a broker. ``known``: the content that it acknowledged last; ``target``: the one that is on its
-    way, or is to be sent once more; ``asking``: being made ready, or sent and not answered."""
+    """One incarnation of a broker. ``known`` is the content that it acknowledged last, and ``target`` the one that is
+    sent now or again. ``asking`` says that an update is being made or has not been answered."""
 
     broker_id: int
     broker_epoch: int
@@ -77,7 +78,7 @@ class MetadataBroadcast:
     # The controller's news
 
     def activated(self) -> None:
-        """All brokers are told anew, by this controller."""
+        """Writes a new epoch soon, so that this controller sends everything to all brokers."""
         self._epoch = self._controller.epoch
         self._dirty = True
         self._surroundings.after(0, self.progressed)
@@ -88,7 +89,7 @@ class MetadataBroadcast:
         self._stop()
 
     def published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Before anyone else on this node: only notes what happened."""
+        """Is called before all other listeners of this node, so it only notes what happened."""
         if not self._controller.is_active:
             return
         if not self._sends(image):
@@ -105,7 +106,7 @@ class MetadataBroadcast:
             self._dirty = True
 
     def progressed(self) -> None:
-        """After everyone on this node has what was published."""
+        """Is called when all listeners of this node have what was published."""
         if not self._controller.is_active or not self._sends(self._controller.image):
             return
         if self._dirty and not self._asked:
@@ -120,7 +121,7 @@ class MetadataBroadcast:
         reign, self._asked = self._epoch, True
 
         def answered(refusal: Refusal | None) -> None:
-            """Refused: by the disk, or because the reign is over; then the next one does it."""
+            """A refusal comes from the disk, or means that the reign is over. The next reign writes an epoch then."""
             if reign != self._epoch:
                 return
             self._asked = False
@@ -156,7 +157,8 @@ class MetadataBroadcast:
     # Telling brokers
 
     def _refresh_brokers(self, content: Content) -> None:
-        """Who is fenced keeps its place as long as its registration lasts: it may have what it was told."""
+        """Forgets brokers that are no longer registered, and adds live ones. A fenced broker is kept, because it may
+        still have what it was sent."""
         registered = content.image.brokers
         for told in list(self._told.values()):
             broker = registered.get(told.broker_id)
@@ -186,7 +188,7 @@ class MetadataBroadcast:
         if not self._is_current(told):
             return
         if self._controller.is_writing_transaction:
-            told.asking, self._has_news = False, True  # Its end, once committed, leads here again.
+            told.asking, self._has_news = False, True  # When its End is committed, this is called again.
             return
         body = UpdateMetadataRequest1000(
             controller_id=self._surroundings.node_id,
@@ -223,9 +225,9 @@ class MetadataBroadcast:
         if not self._is_current(told):
             return
         if answer.error_code == ErrorCode.stale_controller_epoch:
-            self._failed(told)  # A newer controller has told it: this node is about to learn of that.
+            self._failed(told)  # A newer controller has reached it. This node will soon learn of that.
         elif answer.error_code != ErrorCode.none:
-            told.known = told.target = None  # It cannot go on from what it has: all of it, next time.
+            told.known = told.target = None  # It cannot use a difference. It gets everything next time.
             self._failed(told)
         else:
             told.known, told.target, told.asking = target, None, False
@@ -235,7 +237,7 @@ class MetadataBroadcast:
                 self._frames.forget()
 
     def _failed(self, told: _Told) -> None:
-        """No answer, or none to go on from: it may have applied the update or not, and gets it again."""
+        """Sends the update again after a pause. The broker may have applied it or not."""
         if not self._is_current(told):
             return
         told.asking = False
@@ -262,7 +264,7 @@ class MetadataBroadcast:
             told.timer = None
 
     def _stop(self) -> None:
-        """Nobody is told anything more: what they were told is of another reign, or of another switch."""
+        """Forgets all brokers, because the reign is over or the metadata epoch was switched off."""
         for told in self._told.values():
             self._cancel(told)
         self._told.clear()

@@ -1,8 +1,7 @@
-"""When this node is the active controller: from an epoch that it won to the loss of leadership.
+"""Decides when this node becomes the active controller, and when it stops.
 
-A leader claims to be the active controller. It becomes that once its epoch's first record is committed and loaded,
-because it has all that was committed before then. When leadership is lost, everyone whose change is on its way is told
-NOT_CONTROLLER.
+A leader becomes the active controller when the first record of its epoch is committed and loaded, because it has
+everything that was committed before. When leadership is lost, everyone who waits for a change gets NOT_CONTROLLER.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from reference_broker.ports.node_ports import Surroundings
 
 
 class Upkeep(Protocol):
-    """What the active controller does by itself, for as long as it is active."""
+    """Work that the active controller does by itself while it is active."""
 
     def activated(self) -> None: ...
     def deactivated(self) -> None: ...
@@ -28,8 +27,8 @@ class Upkeep(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Succession:
-    """``reign``: this node's time as the active controller; None while it is not. ``activated`` is called last when a
-    reign begins."""
+    """``reign`` is this node's time as the active controller, or None while it is not. ``_activated`` is called last
+    when a reign begins. ``_claim`` is a leadership that has not become a reign yet."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
@@ -42,7 +41,7 @@ class Succession:
     """(epoch, offset of its first record)."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """A leader that is not this node ends a claim that was never made good."""
+        """Drops the claim if another node leads a newer epoch."""
         if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
             self._claim = None
 
@@ -53,7 +52,8 @@ class Succession:
         self.progressed()
 
     def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Nothing that is on its way will be known here: everyone who waits is told NOT_CONTROLLER."""
+        """Ends the reign. Everyone who waits gets NOT_CONTROLLER, because this node will not know what became of their
+        changes."""
         self._claim = None
         reign, self.reign = self.reign, None
         if reign is None:
@@ -65,7 +65,7 @@ class Succession:
             answered(NOT_CONTROLLER)
 
     def progressed(self) -> None:
-        """Something was loaded: a claim may be made good."""
+        """Becomes active if the records that the claim waits for have been loaded."""
         if self._claim is None or self._loader.last_offset < self._claim[1]:
             return
         epoch, start_offset = self._claim
@@ -83,7 +83,7 @@ class Succession:
         self._activated()
 
     def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
-        """What it writes before it serves. Raises MetadataFault where this node cannot be what the others rely on."""
+        """What the reign writes first. Raises MetadataFault if this node does not know a finalized feature level."""
         config = self._config
         check_levels(image, config)
         epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0

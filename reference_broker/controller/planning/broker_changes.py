@@ -1,9 +1,9 @@
 """The records of a broker's life after its registration: fencing, unfencing, controlled shutdown, removal.
 
-Who goes leaves every set of in-sync replicas that has another member, and leads nothing: another live member leads, or
-nobody. A broker that registers anew (after a crash that nobody noticed) goes first, since it may have lost what it had
-acknowledged; only partitions without other replicas name it as their leader until it is unfenced, but clients are not
-sent to a fenced broker.
+A broker that goes leaves every ISR that has another member, and leads nothing. Another live member leads, or nobody. A
+broker that registers anew, after a crash that nobody noticed, goes first, because it may have lost what it had
+acknowledged. Only partitions without other replicas name it as their leader until it is unfenced. Clients are not sent
+to a fenced broker.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -25,10 +25,10 @@ FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
 
 PARTITIONS_PER_UNIT = 50
 CHANGES_PER_UNIT = 2
-"""Looked at, or changed, in about 10 us."""
+"""So many are looked at, or changed, in about 10 us."""
 
 PARTITIONS_PER_LOOK = 250
-"""Of one topic, before the event's time is looked at again: 1.3 ms where all of them change."""
+"""After so many partitions of one topic the plan checks the event's time. If all of them change, they take 1.3 ms."""
 
 RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
 
@@ -42,7 +42,7 @@ def restarting(situation: Situation, broker: BrokerImage) -> RecordSlices:
 
 
 def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Nothing for a broker that is fenced."""
+    """Returns no records for a broker that is fenced."""
     if broker.fenced:
         return []
     records = yield from _passing_on(situation, broker)
@@ -51,15 +51,16 @@ def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
 
 
 def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """A controlled shutdown begins: it leads nothing and is in sync with nobody, but is not fenced yet, so that
-    whoever has not heard of it is told by itself. Nothing for a broker that is fenced or leaves already."""
+    """Begins a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
+    still answer clients that have not heard of this. Returns no records for a broker that is fenced or leaves
+    already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
     return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker))]
 
 
 def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """As fencing, and says that the broker wanted it."""
+    """Ends a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
     records = yield from _passing_on(situation, broker)
@@ -68,7 +69,8 @@ def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
 
 
 def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """It may lead again: what had no leader gets one. Nothing for a broker that is not fenced or has shut down."""
+    """Lets the broker lead again, and elects leaders for partitions without one. Returns no records for a broker that
+    is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
         return []
     changes = PartitionChanges.of(situation.latest, and_with=broker.broker_id)
@@ -77,14 +79,14 @@ def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
 
 
 def unregistering(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Takes it out; what it led passes to others."""
+    """Removes the broker. Others lead what it led."""
     records = yield from _passing_on(situation, broker)
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
 
 def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
-    """This registration was ended by a controlled shutdown (or by a later registration)."""
+    """Whether this registration was ended by a controlled shutdown or by a later registration."""
     return broker is not None and (
         broker.broker_epoch > broker_epoch
         or (broker.broker_epoch == broker_epoch and broker.fenced and broker.in_controlled_shutdown)
@@ -92,7 +94,8 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 
 
 def _passing_on(situation: Situation, broker: BrokerImage, *, single_stay: bool = False) -> RecordSlices:
-    """The partitions go on without the broker. A fenced broker is in sync with nothing that has another member."""
+    """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
+    member."""
     if broker.fenced:
         return []
     changes = PartitionChanges.of(situation.latest, without=broker.broker_id)
@@ -116,14 +119,14 @@ def _changes(
 
 
 def looks(topic: TopicImage) -> Iterator[range]:
-    """The partitions of a topic in parts."""
+    """Yields the partitions of a topic in parts."""
     count = len(topic.partitions)
     for first in range(0, count, PARTITIONS_PER_LOOK):
         yield range(first, min(first + PARTITIONS_PER_LOOK, count))
 
 
 def cost_of(indexes: range, changed: Sequence[object]) -> int:
-    """In units of an event's time."""
+    """The cost of such a part, in units of about 10 us."""
     return 1 + len(indexes) // PARTITIONS_PER_UNIT + len(changed) // CHANGES_PER_UNIT
 
 
